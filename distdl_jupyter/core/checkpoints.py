@@ -187,7 +187,7 @@ def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.
 
 
 def step_in(path: str) -> float | None:
-    """Return the step in the last part of a path that has one, or None."""
+    """Return the step in the last part of a path that contains a step, or None."""
     for part in reversed(path.split("/")):
         if steps := _STEP.findall(part):
             return float(steps[-1])

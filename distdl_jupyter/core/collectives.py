@@ -229,7 +229,7 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
 
 
 def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:
-    """Return where late ranks are: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
+    """Return the position of late ranks: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
     is_one = len(row.ranks) == 1
     who = ranks_in_words(row.ranks).capitalize()
     last = f"; {'its' if is_one else 'their'} last call was {row.description}" if row.operation else ""

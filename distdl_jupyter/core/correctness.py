@@ -481,19 +481,19 @@ class _Comparer:
 
     def _compare_passes(self) -> None:
         """Find ranks that each iterate over the whole data set, in different orders."""
-        for loader, every in self._loaders():
-            length = every[0].get("samples")
+        for loader, records in self._loaders():
+            length = records[0].get("samples")
             size = max((batch["size"] for batch in self._batches_of(loader)), default=0)
-            whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in every)
-            if not length or not whole or any(about.get("samples") != length for about in every):
+            is_whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in records)
+            if not length or not is_whole or any(about.get("samples") != length for about in records):
                 continue
             trained = [_trained(rank, loader) for rank in self._ranks]
             # Two ranks that draw from the same data set share len * len / length samples on average.
             overlap = any(
-                len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
-                for mine, others in itertools.combinations(trained, 2)
+                len(samples & others) >= max(1.0, len(samples) * len(others) / length / 2)
+                for samples, others in itertools.combinations(trained, 2)
             )
-            read = [about.get("read") or [] for about in every]
+            read = [about.get("read") or [] for about in records]
             if overlap or (read[0] and all(order == read[0] for order in read)):
                 text = (
                     f"each rank iterates over all {count(length)} samples of the data set in its own order, so an "
@@ -504,8 +504,8 @@ class _Comparer:
 
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
-        every = dict(self._loaders()).get(loader, [{}])
-        about, parts = every[0], [known.get("part") or (None, None) for known in every]
+        records = dict(self._loaders()).get(loader, [{}])
+        about, parts = records[0], [record.get("part") or (None, None) for record in records]
         if self._workers_repeat(loader, about):
             text += f"; so do the {count(about['workers'])} workers of each rank's DataLoader"
         fix = ""
@@ -535,9 +535,9 @@ class _Comparer:
 
     def _compare_augmentation(self, loaders: Iterable[Sequence[Record]]) -> None:
         """Find loaders whose samples all ranks augment with the same random numbers."""
-        for every in loaders:
-            about, workers = every[0], bool(every[0].get("workers"))
-            states = [known.get("random") or {} for known in every]
+        for records in loaders:
+            about, workers = records[0], bool(records[0].get("workers"))
+            states = [record.get("random") or {} for record in records]
             sources = {name: "workers" if workers else name for name in about.get("draws") or ()}
             same = [
                 name
@@ -746,13 +746,13 @@ class _Comparer:
             [optimizer["rates"][0] for optimizer in record["steps"][0]["optimizers"]]
             for record in (self._first, self._one)
         )
-        own_sizes = [about["own_size"] for about in self._one.get("loaders", {}).values() if about.get("own_size")]
-        own_size = own_sizes[0] if own_sizes else len(_samples(self._one["steps"][0]))
-        more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / own_size if own_size else 1.0
+        batch_sizes = [about["own_size"] for about in self._one.get("loaders", {}).values() if about.get("own_size")]
+        batch_size = batch_sizes[0] if batch_sizes else len(_samples(self._one["steps"][0]))
+        more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
         if ours and ours == alone and ours[0] and more > 1.5:
             rate, scaled = _number(ours[0]), _number(ours[0] * more)
-            made = next(iter(self._first.get("made", {}).values()), None)
-            self._add("rate-not-scaled", made, rate=rate, scaled=scaled, more=_number(more))
+            line = next(iter(self._first.get("made", {}).values()), None)
+            self._add("rate-not-scaled", line, rate=rate, scaled=scaled, more=_number(more))
 
 
 def _different(digests: Sequence[Sequence[str]]) -> list[int]:

@@ -11,7 +11,7 @@ Rules, each covered by a test:
   into parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
   log. A reader that reads the log after it has read the end gets the complete log.
-* Essential events (``logfile._KEPT``, final states) are synced before the writer continues; others may be lost.
+* Essential events (``logfile._KEPT``, final states) are synced before the next write; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
@@ -24,7 +24,7 @@ handle     ``cluster``, ``data``, ``nonce``: needed to attach to the job after i
 resume     a new supervisor was started because the previous one had died; ``lines``: log lines so far
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
-           ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
+           ``signal`` (a name such as "KILL"), ``evidence``; a rank that returns to ``waiting`` has no process
 metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` has the values of the
            last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
            ``again`` it replaces the rank's earlier reports of this and later steps

@@ -1,4 +1,4 @@
-"""Format times, sizes, counts, numbers, states and lines of output, the same for every front end.
+"""Format times, sizes, counts, numbers, states and lines of output in the same way for all front ends.
 
 Pure functions that return short text. They do not depend on jobs or HTML: callers must escape text of a user.
 ``printable`` and ``styled`` make a line of a program's output safe to display: no escape sequences or control
@@ -18,7 +18,7 @@ from distdl_jupyter.core.state import PHASES, State
 
 STATE_WORDS: dict[State, str] = {state: state.value.capitalize() for state in State}
 
-#: The shape shown beside the word, so that states can be distinguished without colour.
+#: The shape shown next to the word, so that states can be distinguished without colour.
 STATE_SHAPES: dict[State, str] = {
     State.QUEUED: "dashed-ring",
     State.PREPARING: "arc",

@@ -100,7 +100,7 @@ def last_sign(*paths: Path) -> float:
 
 
 def sign(path: Path) -> None:
-    """Record that this process holds the lock; if that fails, the old record stays."""
+    """Record that this process holds the lock; if that fails, the old record is not changed."""
     text = processes.mark().encode()
     try:
         # A separate descriptor: on a network file system, closing it makes the text visible to other hosts.

@@ -1,7 +1,7 @@
 """The log of a job, folded for reading.
 
 * Equal lines of several ranks within ``WINDOW`` seconds are one row. For each of its ranks, a row has the line number
-  in that rank's output; the view of one rank sorts its rows by this number and so shows exactly what was printed.
+  in that rank's output; the view of one rank sorts its rows by this number, so it shows the rank's exact output.
 * A line that is redrawn (a progress bar) is in ``open`` while it changes and becomes a row when it ends.
 * The newest ``tail`` rows are kept; the counts include all lines.
 
@@ -48,7 +48,7 @@ _MARKS, _BOOKS = 2**32, 2**20
 
 
 class FoldedRow:
-    """One row: ``n`` is its permanent number, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
+    """One row: ``n`` is its permanent number, ``t`` is in epoch seconds, ``rank`` printed it first (None: the system).
 
     ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
     counts how often the line was redrawn, ``styles`` are the styles of its text.
@@ -134,7 +134,7 @@ class LogBook:
         self.process_count = process_count
         self.begin = begin or Begin()
         self.rows: deque[FoldedRow] = deque(maxlen=tail)
-        #: The kept rows by number, ordered by their last change, so that changes are found from the end.
+        #: The rows by number, ordered by their last change, so that changes can be read from the end.
         self._touched: dict[int, FoldedRow] = {}
         self.total = 0
         self.counts: dict[int, int] = {}
@@ -296,32 +296,32 @@ class _Recent:
         """Add a new row."""
         self._rows.append(row)
         key = (row.stream, row.text)
-        known = self._by_text.get(key)
-        if known is None:
+        equal = self._by_text.get(key)
+        if equal is None:
             self._by_text[key] = row
             return
-        if isinstance(known, FoldedRow):
-            known = self._by_text[key] = _Equal(known)
-        known.add(row)
+        if isinstance(equal, FoldedRow):
+            equal = self._by_text[key] = _Equal(equal)
+        equal.add(row)
 
     def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
         """Return the oldest recent row with this text that comes after the row of the rank's last equal line."""
         rows = self._rows
         if rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
             self._forget(t)
-        known = self._by_text.get((stream, text))
-        if known is None:
+        equal = self._by_text.get((stream, text))
+        if equal is None:
             return None
-        if isinstance(known, FoldedRow):
-            return None if rank in known.lines else known
-        return known.find(rank)
+        if isinstance(equal, FoldedRow):
+            return None if rank in equal.lines else equal
+        return equal.find(rank)
 
     def _forget(self, now: float) -> None:
         while self._rows and (now - self._rows[0].t > WINDOW or len(self._rows) >= RECENT):
             row = self._rows.popleft()
             key = (row.stream, row.text)
-            known = self._by_text[key]
-            if known is row or (isinstance(known, _Equal) and not known.forget()):
+            equal = self._by_text[key]
+            if equal is row or (isinstance(equal, _Equal) and not equal.forget()):
                 del self._by_text[key]
 
 
@@ -476,12 +476,12 @@ class LogWindow:
         return _Piece(self.cursor, self.book.here)
 
     def _cut(self, index: int, end: _Piece) -> list[FoldedRow]:
-        """Read the end of a skipped range and return its rows; the rest stays skipped."""
+        """Read the end of a skipped piece and return its rows; the rest of it remains skipped."""
         piece = self._pieces[index]
         events, at, _ = _logs_before(self._path, end.at, piece.at)
         book = LogBook(self._size[0], 2**62)
         for event in events:
-            book.apply({**event, "counts": None})  # rows and lines are counted from the end here
+            book.apply({**event, "counts": None})  # rows and lines are numbered from the end here
         rows, lines = list(book.rows), {r: end.begin.lines.get(r, end.begin.line) - n for r, n in book.counts.items()}
         n = end.begin.n - book.next
         for row in rows:

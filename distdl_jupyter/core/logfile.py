@@ -1,4 +1,4 @@
-"""The log of a job in its files: written by one process, read by any (see core.events for the lines).
+"""The log of a job in its files: one process writes them, any process can read them (see core.events for the lines).
 
     log.jsonl              the first bytes of the log, for most jobs all of them
     parts/<begin>.jsonl    the last parts of a long log, each named after its first byte in the log
@@ -245,7 +245,7 @@ def newest(path: Path) -> LogPart:
 
 
 def gap(path: Path) -> tuple[int, int] | None:
-    """Return begin and end of the deleted range of the log, None if it is complete."""
+    """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
     files = parts(path)
     if not files:
         return None
@@ -329,7 +329,7 @@ class LineFile:
         self.taken = 0
         #: Whether a writer died within the last line, so that a newline must precede the next one.
         self._torn = not end.endswith(b"\n") if end else False
-        #: The time of the last line, 0 when there is none.
+        #: The time of the last line (epoch seconds), 0 if there is none.
         self.last_moment = _last_moment(end)
 
     def append(self, lines: bytes) -> None:
@@ -404,7 +404,7 @@ _BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 
 
 class EventWriter:
-    """Appends to the events at ``path`` and to the log beside them. The caller must hold the job's lock."""
+    """Appends to the events at ``path`` and to the log next to them. The caller must hold the job's lock."""
 
     def __init__(self, path: Path) -> None:
         self._log_path = events.log_path(path)
@@ -465,7 +465,7 @@ class EventWriter:
             self._touched = time.monotonic()
 
     def begin_part(self, **counts: Any) -> bool:
-        """Continue the log in a new part whose first line has these fields; two parts are kept.
+        """Continue the log in a new part whose first line has these fields, and delete all but the last two parts.
 
         Return whether part of the log was deleted. Raises OSError if the new part cannot be created.
         """
