@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _Import:
-    """A job.json as a script, its arguments, options of ``submit``, and variables and folders of every rank."""
+    """A job.json converted to a script with arguments, options of ``submit``, and each rank's variables and folders."""
 
     def __init__(self, fields: Mapping[str, Any], folder: Path, mounts: Mapping[str, str]) -> None:
         self._folder, self._mounts = folder, {name.strip("/"): str(address) for name, address in mounts.items()}

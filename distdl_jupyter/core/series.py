@@ -1,15 +1,15 @@
 """The curves of a job: metric events in bounded series, read as a band over ranks or as a line per rank.
 
-``SeriesBook().apply(event)`` for each event in order, about a microsecond per value; ``band(name)`` and ``lines(name)``
-cost some milliseconds whatever the number of points.
+Call ``SeriesBook().apply(event)`` for each event in order; it takes about a microsecond per value. ``band(name)`` and
+``lines(name)`` take a few milliseconds for any number of points.
 
-* A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. At first
-  ``k`` is so low that every point has its own bucket; it grows (widths double) when the limit of buckets is exceeded.
-  It is always the smallest ``k`` that fits, so the order of the points does not matter.
-* A bucket keeps the lowest and the highest value of each rank exactly, and count and sum.
+* A bucket covers the steps ``i * 2**k <= step < (i + 1) * 2**k`` of all ranks of a metric. At first ``k`` is so low
+  that every point has a separate bucket; ``k`` grows (widths double) when there are too many buckets. It is always the
+  smallest ``k`` that fits, so the order of the points does not matter.
+* A bucket has the exact lowest and highest value of each rank, their count and their sum.
 * After a restart, points from the first repeated step on are removed by whole buckets; the bucket that contains this
   step is kept if it has earlier points.
-* NaN and inf never enter a mean or an extremum; they are remembered with their steps.
+* NaN and inf are excluded from means and extrema; a bucket has the first step with one of them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from distdl_jupyter.core.events import Event
 
 #: Maximum number of metrics: names that contain the step would otherwise fill the memory.
 MAX_METRICS = 500
-#: Larger steps (and non-finite ones) are ignored; nanoseconds since the epoch are below it.
+#: Steps above this and non-finite steps are ignored; nanoseconds since the epoch are below it.
 MAX_STEP = 1e21
-#: Maximum points of a line and buckets of a metric, besides the exact first and last point.
+#: Maximum points of a line; maximum buckets of a metric, without the exact first and last point.
 MAX_POINTS, MAX_BUCKETS = 1000, 998
-#: Maximum of buckets times ranks of a metric, and minimum number of buckets.
+#: Maximum product of buckets and ranks of a metric, and the number of buckets that is always allowed.
 _MAX_CELLS = 64_000
 _MIN_BUCKETS = 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
@@ -49,7 +49,7 @@ class Point:
 
     @property
     def order(self) -> tuple[float, float]:
-        """Points are ordered by step, then time; equal ones in order of arrival."""
+        """The sort key: step, then time; equal points stay in order of arrival."""
         return (self.step, self.time)
 
 
@@ -73,8 +73,8 @@ class Span:
         return self.low / 2 + self.high / 2
 
 
-#: The numbers of one rank's bucket: how many finite values, their sum, the extrema, the first step; as bits the kinds
-#: of other values, and the first step of one.
+#: Indices in the bucket of one rank: count, sum, lowest, highest and first step of the finite values; the kinds of
+#: other values as bits, and the first step with one.
 _COUNT, _TOTAL, _LOW, _HIGH, _STEP, _KINDS_SEEN, _BAD_STEP = range(7)
 _WIDTH = 7
 _EMPTY = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
@@ -119,7 +119,7 @@ def _mean_of(bucket: array[float], at: int = 0) -> float:
 
 
 class Series:
-    """One metric of one rank: the exact count, first and last point, and the buckets, one after the other."""
+    """One metric of one rank: the exact count, the first and last point, and all buckets in one array."""
 
     __slots__ = ("cells", "count", "first", "last")
 
@@ -130,14 +130,14 @@ class Series:
         self.last: Point | None = None
 
     def make_bucket(self, slot: int) -> int:
-        """Make room for the bucket of a slot and return where it begins."""
+        """Allocate the bucket of a slot if it is new, and return its index in ``cells``."""
         at = slot * _WIDTH
         if at >= len(self.cells):
             self.cells.extend(_EMPTY * (slot + 1 - len(self.cells) // _WIDTH))
         return at
 
     def keep_ends(self, step: float, time: float, value: float) -> None:
-        """Keep a point if it is the first or the last one."""
+        """Store a point if it is the first or the last one."""
         if self.last is not None and step > self.last.step:
             self.last.step, self.last.time, self.last.value = step, time, value
             return
@@ -148,7 +148,7 @@ class Series:
             self.last = point
 
     def forget(self, slots: Iterable[int], step: float) -> None:
-        """Forget some buckets, and an end at ``step`` or later."""
+        """Clear buckets, and the first and last point if they are at ``step`` or later."""
         for slot in slots:
             at = self.make_bucket(slot)
             self.cells[at : at + _WIDTH] = _EMPTY
@@ -162,16 +162,16 @@ class Metric:
     __slots__ = ("_cut", "_doublings", "_restarted", "count", "limit", "series", "slots", "spans")
 
     def __init__(self) -> None:
-        #: By the number of each bucket: its steps, and its place in the series (which may also have deleted buckets).
+        #: The steps of each bucket, and its slot in the series, by its number; series may also have deleted buckets.
         self.spans: dict[int, Span] = {}
         self.slots: dict[int, int] = {}
         self.series: dict[int, Series] = {}
         self.limit = MAX_BUCKETS
-        #: Points of all ranks.
+        #: Number of points of all ranks.
         self.count = 0
         #: How often the width of the buckets has doubled.
         self._doublings = 0
-        #: The ranks that have reported since the last restart, None without one; and the first step of the first.
+        #: The ranks that have reported since the last restart (None without one), and the first step reported after it.
         self._restarted: set[int] | None = None
         self._cut = math.inf
 
@@ -194,7 +194,7 @@ class Metric:
         _merge(series.cells, at, [*map(float, folded)])
 
     def _count(self, rank: int, step: float, value: float, time: float, *, points: int) -> tuple[Series, int]:
-        """Count points of a rank, of which the last one is given; return its series and where the bucket begins."""
+        """Count ``points`` of a rank up to the given last one; return the series and the index of its bucket."""
         series = self.series.get(rank)
         if series is None:
             series = self.series[rank] = Series()
@@ -217,18 +217,18 @@ class Metric:
         return series, at if at < len(series.cells) else series.make_bucket(slot)
 
     def _number(self, step: float) -> int:
-        # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
+        # Multiplying by ``_FINEST`` is exact; a smaller factor would round the smallest steps to 0.
         return math.floor(step * _FINEST) >> self._doublings
 
     def extends(self, rank: int, step: float) -> bool:
-        """Return whether a point falls into the bucket of the rank's newest one, and not before it."""
+        """Return whether a point belongs to the bucket of the rank's last point, and is not before that point."""
         series = self.series.get(rank)
         if series is None or series.last is None or (self._restarted is not None and rank not in self._restarted):
             return False
         return step >= series.last.step and self._number(step) == self._number(series.last.step)
 
     def _go_back(self, rank: int, step: float, restarted: set[int]) -> None:
-        """Remove what a rank's first report after a restart replaces; the first report decides for all ranks."""
+        """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
         if not restarted:
             self._cut = step
             later = self._from(step)
@@ -252,17 +252,17 @@ class Metric:
         return {number: self.slots[number] for number, span in self.spans.items() if span.low >= step}
 
     def is_current(self, rank: int) -> bool:
-        """Return whether a rank has reported since the last restart, or none has."""
+        """Return whether a rank has reported since the last restart, or whether no rank has."""
         return not self._restarted or rank in self._restarted
 
     def ranked(self) -> list[tuple[int, Series]]:
-        """Return (rank, series) in order of ranks; all series have room for all buckets."""
+        """Return (rank, series) in order of ranks; every series has all buckets."""
         for series in self.series.values():
             series.make_bucket(len(self.slots) - 1)
         return sorted(self.series.items())
 
     def groups(self, limit: int) -> dict[int, list[int]]:
-        """Return the buckets in order of steps, grouped by the narrowest wider ones of which there are ``limit``."""
+        """Return the buckets in order of steps, in at most ``limit`` groups of the smallest possible width."""
         doublings = self._doublings_to(limit)
         groups: dict[int, list[int]] = {}
         for number in sorted(self.spans):
@@ -309,14 +309,14 @@ class SeriesBook:
 
     @property
     def size(self) -> int:
-        """How many buckets all series of all metrics have."""
+        """The number of buckets of all series of all metrics."""
         return sum(len(metric.spans) * len(metric.series) for metric in self._metrics.values())
 
     def apply(self, event: Event) -> None:
-        """Add one event; malformed ones and types other than metric, metric_source and restart are ignored.
+        """Add an event of type metric, metric_source or restart; ignore malformed events and other types.
 
-        After a restart, reports from the first repeated step on are removed. The same happens when a rank reports steps
-        ``again``. Metrics that were parsed from the output are removed when ranks report them directly.
+        Reports from the first repeated step on are removed after a restart, and when a rank reports a step ``again``.
+        Metrics parsed from the output are removed when ranks report them directly.
         """
         if event.get("type") != "metric":
             self._begin_anew(event)
@@ -351,9 +351,9 @@ class SeriesBook:
                 self._metrics.pop(name, None)
 
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
-        """Return whether a report of these metrics can be merged with the one before, without a change to any curve.
+        """Return whether a report of these metrics can be merged with the previous one without changing a curve.
 
-        Each of its points falls into the bucket of the rank's newest one, and not before it.
+        This requires that each point belongs to the bucket of the rank's last point and is not before that point.
         """
         metrics = self._metrics
         return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].extends(rank, step) for name in names)
@@ -364,7 +364,7 @@ class SeriesBook:
         return list(self._metrics)
 
     def count(self, name: str) -> int:
-        """Return the number of points of a metric over all ranks: a view redraws when this has changed."""
+        """Return the number of points of a metric over all ranks; views redraw when it changes."""
         metric = self._metrics.get(name)
         return metric.count if metric else 0
 
@@ -378,7 +378,7 @@ class SeriesBook:
         return _band_of(self._metrics.get(name) or Metric())
 
     def lines(self, name: str, most: int = MAX_POINTS) -> list[RankCurve]:
-        """Return the metric's line of each rank, at most ``most`` points each (from 3); an unknown name gives none."""
+        """Return the curve of each rank with at most ``most`` points (3 or more); [] for an unknown name."""
         metric = self._metrics.get(name) or Metric()
         groups = list(metric.groups(most - 2).values())  # plus the exact first and last point
         return [_curve(rank, series, metric, groups) for rank, series in metric.ranked()]
@@ -395,7 +395,7 @@ class SeriesBook:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A bucket in which values were not finite: lowest such step, ``kinds`` of nan, inf, -inf; ranks ascending."""
+    """A bucket with non-finite values: the first such step, their kinds (nan, inf, -inf), the ranks in order."""
 
     step: float
     kinds: tuple[str, ...]
@@ -406,10 +406,11 @@ class Mark:
 class Row:
     """One bucket over all ranks.
 
-    ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) that of its highest step. ``mean`` is the
-    mean over ranks of each rank's mean; None is a gap, because a rank reported nothing finite here. ``low`` and
-    ``high`` are exact extrema over all finite values, with the lowest rank that reached them; None when there are none.
-    In a bucket of a single step they are extrema of the ranks' means: values of one rank at one step make no band.
+    ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) the time of its highest step. ``mean`` is the
+    mean over ranks of each rank's mean; None (a gap) if a rank reported only non-finite values. ``low`` and ``high``
+    are the exact extrema of all finite values, with the lowest rank that reached them; None without such values. In a
+    bucket with a single step they are the extrema of the ranks' means, because several values of one rank at one step
+    are not a band.
     """
 
     step: float
@@ -425,9 +426,8 @@ class Row:
 class Band:
     """One metric over all ranks: at most 1,000 rows in order of steps, the first and the last at exact steps.
 
-    ``last`` is the mean of the ranks' newest values (it may be nan or inf) at ``last_step``, None when nothing came;
-    ranks that are gone since a restart are not in it. A view's metric has the same value (core.view.MetricView), and
-    the last row carries it.
+    ``last`` is the mean of the ranks' newest values at ``last_step``, which may be nan or inf; None without values. It
+    excludes ranks that have not reported since a restart. ``core.view.MetricView`` and the last row match it.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -442,8 +442,8 @@ class Band:
 class RankCurve:
     """One rank's curve: at most 1,000 points; a value of None is a gap.
 
-    While every bucket holds one value these are all values. Later a point is a bucket's mean at the middle of its
-    steps, and ``lows`` and ``highs`` are the bucket's exact extrema. First and last point are always exact.
+    As long as every bucket has one value, the points are all values. Later, a point is a bucket's mean at the middle of
+    its steps, and ``lows`` and ``highs`` are the bucket's exact extrema. The first and last point are always exact.
     """
 
     rank: int
@@ -496,12 +496,12 @@ def _row(span: Span, at: int, ranked: Sequence[tuple[int, array[float]]]) -> Row
 
 
 def _within(mean: float, low: float, high: float) -> float:
-    """Return the mean free of rounding beyond the extrema; sums of huge values overflow, the extrema never do."""
+    """Limit a mean to the extrema, which rounding may exceed; if the sum overflowed, return their middle."""
     return min(high, max(low, mean)) if math.isfinite(mean) else low / 2 + high / 2
 
 
 def _end_exactly(band: Band, newest: list[tuple[float, int]]) -> None:
-    """Let the curve end at the last step with the mean of the newest values, which some ranks may not have reached."""
+    """End the curve at the last step with the mean of the newest values; some ranks may be at earlier steps."""
     row, end = band.rows[-1], _finite(band.last)
     if end is None:
         return

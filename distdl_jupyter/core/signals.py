@@ -1,4 +1,4 @@
-"""Signal handling of a job's processes: as in a Python started from a terminal, however the job was submitted.
+"""Resets the signal handling of a job's processes to Python's defaults, however the job was submitted.
 
 ``delay_interrupt`` delays an interrupt during a short block that must run to its end.
 """
@@ -41,7 +41,7 @@ def wake_on_child() -> int:
 
 @contextlib.contextmanager
 def delay_interrupt() -> Iterator[None]:
-    """Raise the first interrupt of the block when the block has ended; the second one is raised at once.
+    """Delay the first interrupt in the block until the block has ended; a second one is raised immediately.
 
     Only the main thread gets interrupts; in other threads this does nothing.
     """

@@ -1,6 +1,6 @@
-"""Facts about source text: its calls, their full names, and which of them only one rank makes.
+"""Analyzes source text: its calls, their full names, and whether only one rank makes them.
 
-Full names come from the code's own imports and from what captured names refer to. Nothing is imported or run.
+Full names come from the imports in the code and from the captured objects. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_pri
 #: Names of calls in a test that do not depend on the rank: builtins and common methods.
 _NOT_OF_RANK = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
                           "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
-#: Calls that read an environment variable, by their last word.
+#: Last part of the name of calls that read an environment variable.
 _READ_VARIABLE = ("get", "getenv")
-#: Calls of helpers outside torch that let ranks meet or average gradients, by full name.
+#: Full names of helpers outside torch that connect ranks or average gradients.
 _HELPER = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
-#: Characters of modules beside the code that are read.
+#: Maximum characters to read of modules that are sent with the code.
 _MOST_BESIDE = 400_000
-#: What a name is assumed to refer to when the code does not import it.
+#: The modules that names are assumed to refer to if the code does not import them.
 _USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
 
 
@@ -35,7 +35,7 @@ class CodeText:
     """The source from which a code object was compiled. ``cell`` is its execution count, None for a file.
 
     ``first_line`` is the displayed line number of line 1 of ``text``. ``beside`` is set for a module that is sent with
-    the training code, whether or not that uses it.
+    the training code, whether or not the code uses it.
     """
 
     text: str
@@ -51,10 +51,10 @@ class CodeText:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: ``name`` is dotted and full where known (``horovod.torch.init``), ``last`` its last word.
+    """One call: ``name`` is dotted, and full if known (``horovod.torch.init``); ``last`` is its last part.
 
-    ``one_rank`` is set inside a test of the rank, or inside one that calls something unknown; ``line`` is the
-    displayed line number.
+    ``one_rank`` is set inside a condition on the rank, or one that calls an unknown function; ``line`` is the displayed
+    line number.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Call:
 
     @property
     def place(self) -> str:
-        """The displayed line."""
+        """The location for display."""
         return f"line {self.line} of {self.label}"
 
     @property
     def beginning(self) -> str:
-        """The line as the beginning of a sentence."""
+        """The location at the beginning of a sentence."""
         return f"L{self.place[1:]}"
 
 
@@ -88,7 +88,7 @@ class Code:
     calls: list[Call] = field(default_factory=list)
     words: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
-    #: Names that are set once or more, with the last expression.
+    #: The last expression that is assigned to each name.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
     #: Names of variables that hold the rank.
     ranks: set[str] = field(default_factory=set)
@@ -118,7 +118,7 @@ class Code:
 def _select_modules(
     texts: Iterable[CodeText], aliases: Mapping[str, str], imports: Iterable[str]
 ) -> Iterator[tuple[CodeText, ast.Module]]:
-    """Yield the pieces that are read, parsed: the code itself, the modules that it imports, and what those import."""
+    """Yield the texts to read with their trees: the code, and the modules that it imports directly or indirectly."""
     texts, names = list(texts), [*aliases.values(), *imports]
     for piece in texts:
         if not piece.beside and (tree := parsed(piece.text)) is not None:
@@ -143,7 +143,7 @@ def module_name(label: str) -> str:
 
 
 def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
-    """Return the full names that a module of ``package`` imports, those within the package too."""
+    """Return the full names that a module of ``package`` imports, including relative imports."""
     modules = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -155,28 +155,28 @@ def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
 
 
 def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collection[str]) -> Code:
-    """Return the facts of source texts; those that cannot be parsed are left out.
+    """Analyze source texts; texts that cannot be parsed are ignored.
 
     ``aliases`` are the full names of captured names, ``imports`` the top-level modules that the code needs. Of the
-    modules that are sent with the code, those that it imports are read, at most ``_MOST_BESIDE`` characters: reading
-    the hundreds of modules of a large project would take seconds and find much that does not concern this code.
+    modules that are sent with the code, only those that it imports are read, at most ``_MOST_BESIDE`` characters:
+    reading the hundreds of modules of a large project would take seconds and find much that is irrelevant here.
     """
     code = Code(tuple(texts), imports={*imports})
     for piece, tree in _select_modules(texts, aliases, imports):
         code.read += 1
         if not piece.beside:
             code.own.add(piece.label)
-        of_tree = _aliases(tree)
-        code.imports.update(name.partition(".")[0] for name in of_tree.values())
+        tree_aliases = _aliases(tree)
+        code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.words.update(_identifiers(tree))
         assigned = _assigned(tree)
         code.assigned.update(assigned)
         code.ranks.update(_ranks(assigned))
-        walk = _Walk({**_USUAL, **aliases, **of_tree}, code.ranks, piece.label, piece.first_line - 1)
+        walk = _Walk({**_USUAL, **aliases, **tree_aliases}, code.ranks, piece.label, piece.first_line - 1)
         walk.body(tree.body, one_rank=False, function="")
         code.calls.extend(walk.calls)
     code.imports.update(name.partition(".")[0] for name in aliases.values())
-    # A function that is called under a test of the rank runs on one rank with everything in it.
+    # If a function is called under a condition on the rank, only one rank makes the calls in it.
     guarded = {call.last for call in code.calls if call.one_rank} - {""}
     code.calls = [replace(call, one_rank=call.one_rank or call.function in guarded) for call in code.calls]
     return code
@@ -193,7 +193,7 @@ def nested_too_deeply() -> InvalidSpec:
 
 
 def parse(text: str) -> ast.Module:
-    """Return the syntax tree of some source without the warnings that Python gives when it runs.
+    """Return the syntax tree of source text; suppress the warnings, which Python gives when the code runs.
 
     Raises SyntaxError, and InvalidSpec for code that Python cannot compile because it is nested too deeply.
     """
@@ -205,7 +205,7 @@ def parse(text: str) -> ast.Module:
 
 
 def parsed(text: str) -> ast.Module | None:
-    """Return the syntax tree of some source, None where it cannot be parsed."""
+    """Return the syntax tree of source text, None if it cannot be parsed."""
     try:
         return parse(text)
     except (SyntaxError, ValueError, InvalidSpec):
@@ -225,7 +225,7 @@ def imported(tree: ast.AST) -> dict[str, int]:
 
 
 def _aliases(tree: ast.AST) -> dict[str, str]:
-    """Return what the imports of the code bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
+    """Return the names that imports bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
     bindings: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -268,7 +268,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """Return the full name of what is called, "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
+    """Return the full name of a function, "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -278,7 +278,7 @@ def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
 
 
 def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the names that hold the rank, or a test of it: ``r = int(os.environ["RANK"])``, ``main = rank == 0``."""
+    """Yield names that hold the rank, or a condition on it: ``r = int(os.environ["RANK"])``, ``main = rank == 0``."""
     for name, value in assigned.items():
         inner = (
             value.args[0]
@@ -293,7 +293,7 @@ def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 class _Walk:
-    """Finds calls, and whether a test of the rank is around them."""
+    """Finds calls, and whether they are inside a condition on the rank."""
 
     def __init__(self, aliases: Mapping[str, str], ranks: Collection[str], label: str, shift: int) -> None:
         self.calls: list[Call] = []
@@ -329,7 +329,7 @@ class _Walk:
 
 
 def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
-    """Return whether an expression depends on the rank, by the words in it; ``names`` are known to hold it."""
+    """Return whether the names or strings in an expression indicate the rank; ``names`` are known to hold it."""
     for part in ast.walk(node):
         name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
         name = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else name
@@ -339,7 +339,7 @@ def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
 
 
 def _calls_unknown(test: ast.expr) -> bool:
-    """Return whether a test calls an unknown function, which may ask for the rank."""
+    """Return whether a condition calls an unknown function, which may depend on the rank."""
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
     return any(dotted_name(call.func, {}).rpartition(".")[2] not in _NOT_OF_RANK for call in calls)
 

@@ -1,7 +1,7 @@
 """A sweep as plain data: its search space, its plan and its progress.
 
-The search space has a range or a list of values for each parameter: ``uniform``, ``loguniform`` and ``integers`` make
-ranges, ``choice`` (or a list) values to choose among. Optuna's own distributions are accepted too.
+The search space has a range or a list of values for each parameter: ``uniform``, ``loguniform`` and ``integers`` return
+ranges; ``choice`` (or a list) has the values to choose from. Optuna's distributions are also accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GROWTH, _POINTS = 1.05, 100
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both among them; ``log`` spreads them by their logarithm."""
+    """Numbers from ``low`` to ``high``, both included: on a log scale if ``log`` is set, integers if ``whole`` is."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some values."""
+    """A list of values to choose from."""
 
     values: tuple[Any, ...]
 
@@ -280,7 +280,7 @@ def from_json(data: Mapping[str, Any]) -> Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """The plan of a sweep. ``flags`` are those of a script by parameter, empty if names or arguments are set."""
+    """The plan of a sweep. ``flags`` maps parameters to a script's flags; empty if they set names or arguments."""
 
     parameters: Space
     trials: int
@@ -315,7 +315,7 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial so far: ``state`` is that of its job or "pruned", ``value`` the newest mean of the metric."""
+    """The progress of a trial: ``state`` is its job's state or "pruned", ``value`` the newest mean of the metric."""
 
     number: int
     id: str
@@ -333,18 +333,18 @@ class Trial:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it ended because its sweep was stopped; another trial with its values replaces it."""
+        """Whether the trial ended because the sweep was stopped; another trial with its values replaces it."""
         return self.state == "canceled" and self.says == STOPPED
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the trial has ended."""
         return self.state == "pruned" or State(self.state).ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A sweep so far: ``trials`` by number, without those that were lost or run again."""
+    """The progress of a sweep: ``trials`` in order of numbers, without those that were lost or rerun."""
 
     id: str
     spec: JobSpec
@@ -368,12 +368,12 @@ class Study:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial of those that completed, None before the first."""
+        """The best completed trial, None if no trial has completed."""
         completed = [trial for trial in self.trials if trial.state == "completed" and trial.value is not None]
         return min(completed, key=lambda trial: self.order(trial.value), default=None)
 
     def order(self, value: float | None) -> float:
-        """Return what sorts values, the better ones first."""
+        """Return the sort key of a value; better values sort first."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.plan.maximize else value
@@ -395,13 +395,13 @@ def left(study: Study) -> float | None:
         return None
     each = sum((trial.ended or 0.0) - trial.created for trial in ended) / len(ended)
     now = time.time()
-    going = sum(max(0.0, each - (now - trial.created)) for trial in study.trials if trial.ended is None)
-    to_come = max(0, study.plan.trials - study.done - sum(not trial.has_ended for trial in study.trials))
-    return (going + each * to_come) / max(1, study.plan.parallel)
+    active = sum(max(0.0, each - (now - trial.created)) for trial in study.trials if trial.ended is None)
+    not_started = max(0, study.plan.trials - study.done - sum(not trial.has_ended for trial in study.trials))
+    return (active + each * not_started) / max(1, study.plan.parallel)
 
 
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return step and mean of enough rows to draw a curve, including the last."""
+    """Return step and mean of enough rows for a curve, at equal intervals, and of the last row."""
     known = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
     every = -(-len(known) // _POINTS)
     return [*known[:-1:every], known[-1]] if known else []
@@ -410,17 +410,17 @@ def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
     """Return step and mean at the comparison steps after ``after``: all steps up to 40, then fewer.
 
-    The steps are the same for all trials at any time; the value is the newest mean up to that step.
-    ``complete`` is true if all ranks have reported the last row.
+    All trials are compared at the same steps; the mean is the newest one up to that step. ``complete`` is true if all
+    ranks have reported the last row.
     """
     known = [row for row in rows if row.mean is not None and row.step >= 0]
     points: list[tuple[int, float]] = []
     at, before, newest = 0, -1, known[-1].step if known else -1
     while before < newest:
         step = max(before + 1, int(before * _GROWTH))
-        if step > newest:  # the last row counts if nothing follows it
+        if step > newest:
             break
-        if step == newest and not complete:
+        if step == newest and not complete:  # some ranks have not reported it yet
             break
         mean: float | None = None
         while at < len(known) and known[at].step <= step:

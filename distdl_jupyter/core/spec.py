@@ -28,9 +28,9 @@ class CodeSource:
     notebook: str = ""
     cell_id: str = ""
     execution_count: int | None = None
-    #: Number of the cell's line that is line 1 of ``code`` (2 below a ``%%distributed`` line).
+    #: Line number in the cell of line 1 of ``code`` (2 below a ``%%distributed`` line).
     first_line: int = 1
-    #: The magic line, or the call, that submitted it.
+    #: The magic line or the call that submitted the job.
     command: str = ""
 
 
@@ -46,7 +46,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The study that a job belongs to, the same in all its jobs: ``size`` parts, each run at least once.
+    """The study that a job belongs to, with ``size`` parts that each run at least once; equal in all its jobs.
 
     ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is the request as plain JSON data.
     """
@@ -71,7 +71,7 @@ class JobSpec(JobOptions):
     name: str
     kind: Kind = "function"
     backend_options: dict[str, Any] = field(default_factory=dict)
-    #: Kind of the cluster that ``compute_target`` names; by default they are the same.
+    #: Kind of the cluster that ``compute_target`` names; equal to ``compute_target`` by default.
     cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
     #: Currency and source of the price.
@@ -88,7 +88,7 @@ class JobSpec(JobOptions):
     forked_at: float | None = None
     #: The queued job that this one replaces, "" for none: jobs that waited for it wait for this one.
     moved_from: str = ""
-    #: The study that it belongs to, None for a single job.
+    #: The study that the job belongs to, None for a single job.
     group: Group | None = None
     #: For a trial of a sweep: its number, from 0, and the values of its parameters.
     trial: int | None = None
@@ -118,12 +118,12 @@ class JobSpec(JobOptions):
 
     @property
     def most_processes(self) -> int:
-        """The number of processes of the largest run of its scaling study, else its own."""
+        """The processes of the largest run in the job's scaling study, else of the job."""
         return max([self.process_count, *self._study("processes")])
 
     @property
     def most_processes_per_node(self) -> int:
-        """The same for one node; it defines the share of cores, so that all runs have the same number of threads."""
+        """The maximum processes on a node in the study; it sets the share of cores, so all runs have equal threads."""
         counts = zip(self._study("processes"), self._study("nodes"), strict=True)
         return max([self.process_count_per_node, *(count // nodes for count, nodes in counts)])
 
@@ -149,7 +149,7 @@ class JobSpec(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """The repository in which the job was submitted; ``diff`` is what was changed since ``commit``, without secrets.
+    """The repository in which the job was submitted; ``diff`` has the changes since ``commit``, without secrets.
 
     ``untracked`` is the number of untracked files; ``cut`` is true if the stored diff was truncated.
     """
@@ -169,7 +169,7 @@ class GitState:
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """``packages`` maps distributions to versions; "" and None mean unknown."""
+    """The Python environment of a job: ``packages`` maps distributions to versions; "" and None mean unknown."""
 
     python: str = ""
     executable: str = ""

@@ -1,15 +1,15 @@
-"""Stacks of the threads of a job's ranks at one moment: read, named like code, and compared.
+"""Stack dumps of a job's ranks: parsed, labeled like tracebacks, and compared between ranks.
 
 A job's folder keeps a dump as ``stacks/<number>.json``::
 
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
-``text`` is what ``faulthandler`` writes, ``silent`` the seconds since the rank's last sign, ``about`` the rank's
+``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank's last message, ``about`` the rank's
 description of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files at that time,
-``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``).
-A call is of a cell, the user's files, a library or the worker. Failed ranks name the frames of their tracebacks
-themselves (``worker.failure``); stacks are named here, because a stuck rank cannot do it. Both use the same names.
+``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``). A
+frame belongs to a cell, the user's files, a library or the worker. Failed ranks label the frames of their tracebacks
+themselves (``worker.failure``); stacks are labeled here, because a stuck rank cannot do so. The labels are the same.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _LONGEST_LINE = 300
 class Frame:
     """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
-    ``kind`` is cell, user, library or worker ("" before ``Names`` has named it); ``label`` is "In [7]" or a short
-    path, ``source`` the line's text in the user's code, if available.
+    ``kind`` is cell, user, library or worker ("" before ``Names`` has set it); ``label`` is "In [7]" or a short path,
+    ``source`` the line's text in the user's code, if available.
     """
 
     file: str
@@ -78,9 +78,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread, its newest call first. ``current`` is the one that took the signal, ``main`` runs the user's code.
+    """One thread, newest call first. The ``current`` thread received the signal, the ``main`` one runs the user's code.
 
-    ``collective`` is the unfinished operation that it waits for, if its frames do not show it.
+    ``collective`` is the unfinished operation that the thread waits for, if its frames do not show the operation.
     """
 
     ident: str
@@ -92,7 +92,7 @@ class Thread:
 
     @property
     def own(self) -> Frame | None:
-        """The newest call of the user's own code, None without any."""
+        """The newest frame in the user's code, None without one."""
         return next((frame for frame in self.frames if frame.own), None)
 
     @property
@@ -127,9 +127,9 @@ class Thread:
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """Return the threads in the output of ``faulthandler`` in order; of a repeated thread only the last.
+    """Return the threads in the output of ``faulthandler`` in order; of repeated threads, only the last one.
 
-    Other lines are skipped. The frames have no kind and no label yet.
+    Other lines are skipped. ``Names`` sets the kind and the label of the frames later.
     """
     threads: dict[str, Thread] = {}
     frames: list[Frame] = []
@@ -169,9 +169,9 @@ class Names:
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
-        """Return the thread with named frames, without frames of this package below the user's code.
+        """Return the thread with labeled frames, without frames of this package that the user's code calls.
 
-        Those are hooks around calls of torch and Horovod. The text of the dump (``RankStacks.text``) has them all.
+        The omitted frames are hooks around calls of torch and Horovod; ``RankStacks.text`` has all frames.
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
@@ -180,7 +180,7 @@ class Names:
                 continue
             starts = frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(frame.file)
             if main and starts and all(outer.kind == "worker" for outer in frames):
-                kind = "worker"  # callers of the user's code: this package, and Python's start of a program
+                kind = "worker"  # callers of the user's code: this package and Python's startup
             frames.append(self._named(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
@@ -235,7 +235,7 @@ def _folder(path: object) -> str:
 def sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
-    """Return the lines of the user's files that occur in ``texts`` (with the descriptions of their ranks)."""
+    """Return the lines of the user's files that the dumps in ``texts`` refer to; each has its rank's description."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, about in texts:
@@ -244,7 +244,7 @@ def sources(
         for frame in frames:
             if frame.kind != "user" or frame.line < 1:
                 continue
-            # Modules that were sent are in the job's folder.
+            # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
                 if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
@@ -259,7 +259,7 @@ def sources(
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """The threads of one rank. ``step`` is the last one that it reported; ``silent`` counts seconds."""
+    """The threads of one rank. ``step`` is its last reported step, ``silent`` the seconds since its last message."""
 
     rank: int
     threads: tuple[Thread, ...]
@@ -283,14 +283,14 @@ class RankStacks:
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """Ranks whose main threads are at the same position; ``thread`` is the main thread of the first of them."""
+    """Ranks whose main threads are at the same position; ``thread`` is the main thread of the first rank."""
 
     ranks: tuple[int, ...]
     thread: Thread
 
     @property
     def position(self) -> str:
-        """Return their position: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
+        """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
         own_frame, waits = self.thread.own, self.thread.waits_in
         frame = own_frame or next(iter(self.thread.frames), None)
         if own_frame is None and self.thread.frames and all(entry.kind == "worker" for entry in self.thread.frames):
@@ -300,11 +300,11 @@ class RankGroup:
 
     @property
     def sentence(self) -> str:
-        """Return it as a clause: "rank 2 is in In [7], line 12"."""
+        """Return the position as a clause: "rank 2 is in In [7], line 12"."""
         return self.clause()
 
     def clause(self, awaited: str = "") -> str:
-        """Return the sentence, with whom the ranks wait for: "rank 0 waits for it in hvd.allreduce (In [7])"."""
+        """Return the clause; ranks wait for ``awaited``: "rank 0 waits for it in hvd.allreduce (In [7])"."""
         is_single = len(self.ranks) == 1
         if self.thread.waits_in:
             whom = f" for {awaited}" if awaited else ""
@@ -316,7 +316,7 @@ class RankGroup:
 class Taken:
     """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
 
-    ``why`` is asked, stall, hang, time or failure; ``missing`` has the reason of each rank that sent none.
+    ``why`` is asked, stall, hang, time or failure; ``missing`` maps each rank that sent no stacks to the reason.
     ``collectives`` is the last collective operation of each rank, ``finding`` the conclusion from them.
     """
 
@@ -334,17 +334,17 @@ class Taken:
         return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
     def groups(self) -> tuple[RankGroup, ...]:
-        """Return groups of ranks at the same position, fewest ranks first; of equal groups a waiting one comes last."""
+        """Return groups of ranks at the same position, smallest first; of equally large ones, waiting ones last."""
         ranks_by_key: dict[tuple[object, ...], list[int]] = {}
         for rank in sorted(self.ranks):
             ranks_by_key.setdefault(self.ranks[rank].main.key, []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in ranks_by_key.values()]
-        # Of two groups that are otherwise alike, the one with the lower ranks is the reference.
+        # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
         return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
 
     @property
     def differ(self) -> tuple[int, ...]:
-        """Return the ranks that are not where most ranks are, or sent no stacks."""
+        """Return the ranks that are outside the last (largest) group, or sent no stacks."""
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
     @property
@@ -394,7 +394,7 @@ def read(folder: JobFolder, number: int | None = None) -> Taken | None:
 
 
 def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
-    """Return the content of a file of stacks. Raises LookupError, TypeError, ValueError, AttributeError."""
+    """Parse the content of a dump. Raises LookupError, TypeError, ValueError, AttributeError."""
     lines = data.get("sources") or {}
     reported = {int(rank): collectives.read(entry) for rank, entry in (data.get("collectives") or {}).items()}
     reports = {rank: operations for rank, (operations, _) in reported.items()}
@@ -408,8 +408,8 @@ def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Take
         for rank in row.ranks:
             if row.state == "waiting" and rank in ranks:
                 ranks[rank] = _with_collective(ranks[rank], row.title)
-    stands = {rank: _stand_of(stacks.main) for rank, stacks in ranks.items()}
-    finding = None if "raised" in ended.values() else collectives.explain(table, reports, stands)
+    positions = {rank: _stand_of(stacks.main) for rank, stacks in ranks.items()}
+    finding = None if "raised" in ended.values() else collectives.explain(table, reports, positions)
     why = str(data.get("why", "asked"))
     return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """State of a job; the value is the word in events, views and JSON."""
+    """The state of a job; its value is used in events, views and JSON."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
@@ -43,5 +43,5 @@ def may_follow(now: State, after: State) -> bool:
     return after.ended or _ORDER.index(after) > _ORDER.index(now)
 
 
-#: The phases of a job's startup in order, as a panel shows them.
+#: The phases of a job in the order in which a panel shows them.
 PHASES = ("capture", "stage", "start", "rendezvous", "train", "collect", "clean")

@@ -1,16 +1,16 @@
-"""Step times of a job: the reports of its ranks, compared with each other.
+"""Step times of a job, reported by its ranks and compared between them.
 
-``steps.jsonl`` of a job's folder has a line for each report of ``worker.step_times``::
+``steps.jsonl`` in a job's folder has one line for each report of ``worker.step_times``::
 
     {"v", "t", "type": "steps", "attempt", "rank", "first", "size", "sending",
      "records": [[seconds, data, rest, samples, wait, ...], ...]}
 
-``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
-microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.step_times``).
+``first`` is the first step of the first record, from 0 in each attempt; a record covers ``size`` steps. Times are in
+microseconds. ``sending`` is the time that the rank's busiest connection sent in these steps (``worker.step_times``).
 
-A collective operation ends on all ranks at about the same time, so the rank that was blocked shortest was the last to
-enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked time
-is spent waiting for the slowest rank (``waiting``). No clocks are compared.
+A collective operation ends on all ranks at about the same time, so the rank with the shortest blocked time was the last
+to enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked
+time is spent waiting for the slowest rank (``waiting``). The clocks of ranks are not compared.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from distdl_jupyter.worker.step_times import HEAD
 Record = list[int]
 #: The parts of a step in display order.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
-#: Minimum number of measured steps to name a rank: with fewer, chance decides which rank is late.
+#: Minimum number of measured steps to report a straggler: with fewer, chance decides which rank is late.
 _FEWEST_STEPS = 15
 #: Minimum delay by a straggler: as a share of its mean step, in seconds, and as a multiple of the standard error.
 _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
-#: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a rank that is named, also in
-#: multiples of those of any other rank. Pauses vary too much for the test of the mean.
+#: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a straggler, also as a multiple
+#: of those of any other rank. Pauses vary too much for the test of the mean.
 _LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
-#: Minimum time in a mean step that a slow link sends: as a share of the step, and in seconds. Data to a late rank is
+#: Minimum time that a slow link sends in a mean step: as a share of the step, and in seconds. Data to a late rank is
 #: acknowledged late, and the kernel counts in ticks of up to 10 ms.
 _LEAST_LINK_SHARE, _LEAST_LINK_SECONDS = 0.1, 0.005
 #: Replaces ``_LEAST_LINK_SECONDS`` if all ranks are on one host: longer than a delayed acknowledgment.
@@ -51,7 +51,7 @@ _MICRO = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The mean step of one record of one rank, in seconds. ``steps``: of how many steps from ``step`` on."""
+    """The mean step of one record of one rank, in seconds. It covers ``steps`` steps from ``step`` on."""
 
     rank: int
     attempt: int
@@ -68,7 +68,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class RankTime:
-    """The mean step of one rank, in seconds. ``samples`` and ``steps`` are numbers of the whole job."""
+    """The mean step of one rank, in seconds. ``samples`` and ``steps`` are totals of the whole job."""
 
     rank: int
     host: str
@@ -144,7 +144,7 @@ class StepTimes:
     ended: bool = False
 
     def ranks(self) -> list[RankTime]:
-        """Return the mean step of each rank, in order of ranks, without the first step, which sets much up."""
+        """Return the mean step of each rank, in order of ranks, without the first step, which includes setup."""
         return self._means
 
     @functools.cached_property
@@ -166,7 +166,7 @@ class StepTimes:
 
     @property
     def own_share(self) -> float | None:
-        """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without any step."""
+        """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without steps."""
         whole = sum(rank_time.seconds * rank_time.steps for rank_time in self.ranks())
         lost = sum((rank_time.communication + rank_time.waiting) * rank_time.steps for rank_time in self.ranks())
         return max(0.0, 1 - lost / whole) if whole else None
@@ -221,7 +221,7 @@ class StepTimes:
         return [] if few or sum(pauses[rank]) < whole / 2 else pauses[rank]
 
     def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
-        """Return the rank that sends much longer than the others, where that explains the communication."""
+        """Return the rank that sends much longer than the others, if that explains its communication time."""
         sent = {
             rank: spent * _MICRO / steps for rank, (spent, steps) in self.sending.items() if steps and rank in means
         }
@@ -280,7 +280,7 @@ class StepTimesReader:
 
     @property
     def count(self) -> int:
-        """Return the number of reports that were read."""
+        """Return the number of reports read."""
         return len(self._seen)
 
     def read(self) -> bool:
@@ -302,7 +302,7 @@ class StepTimesReader:
         self._ranks[attempt].add(report["rank"])
         for at, record in enumerate(report["records"]):
             self._records.setdefault((attempt, first + at * size, size), {})[report["rank"]] = record
-        if first:  # a connection is as old as the process, so its first count includes traffic before the steps
+        if first:  # the first count includes traffic of the process before the steps
             spent, steps = self._sending.get(report["rank"], (0, 0))
             self._sending[report["rank"]] = spent + report["sending"], steps + size * len(report["records"])
         if self._newest is not None:
@@ -310,10 +310,10 @@ class StepTimesReader:
                 del self._records[key]
 
     def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
-        """Return what was read, in order of attempts, steps and ranks.
+        """Return the steps read so far, in order of attempts, steps and ranks.
 
-        Ranks that wait for each other make the same steps, but report them at different times: steps that a rank
-        has not reported yet are left out.
+        Ranks that wait for each other make the same steps but report them at different times, so steps that a rank has
+        not reported yet are left out.
         """
         records = [(key, by_rank) for key, by_rank in sorted(self._records.items()) if self._is_whole(key[0], by_rank)]
         rows = [row for key, by_rank in records or sorted(self._records.items()) for row in _compared(*key, by_rank)]
@@ -329,7 +329,7 @@ def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) ->
     waits = {rank: record[HEAD:] for rank, record in records.items()}
     if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
         waits = {rank: [sum(durations)] for rank, durations in waits.items()}
-    shortest = [min(ones) for ones in zip(*waits.values(), strict=True)]
+    shortest = [min(column) for column in zip(*waits.values(), strict=True)]
     for rank, record in sorted(records.items()):
         seconds, data, rest, samples, *_ = record
         blocked = sum(waits[rank])
@@ -346,7 +346,7 @@ def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) ->
 
 
 def _warm(rows: Sequence[StepTime]) -> Iterable[StepTime]:
-    """Leave out the first step of each attempt, unless it is the only one."""
+    """Return the rows without the first step of each attempt, or all rows if there are no others."""
     return [row for row in rows if row.step] or rows
 
 
@@ -364,7 +364,7 @@ def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
     return RankTime(rank, host, steps, **means, samples=round(sum(row.samples * row.steps for row in rows)))
 
 
-# Importing the statistics module takes longer than importing this whole package.
+# These replace the statistics module, because importing it takes longer than importing this whole package.
 
 
 def _average(values: Iterable[float]) -> float:
@@ -385,7 +385,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> float:
-    """Return the median of the first numbers of all pairs but one; the pairs are sorted."""
+    """Return the median of the first numbers of sorted pairs, without the pair at index ``left_out``."""
     middle = (len(ordered) - 1) // 2
 
     def at(index: int) -> float:
@@ -399,7 +399,7 @@ def _weighted(values: Sequence[tuple[float, int]]) -> float:
 
 
 def _delays_above(least: float, late: Sequence[tuple[float, int]]) -> list[float]:
-    """Return the seconds by which a rank was later than usual in each record in which that was at least ``least``."""
+    """Return the delays of a rank beyond its median, in seconds per record; only those of at least ``least``."""
     usual = _median(value for value, _ in late)
     return [delay for value, steps in late if (delay := (value - usual) * steps) >= least]
 
@@ -411,18 +411,18 @@ def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
 
 
 def _excess(means: Mapping[int, RankTime], rank: int, part: str) -> float:
-    """Return by how much a part of a rank's step is longer than those of the others."""
+    """Return by how many seconds a part of a rank's step exceeds the median of the others."""
     others = _median(getattr(rank_time, part) for other, rank_time in means.items() if other != rank)
     return float(getattr(means[rank], part) - others)
 
 
 # scaling: short runs with different numbers of processes --------------------------------------
 
-#: The first steps of a run, which are not measured.
+#: Number of steps at the start of a run that are not measured.
 WARM_UP = 5
-#: Number of blocks of a run from whose rates its standard error follows, and minimum number of measured steps.
+#: Number of blocks of a run whose rates give its standard error, and minimum number of measured steps.
 _BLOCKS, LEAST_STEPS = 8, 16
-#: Minimum and maximum runs of a point; it gets more than the minimum if their rates differ by more than this share.
+#: Minimum and maximum runs of a point, and the relative difference of rates above which a point gets more runs.
 RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
 #: An efficiency above this limit means that the two runs did not do the same work.
 MOST_EFFICIENT = 1.1
@@ -430,10 +430,10 @@ MOST_EFFICIENT = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One short run: ``rate`` samples a second with its standard ``error``; times are seconds of a mean step.
+    """One short run: ``rate`` in samples per second with its standard ``error``; times in seconds per mean step.
 
-    ``own``, ``communication`` and ``waiting`` are medians of the ranks. ``batch`` is the samples of a step of all
-    ranks; if it is unknown, the rate and the batch count batches.
+    ``own``, ``communication`` and ``waiting`` are medians over ranks. ``batch`` is the samples of all ranks per step.
+    If the samples are unknown, ``rate`` and ``batch`` count batches.
     """
 
     rate: float
@@ -447,7 +447,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The measured time."""
+        """The measured time in seconds."""
         return self.steps * self.batch / self.rate
 
     def is_whole(self, state: State, seconds: float) -> bool:
@@ -512,7 +512,7 @@ class ScalingPoint:
 
 
 def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> ScalingPoint:
-    """Return the mean of some runs. Its error is that of the mean, including the spread of several runs."""
+    """Return the mean of runs. Its error is the standard error of the mean, including the spread between runs."""
     rates = [run.rate for run in runs]
     within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
     between = _standard_error(rates) if len(rates) > 1 else 0.0
@@ -532,9 +532,9 @@ def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Scal
 
 
 def efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
-    """Return the rate of each process as a share of that with the fewest processes, both as (processes, rate).
+    """Return the rate per process relative to the run with the fewest processes, both as (processes, rate).
 
-    None for more than ``MOST_EFFICIENT``: such runs cannot be compared.
+    None above ``MOST_EFFICIENT``, because such runs cannot be compared.
     """
     share = (other[1] / other[0]) / (first[1] / first[0])
     return share if share <= MOST_EFFICIENT else None
@@ -557,7 +557,7 @@ class Scaling:
         return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
 
     def efficiency(self, point: ScalingPoint) -> float | None:
-        """Return the rate of each process as a share of that with the fewest processes, which is 1.
+        """Return the rate per process relative to the point with the fewest processes, which is 1.
 
         None if the two runs are not comparable.
         """

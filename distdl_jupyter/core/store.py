@@ -18,7 +18,7 @@
     supervisor.log  output and errors of the supervisor itself
     reserve         disk space that is freed when the disk is full, to record the end of the job (see core.files)
 
-Reads write nothing except caches. A folder becomes visible only when it is complete and its lock is held. Hidden
+Reading a job writes only caches. A folder becomes visible only when it is complete and its lock is held. Hidden
 folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next submit removes abandoned ones.
 """
 
@@ -47,12 +47,12 @@ from distdl_jupyter.worker import owned, pictures
 
 #: Prefixes of hidden folders: being created, being deleted.
 _NEW, _OLD = ".new-", ".old-"
-#: Seconds in which an unlocked hidden folder may still be in use.
+#: Seconds after its last change in which an unlocked hidden folder may still be in use.
 _FRESH = 60.0
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-#: Start of the random part of an id.
+#: Index of the random part of an id.
 _RANDOM = len("20261121-024912-k3")
 #: Held while an environment is written, because several threads add fields.
 _writing_environment = threading.Lock()
@@ -109,7 +109,7 @@ def _inside(name: str) -> functools.cached_property[Path]:
 
 
 class JobFolder:
-    """The paths of one job. Cheap; it opens nothing."""
+    """The paths of one job. Creating this object opens no files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,7 +137,7 @@ class JobFolder:
     pictures = _inside("pictures")
 
     def spec(self) -> JobSpec:
-        """Read the job's spec. Raises JobNotFound if the folder is gone or not a job, and DiskRefused."""
+        """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class JobFolder:
 
     @property
     def written(self) -> float:
-        """When events or log were last written (epoch seconds), 0 if they do not exist."""
+        """The time of the last write to events or log (epoch seconds), 0 if they do not exist."""
         return locks.last_sign(self.events, self.log)
 
     def supervisor(self) -> locks.Holder:
@@ -195,7 +195,7 @@ class JobFolder:
             files.keep(self.environment_file, json.dumps(dataclasses.asdict(known), indent=1))
 
     def picture(self, number: int, form: str) -> Path:
-        """Return where a picture that ranks have displayed is kept; ``form`` is png or jpeg."""
+        """Return the path of a picture that ranks have displayed; ``form`` is png or jpeg."""
         return self.pictures / f"{number}.{form}"
 
     def read_picture(self, number: int) -> tuple[bytes, str] | None:
@@ -267,7 +267,7 @@ class JobStore:
         self.jobs = (root or home()) / kind
 
     def later(self, id_: str) -> str:
-        """Return the id, or one that sorts after all existing jobs if the clock was set back since."""
+        """Return the id, or one that sorts after all existing jobs if the clock was set back."""
         newest = next(iter(self.ids()), "")
         return id_ if id_[:_RANDOM] > newest[:_RANDOM] else _behind(newest, id_)
 

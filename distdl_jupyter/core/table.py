@@ -1,4 +1,4 @@
-"""Rows of text as a table, for a terminal and for a notebook. The first row is the head. HTML is escaped here."""
+"""Rows of text as a table, for a terminal and for a notebook. The first row is the header. HTML is escaped here."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def text(rows: Rows) -> str:
 
 
 def html(rows: Rows) -> str:
-    """Return the same as an HTML table."""
+    """Return an HTML table; a column without values is left out."""
     head, *body = zip(*_columns(rows), strict=True)
     top = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
     rest = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)

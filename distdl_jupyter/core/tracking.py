@@ -42,9 +42,9 @@ def shown(text: str) -> str:
 class TrackerRecord(msgspec.Struct, frozen=True):
     """Progress of one tracker with a job, in ``tracking/TRACKER.json`` of the job's folder, without secrets.
 
-    ``run`` is the run's id and ``place`` where it is; ``url`` is a page of the run, or "". ``events`` are the bytes of
-    events that were written. ``trouble`` is a sentence about what prevents progress, and ``done`` means that the whole
-    job was written.
+    ``run`` is the run's id, ``place`` its location, ``url`` a page of the run or "". ``events`` is the number of bytes
+    of events that were written. ``trouble`` is a sentence about a problem that prevents progress. ``done`` means that
+    the whole job was written.
     """
 
     tracker: str
@@ -72,7 +72,7 @@ class TrackerRecord(msgspec.Struct, frozen=True):
 
 
 def folder_of(job: Path, tracker: str = "") -> Path:
-    """Return the folder of records in a job's folder, or of what a tracker stores beside them."""
+    """Return the folder of the records in a job's folder, or the one for other files of ``tracker``."""
     return job / "tracking" / tracker
 
 

@@ -1,7 +1,7 @@
 """The settings of a user: JSON files in Jupyter's configuration folder that only the user can read.
 
-``SETTINGS`` are those of reports to other programs: messages, telemetry and experiment trackers. The address for
-messages and that of a tracking server are secrets. Keys and connection strings of telemetry stay in the environment.
+``SETTINGS`` configure reports to other programs: messages, telemetry and experiment trackers. The addresses for
+messages and of a tracking server are secrets. Keys and connection strings of telemetry stay in the environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 class SettingsFile(Generic[S]):
     """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
 
-    ``allowed`` describes the valid values of a field, and ``secrets`` says where keys belong instead.
+    ``allowed`` describes the valid values of a field, and ``secrets`` is a hint where to set keys instead.
     """
 
     name: str
@@ -54,9 +54,9 @@ class SettingsFile(Generic[S]):
             ) from None
 
     def changed(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
-        """Return the settings with changes to some of ``names``, not stored; an empty value restores a default.
+        """Return the settings with ``changes``, without storing them; an empty value restores a default.
 
-        ``subject`` is what the names are for. Raises InvalidSpec.
+        Only ``names`` may be changed; errors say that they are for ``subject``. Raises InvalidSpec.
         """
         names = names or self.type.__struct_fields__
         for name in changes:
@@ -87,7 +87,7 @@ KINDS = "end,failure,stall,nan,rule"
 
 
 class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings by their names.
+    """Settings of reports to other programs.
 
     ``enabled`` exports ended jobs to OpenTelemetry, ``address`` is the service for messages, ``notify`` the events
     that send one, ``track`` the trackers of jobs that set none, ``mlflow`` the address of MLflow.

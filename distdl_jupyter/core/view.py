@@ -1,7 +1,7 @@
 """The view of a job that all front ends show: a pure fold over its events.
 
-``JobView.of(spec)`` then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``); readers
-of the same bytes have equal views. Curves and log lines are large and are folded separately (``core.series``,
+Call ``JobView.of(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``);
+readers of the same bytes have equal views. Curves and log lines are large and are folded separately (``core.series``,
 ``core.log``).
 """
 
@@ -21,7 +21,7 @@ from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 
-#: Shorter waits do not count: passing through an empty queue takes this long.
+#: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
 #: Maximum number of points of a trail.
 MOST = 64
@@ -73,7 +73,7 @@ class StagingView:
 
 @dataclass(slots=True)
 class Stall:
-    """A job that makes no progress: since when (epoch seconds), which ranks differ from the others, one sentence."""
+    """A stalled job: when the stall began (epoch seconds), the ranks that differ from the others, and a sentence."""
 
     since: float
     ranks: list[int] = field(default_factory=list)
@@ -86,8 +86,8 @@ class Stall:
 class StacksView:
     """Captured stacks; their text is in the job's folder (core.stacks).
 
-    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that sent none; ``collectives`` is the
-    last collective operation of each rank, ``finding`` the conclusion with its ``remedy`` and ``code``.
+    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that sent no stacks; ``collectives`` is
+    the last collective operation of each rank, ``finding`` the conclusion with its ``remedy`` and ``code``.
     """
 
     number: int
@@ -140,7 +140,7 @@ class Picture:
 
 @dataclass(slots=True)
 class Restart:
-    """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed.
+    """One restart of all ranks: its time (epoch seconds), its reason, and the rank that had failed.
 
     ``requeued`` means that no rank had failed but a queue had revoked the machines.
     """
@@ -161,7 +161,7 @@ class MetricView:
     #: The step of each rank's value.
     steps: dict[int, float] = field(default_factory=dict)
     count: int = 0
-    #: Step and mean of some finished steps at about equal distances, and the minimum distance of the next one.
+    #: Step and mean of finished steps at about equal distances, and the minimum distance to the next one.
     trail: list[tuple[float, float]] = field(default_factory=list)
     distance: float = 0.0
     #: The highest step so far, which is open until a later one starts.
@@ -185,7 +185,7 @@ class MetricView:
             self.values[rank], self.steps[rank], self.step = value, step, step
 
     def _finish_step(self) -> None:
-        """Add the newest step to the trail if it is due; of ``MOST`` points, drop every second."""
+        """Add the newest step to the trail if it is due; when ``MOST`` points are reached, drop every second one."""
         if self.newest == -math.inf or (self.trail and self.newest - self.trail[-1][0] < self.distance):
             return
         self.trail.append((self.newest, self.mean))
@@ -194,7 +194,7 @@ class MetricView:
             self.distance = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
 
     def sparkline(self, most: int) -> list[float]:
-        """Return at most ``most`` means, evenly spread, that end in the newest."""
+        """Return at most ``most`` means, evenly spaced, ending with the newest."""
         means = [*(mean for _, mean in self.trail), self.mean]
         if len(means) <= most:
             return means
@@ -231,11 +231,11 @@ class JobView:
     reason: str = ""
     #: The code of the error that is the reason, "" for none.
     reason_code: str = ""
-    #: When its nodes were allocated (it was no longer queued), and when its ranks had met.
+    #: When the nodes were allocated (the job left the queue), and when the ranks had connected.
     placed: float | None = None
     started: float | None = None
     ended: float | None = None
-    #: Seconds in queues so far, those of them after nodes were first allocated, and since when it is queued.
+    #: Seconds in queues so far, the part of them after the first allocation of nodes, and when the current wait began.
     waited: float = 0.0
     requeued: float = 0.0
     queued_since: float | None = None
@@ -245,7 +245,7 @@ class JobView:
     done: float | None = None
     total: float | None = None
     unit: str = ""
-    #: First time and value of progress, for the time left.
+    #: Time and value of the first progress report, to estimate the remaining time.
     progress_from: tuple[float, float] | None = None
     progress_at: float | None = None
     metrics: dict[str, MetricView] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class JobView:
     price_source: str = ""
     max_restarts: int = 0
     restarts: list[Restart] = field(default_factory=list)
-    #: None while the job makes progress, or none is expected.
+    #: None while the job makes progress or is not expected to.
     stall: Stall | None = None
     stacks: list[StacksView] = field(default_factory=list)
     profiles: list[ProfileView] = field(default_factory=list)
@@ -273,7 +273,7 @@ class JobView:
     forked_at: float | None = None
     #: Its position while it is queued; None at other times or if unknown.
     queue: QueueView | None = None
-    #: The holder of the lock, if only a check on another host could decide whether it is alive; set by a reader.
+    #: The holder of the lock, if only a check on another host can tell whether it is alive; readers set it.
     elsewhere: Holder | None = None
 
     @classmethod
@@ -311,7 +311,7 @@ class JobView:
 
     @property
     def by_request(self) -> bool:
-        """Whether the stop was requested, so that ranks that end have not failed."""
+        """Whether a stop was requested; ranks that end because of it have not failed."""
         return self.stop is not None and self.stop.by in ("user", "time", "hang")
 
     @property
@@ -321,7 +321,7 @@ class JobView:
 
     @property
     def requeue_count(self) -> int:
-        """How many of the restarts had no failure as their cause."""
+        """The number of restarts that were not caused by a failure."""
         return sum(restart.requeued for restart in self.restarts)
 
     def elapsed(self, now: float) -> float:
@@ -335,11 +335,11 @@ class JobView:
         return waited if waited >= SHORT_WAIT else 0.0
 
     def run_time(self, now: float) -> float:
-        """Return the seconds from creation to the end or ``now`` without those in a queue."""
+        """Return the seconds from creation to the end or ``now``, without the time in queues."""
         return max(0.0, self.elapsed(now) - self.waiting_time(now))
 
     def cost(self, now: float) -> float | None:
-        """Return nodes x hours x price from their allocation to the end or ``now``; None without a price.
+        """Return nodes x hours x price from the allocation to the end or ``now``; None without a price.
 
         Not included: the startup of nodes before the allocation, later time in queues, and idle time of nodes after the
         end.
@@ -450,12 +450,12 @@ def _rank(view: JobView, event: Event) -> None:
 
 
 def _averaged(view: JobView, _event: Event) -> None:
-    """All ranks have trained with a wrapper that averages gradients, and have the same weights."""
+    """Remove notes that are wrong if all ranks use a wrapper that averages gradients and have equal weights."""
     _withdraw(view, "backend-not-initialised", "gradients-not-averaged", "no-common-start")
 
 
 def _withdraw(view: JobView, *codes: str) -> None:
-    """Remove notes read from the code that the running job has shown to be wrong."""
+    """Remove notes about the code that the running job has shown to be wrong."""
     view.notes = [note for note in view.notes if note["code"] not in codes]
 
 
@@ -575,7 +575,7 @@ def _world(view: JobView, event: Event) -> None:
 
 
 def _restart(view: JobView, event: Event) -> None:
-    """Reset the ranks after a restart; their reports stay."""
+    """Reset the ranks after a restart, but keep their reports."""
     view.restarts.append(msgspec.convert(event, Restart))
     for metric in view.metrics.values():
         metric.stale = True

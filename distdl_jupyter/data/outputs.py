@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 class Delivered(NamedTuple):
-    """The result: uploaded files and bytes, and files that existed already."""
+    """The result: uploaded files and bytes, and the number of files that existed already (``there``)."""
 
     files: int
     bytes: int

@@ -1,8 +1,8 @@
 """Builds and caches an environment with a job's packages on this machine, once for each set of packages.
 
-``BASE/environments/DIGEST/`` is a virtual environment (or conda's) that also sees the packages of this interpreter,
-after its own. It is complete when its file ``ready.json`` exists; an incomplete one is rebuilt. A lock file beside it
-makes other programs wait that need the same environment.
+``BASE/environments/DIGEST/`` is a virtual (or conda) environment that falls back to the packages of this interpreter.
+It is complete when its file ``ready.json`` exists; an incomplete one is rebuilt. Other programs that need the same
+environment wait for a lock file beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distdl_jupyter.node.data_cache import Cache, StagingFailed, masked
 #: The name in progress bars and failures; names of data sources never contain a space.
 NAME = "Python packages"
 _READY = "ready.json"
-#: Lines of an installer's last output that are shown, and characters of them.
+#: Maximum lines, and characters in total, of an installer's error output to show.
 _LINES, _LONGEST = 12, 1500
 #: Download progress of pip (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")

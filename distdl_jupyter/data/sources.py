@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.data import DataSource
 
-#: The maximum lifetime of a signature, and the offset of its start, because clocks differ.
+#: The maximum lifetime of a signature, and how far its start is backdated, because clocks differ.
 LIFE, _BEFORE = timedelta(hours=1), timedelta(minutes=15)
 
 
@@ -173,7 +173,7 @@ def _has_directories(account: BlobServiceClient) -> bool:
 
 @contextlib.contextmanager
 def translate_errors(location: str, *, writing: bool = False) -> Iterator[None]:
-    """Translate errors of azure-core and azure-storage-blob inside into DataUnavailable, which names ``location``."""
+    """Translate errors of azure-core and azure-storage-blob into DataUnavailable, which names ``location``."""
     from azure.core.exceptions import AzureError
 
     try:

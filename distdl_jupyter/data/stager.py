@@ -2,8 +2,8 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-restarts. It reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and writes lines
-of JSON:
+restarts. The stager reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and
+writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
      "sources": [
@@ -54,7 +54,7 @@ RANGE = 16 * 2**20
 _CHUNK = 256 * 1024
 #: Seconds between two progress messages.
 _REPORT = 0.25
-#: Timeout in seconds for a signature, because the user may have to sign in first.
+#: Timeout in seconds for a signature; it is long because the user may have to sign in first.
 _PATIENCE = 600.0
 #: The maximum number of downloads of a file with a wrong checksum.
 _DOWNLOADS = 3
@@ -63,7 +63,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 #: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
 _LONGEST, _DEEPEST = 255, 3000
 _RENAME = "Rename the object, or use another prefix."
-#: Exit code if the program that sent the order is gone.
+#: Exit code if the program that sent the order has ended.
 _ALONE = 3
 
 
@@ -302,7 +302,7 @@ class DataStager:
         return True
 
     def _fetch(self, file: StagedFile) -> None:
-        """Fetch a file unless another program or source fetches it."""
+        """Fetch a file unless another program or source is already fetching it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
         part = PartialFile(file.final, lambda: self._note(name, "elsewhere", text))

@@ -84,7 +84,7 @@ class JobStaging:
         try:
             self._fingerprints[source.name] = fingerprint(source.path)
         except OSError as error:
-            if source.scheme != "shared":  # the nodes may see the folder nevertheless, and report problems
+            if source.scheme != "shared":  # nodes may have access to the folder, and report problems
                 raise DataUnavailable(
                     f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
                 ) from None

@@ -37,8 +37,7 @@ def run(
 ) -> list[Any]:
     """Run ``func(*args, **kwargs)`` on ``np`` ranks on this machine or on ``hosts``; return the values of all ranks.
 
-    Raises InvalidSpec for other arguments of Horovod that would change what runs, JobFailed, and what ``submit``
-    raises.
+    Raises InvalidSpec for unsupported arguments that would change the run, JobFailed, and the errors of ``submit``.
     """
     refuse(more, "horovod.run")
     count = np or num_proc or 1
@@ -83,6 +82,6 @@ class HorovodRunner:
         self.num_processor = np
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed, and what ``submit`` raises."""
+        """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed, and the errors of ``submit``."""
         options = compat.ranks(abs(self.num_processor), local=self.num_processor < 0)
         return compat.run(main, (), kwargs, **options, distributed_backend="horovod-gloo").result()

@@ -100,7 +100,7 @@ class callbacks:  # noqa: N801  Horovod's module
         """Averages the metrics of an epoch over all ranks; put it before callbacks that use them."""
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            """Average."""
+            """Replace the metrics by their means over all ranks."""
             if logs:
                 ranks = _hvd.allgather_object({name: float(value) for name, value in logs.items()})
                 logs.update({name: sum(rank[name] for rank in ranks) / len(ranks) for name in logs})
@@ -115,7 +115,7 @@ class callbacks:  # noqa: N801  Horovod's module
             self._initial, self._epochs, self._steps, self._epoch = initial_lr, warmup_epochs, steps_per_epoch, 0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            """Remember the number of the epoch."""
+            """Store the number of the epoch."""
             self._epoch = epoch
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

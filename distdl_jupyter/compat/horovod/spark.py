@@ -24,8 +24,7 @@ def run(
 ) -> list[Any]:
     """Run ``fn(*args, **kwargs)`` on ``num_proc`` tasks of Spark and return the values of all of them.
 
-    Raises InvalidSpec for other arguments of Horovod that would change what runs, JobFailed, and what ``submit``
-    raises.
+    Raises InvalidSpec for unsupported arguments that would change the run, JobFailed, and the errors of ``submit``.
     """
     refuse(more, "horovod.spark.run")
     options = {"environment_variables": dict(env or {}), **compat.ranks(num_proc, local=False)}
