@@ -47,18 +47,12 @@ _PAUSE = 1.0
 #: (pattern of an azure-identity error, remedy). The first match is used.
 HINTS = (
     (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
-    (
-        r"Cache encryption is impossible",
-        "This machine has no keyring. Clear the setting token_cache to store tokens in a file instead.",
-    ),
+    (r"Cache encryption is impossible", "This machine has no keyring. Clear token_cache to store tokens in a file."),
     (
         r"getaddrinfo|ame or service|resolve|Connection (refused|aborted|reset)|Max retries|timed out|unreachable",
         "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
     ),
-    (
-        r"DefaultAzureCredential failed",
-        "Run az login, set AZURE_CLIENT_ID and its related variables, or sign in with a device code.",
-    ),
+    (r"DefaultAzureCredential failed", "Run az login, set AZURE_CLIENT_ID, or sign in with a device code."),
 )
 logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # errors are raised instead of logged
 
