@@ -1,7 +1,7 @@
-"""Persistent ranks: processes that stay alive between cells and share a namespace, as a kernel does.
+"""Persistent ranks: processes that stay alive between cells and keep their variables, as a kernel does.
 
-They are a job like any other, so they outlive kernel, server and page. This package is the kernel's side; the ranks'
-side is ``worker.serving``.
+They run as an ordinary job, so they outlive the kernel, the server and the page. This package is the kernel's side;
+``worker.serving`` is the ranks' side.
 
     session = ranks.start(process_count_per_node=4)
     answer = session.run("import torch; torch.get_num_threads()")

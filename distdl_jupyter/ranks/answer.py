@@ -222,7 +222,7 @@ class CellFailed(JobFailed):
         self._shown = shown
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines to show in IPython, without frames of this process: one if the cell shows the rest."""
+        """Return the lines to show in IPython, without frames of this process: one line if the cell shows the rest."""
         return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
 
 

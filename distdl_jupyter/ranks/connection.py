@@ -22,7 +22,7 @@ _TIMEOUT = 60.0
 
 
 class RankConnection(MessageSocket):
-    """A connection to one rank. ``doing`` is what the rank was running when it accepted it, "" if it was idle."""
+    """A connection to one rank. ``doing`` is what the rank was running when connected, "" if it was idle."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -81,10 +81,10 @@ def stamps(folder: JobFolder) -> dict[str, int]:
 
 
 def running() -> Iterator[JobFolder]:
-    """Yield the folders of sessions of this machine's supervisors that may be running, newest first.
+    """Yield the folders of sessions that may be running and were started on this machine, newest first.
 
-    Logs are not read. If a supervisor was killed, its session may still run in a Slurm allocation; its address files
-    then exist.
+    Logs are not read. The session of a killed supervisor may still run in a Slurm allocation, in which case its address
+    files exist.
     """
     for folder in JobStore().folders():
         if (folder.path / NOTES).is_dir():

@@ -1,8 +1,8 @@
-"""Requests to ranks: their contents, waiting for all responses and output, and how a session ends.
+"""Sends requests to ranks, waits for all responses and output, and explains why a session has ended.
 
-Events are reported in order of arrival: a rank's output before its end. All output is read from the job's log, so
-nothing is lost if a rank dies, and a slow reader does not block ranks. A rank that dies ends the session, and the
-reason is raised.
+Events are reported in order of arrival, a rank's output before its end. All output is read from the job's log, so
+nothing is lost if a rank dies, and a slow reader does not block ranks. If a rank dies, the session ends and the reason
+is raised.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _NUMBER = re.compile(r"In \[(\d+)\]")
 _STREAMS = ("out", "err")
 #: Seconds between two reads of the log: the minimum, for short cells, and the maximum, for long ones.
 _SHORTEST, _LONGEST = 0.0005, 0.02
-#: Seconds after which running ranks are named once another has failed, and ranks that ignore an interrupt.
+#: Seconds until a notice names the ranks that still run: after another rank has failed, and after an interrupt.
 _WAITS_FOR_FAILED = 2.0
 _DEAF = 5.0
-#: Seconds that the log may take to contain a rank's last lines.
+#: Timeout in seconds for the last lines of a rank to appear in the log.
 _LOG_TIMEOUT = 15.0
 #: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
 _TIMEOUT, _ATTACH_TIMEOUT = 15.0, 60.0
@@ -62,7 +62,7 @@ _END = 1_000_000
 OnEvent = Callable[[Event], object]
 
 
-# what is sent -------------------------------------------------------------------------------------
+# contents of requests -----------------------------------------------------------------------------
 
 
 def session() -> CapturedCode:
@@ -114,7 +114,7 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def files(draft: CapturedCode) -> bytes:
-    """Return the files of a job's code as a tar, because ranks on other machines cannot read the job's folder."""
+    """Return the files of a job's code as a tar file, because ranks on other machines cannot read the job's folder."""
     with tempfile.TemporaryDirectory(prefix="distdl-") as name:
         folder = JobFolder(Path(name))
         folder.code.mkdir(mode=0o700)
@@ -125,11 +125,11 @@ def files(draft: CapturedCode) -> bytes:
         return packed.getvalue()
 
 
-# the wait for the answers -------------------------------------------------------------------------
+# waiting for responses ----------------------------------------------------------------------------
 
 
 class PendingRequest:
-    """A request to ``ranks``, sent over the ``connections`` of all ranks, whose address files had these ``stamps``."""
+    """A request to ``ranks``, with the ``connections`` to all ranks and the ``stamps`` of their address files."""
 
     def __init__(
         self,
@@ -338,9 +338,9 @@ def last_cell(log: Path) -> LastCell | None:
 
 
 def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], object] = bool) -> bool:
-    """Wait until it is known why ranks do not respond; return whether their supervisor was replaced.
+    """Wait for the reason why ranks do not respond; return whether their supervisor was replaced.
 
-    ``before`` are the ``stamps`` of their address files; ``meanwhile`` is called during the wait.
+    ``before`` are the earlier ``stamps`` of their address files; ``meanwhile`` is called during the wait.
     """
     attaches = registry.get("clusters", job.spec.cluster).can_attach
     until = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)

@@ -1,6 +1,6 @@
-"""A session of persistent ranks, as a notebook, a program or a later kernel uses it.
+"""The handle of a session of persistent ranks, for a notebook, a program or a later kernel.
 
-It has no state except its connections; the state of the session is in its job's folder.
+The handle has no state except its connections; the state of the session is in its job's folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ranks:
 
     @property
     def setup_call(self) -> str:
-        """The call with which a cell connects the ranks, once ("" if none is needed)."""
+        """The call that a cell must make once to connect the ranks ("" if none is needed)."""
         return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     # requests ---------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Ranks:
 
         ``code`` is the cell without its magic line; ``raw_cell`` is the whole cell and ``label`` its name for users
         ("In [7]"), both for errors. ``values`` are put into the namespace first. ``on_event`` is called in this thread
-        with events as they come (Output, Done, Notice).
+        with each event (Output, Done, Notice) as it arrives.
 
         Errors of ranks are not raised but returned in the answer. Raises InvalidSpec and SyntaxError for invalid code,
         RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
@@ -163,7 +163,7 @@ class Ranks:
             )
         return ranks
 
-    # life -------------------------------------------------------------------------------------
+    # state, stop and restart ------------------------------------------------------------------
 
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
@@ -261,7 +261,7 @@ def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
 
     ``on_wait`` is called periodically with the current status, such as "waiting for free nodes (Resources)".
 
-    On other machines (``compute_target``) they stop after 2 h without a cell, unless ``idle_timeout_seconds`` is set.
+    On other machines (``compute_target``), they stop after 2 h without a cell, unless ``idle_timeout_seconds`` is set.
 
     As in a job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
     Raises InvalidSpec, PluginUnavailable, and JobFailed if a rank ends before it is ready.

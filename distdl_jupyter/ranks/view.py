@@ -1,11 +1,11 @@
 """The output of the ranks of one cell, folded so that a line that several ranks print is shown once.
 
-Ranks run the same code, so matching lines share a slot. The lines are merged rank by rank. A line joins the slot at the
-same distance from the last shared slot if their texts differ only in numbers. Otherwise it joins the next slot with
-exactly the same text. Otherwise it gets a new slot after those of lower ranks. The order of each rank's lines is kept.
+Ranks run the same code, so a slot holds the matching lines of several ranks. The lines are merged rank by rank. A line
+joins the slot at the same distance from the last shared slot if their texts differ only in numbers, else the next slot
+with exactly the same text. Otherwise it gets a new slot after those of lower ranks. Each rank's lines stay in order.
 
-Only the newest slots are kept; counts include all lines. A line that is redrawn (a progress bar) counts once, with its
-last text. Text is made safe to print (``core.humanize``) but not escaped for HTML. Pure: no sockets, no terminal.
+Only the newest slots are stored; counts include all lines. A redrawn line (a progress bar) counts once, with its last
+text. Text is made safe to print (``core.humanize``) but not escaped for HTML. No sockets or terminals are used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from distdl_jupyter.core.humanize import plural, printable
 from distdl_jupyter.html.page import RANK_INK, THEME, page
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 
-#: Maximum number of slots kept.
+#: Maximum number of stored slots.
 MOST = 1000
 #: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
 _REACH, _COMPARED = 64, 4
-#: Maximum number of characters kept of an unfinished line.
+#: Maximum number of stored characters of an unfinished line.
 _LONGEST_OPEN = 20_000
 _NUMBERS = re.compile(r"\d+")
 
@@ -79,11 +79,11 @@ class Fold:
 
     def add(self, rank: int, stream: str, text: str) -> None:
         """Add the next chunk that a rank wrote to a stream ("out" or "err"); it may end within a line."""
-        *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
+        *complete, rest = (self._open.pop((rank, stream), "") + text).split("\n")
         if rest:
             self._open[rank, stream] = _newest(rest)
-        if whole:
-            self._take(rank, stream, whole)
+        if complete:
+            self._take(rank, stream, complete)
 
     def close(self) -> None:
         """Complete all unfinished lines; no more output will arrive."""
@@ -237,7 +237,7 @@ def _newest(text: str) -> str:
     return text[-_LONGEST_OPEN:]
 
 
-# as plain text: for terminals and for readers without HTML --------------------------------------------
+# plain text, for terminals and clients without HTML ---------------------------------------------------
 
 
 def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
@@ -265,7 +265,7 @@ def _failure(failed: Failures) -> list[str]:
     return [f"{failed.sentence()} {hint}".strip(), *trace, *failed.rest()]
 
 
-# as HTML: rebuilt for each update, and what a saved notebook contains ---------------------------------
+# HTML, rebuilt for each update and stored in saved notebooks ------------------------------------------
 
 _FRAMES = 12
 
@@ -291,7 +291,7 @@ def cell_html(
 
 
 def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
-    """Return values by ranks, (ranks, forms by MIME type) each, equal ones already folded."""
+    """Return the HTML of values. Each group has the ranks with an equal value, and its forms by MIME type."""
     return page("ranks.html", THEME, values=[(_badge(ranks), _value(forms)) for ranks, forms in groups])
 
 
@@ -331,7 +331,7 @@ def _failure_html(failed: Failures | None) -> dict[str, Any] | None:
     return {
         "what": what(error),
         "hint": error.get("hint", ""),
-        # The number of magic lines above the code is not known here.
+        # Leading empty lines are dropped, because the number of magic lines above the code is not known here.
         "frames": [
             {**frame, "source": list(dropwhile(lambda line: not str(line[1]).strip(), frame["source"]))}
             for frame in with_source

@@ -1,7 +1,7 @@
 """Warm starts on this machine: an idle template process preloads the modules that jobs import, and forks supervisors.
 
-It must not affect jobs: if in doubt, a job starts cold, and its log says why.
-``begin`` is the entry point; ``start`` is the submitter's side of the socket, ``template`` the other.
+A warm start must not affect the job: if in doubt, the job starts cold and its log says why.
+``begin`` is the entry point. ``start`` has the submitter's side of the socket, ``template`` the template's side.
 """
 
 from distdl_jupyter.warm.start import begin

@@ -31,7 +31,7 @@ from distdl_jupyter.worker.hooks import tensors
 DESCRIPTORS = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _BEFORE = ("-P", "-m")
-#: Seconds after which the system no longer counts a thread that was joined, and between two looks at a process.
+#: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
 _JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
 
 
@@ -56,7 +56,7 @@ def become_supervisor(
         connection.close()
     except (template_files.BrokenMessage, OSError):
         os._exit(0)  # the submitter detects the closed connection and starts the job cold
-    except BaseException:  # noqa: BLE001 - no error may reach the template's own frames
+    except BaseException:  # noqa: BLE001 - no error may reach the template's frames
         traceback.print_exc()
         os._exit(1)
     _run_to_end(lambda: _supervise(JobFolder(Path(message["folder"])), message, forker))
@@ -71,7 +71,7 @@ def _supervise(folder: JobFolder, message: dict[str, Any], forker: Forker) -> No
     supervise(folder, message["secrets"])
 
 
-# its ranks ----------------------------------------------------------------------------------------
+# the ranks of a job -------------------------------------------------------------------------------
 
 
 class ForkedProcess:
@@ -83,11 +83,11 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code when it has ended."""
+        """Return the exit code, None while the process runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the process to exit and return its exit code. Raises subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
         while (code := self._reap(0 if until is None else os.WNOHANG)) is None:
             if until is not None and time.monotonic() > until:
@@ -96,7 +96,7 @@ class ForkedProcess:
         return code
 
     def kill(self) -> None:
-        """Send KILL."""
+        """Send KILL if the process is running."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -105,7 +105,7 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self.pid, flags)
             except ChildProcessError:
-                pid, status = self.pid, 0  # reaped elsewhere, treated as in Popen
+                pid, status = self.pid, 0  # reaped elsewhere; Popen also returns 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -114,7 +114,7 @@ class ForkedProcess:
 class Forker:
     """Implements ``node.job.fork`` in a supervisor that was forked from a template.
 
-    ``environment`` is that of the template's imports, ``recorder`` has the variables that they read and set.
+    ``environment`` is that of the template's imports. ``recorder`` has the variables that the imports read and set.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class Forker:
     def differing(self, environment: Mapping[str, str]) -> str:
         """Return a variable that prevents forking a process with this environment, "" if there is none.
 
-        A submitter that has imported the same modules has the variables they set, such as torch's KMP_DUPLICATE_LIB_OK.
+        A variable that the imports have set, such as torch's KMP_DUPLICATE_LIB_OK, may be missing or have that value.
         """
         recorder = self._recorder
         set_alike = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
         return preload.differing({**self._environment, **set_alike}, environment, recorder.read)
 
     def __call__(self, program: Program) -> ForkedProcess | None:
-        """Fork into a program; return None if a new interpreter has to be started."""
+        """Fork a process that runs the program; return None if the program needs a new interpreter."""
         if reason := self._refusal(program):
             node_job.reasons.append(reason)
             return None
@@ -205,25 +205,25 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     copies = [os.dup(fd) if fd < len(streams) else fd for fd in streams]
     for number, fd in enumerate(copies):
         os.dup2(fd, number)
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in set(_open_descriptors()) - {0, 1, 2, nothing, *keep}:
-        os.dup2(nothing, fd, inheritable=False)
-    os.close(nothing)
-    # Reopen Python's streams, because the template's have cached whether its log is seekable.
+    devnull = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in set(_open_descriptors()) - {0, 1, 2, devnull, *keep}:
+        os.dup2(devnull, fd, inheritable=False)
+    os.close(devnull)
+    # Reopen Python's streams, because those of the template have cached whether its log is seekable.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     for fd, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         raw = io.FileIO(fd, "w", closefd=False)
         raw.name = f"<{name}>"
         # Unbuffered, as with `python -u`.
         stream = io.TextIOWrapper(raw, "utf-8", errors, "\n", line_buffering=True, write_through=True)
-        stream.mode = "w"  # type: ignore[misc]  # Python sets it too, where it opens them
+        stream.mode = "w"  # type: ignore[misc]  # as for Python's own streams
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
 
 def _open_descriptors() -> list[int]:
     fds = []
-    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers are wanted
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, not paths
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             os.fstat(fd)
             fds.append(fd)
@@ -242,11 +242,11 @@ def _forget_parent(arguments: Sequence[str]) -> None:
     sys.argv[:] = [""]
     importlib.invalidate_caches()
     tensors.reseed()
-    # Python's own ``random`` draws a new seed in every forked process.
+    # Python reseeds ``random`` in every forked process.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         current = process.current_process()
         current.authkey = os.urandom(32)
-        current._parent_pid = os.getppid()  # noqa: SLF001 - read when it is imported, and set nowhere else
+        current._parent_pid = os.getppid()  # noqa: SLF001 - otherwise set only at import
 
 
 def _run_to_end(program: Callable[[], Any]) -> NoReturn:
@@ -264,7 +264,7 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
                 code = (error.code or 0) & 0xFF
             else:
                 sys.stderr.write(f"{error.code}\n")
-        except BaseException:  # noqa: BLE001 - printed as Python prints an uncaught one
+        except BaseException:  # noqa: BLE001 - print it as Python prints an uncaught one
             traceback.print_exc()
         shutdown.end(code)
     finally:

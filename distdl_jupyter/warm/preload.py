@@ -1,8 +1,8 @@
 """Preloads modules in a template before jobs need them, and checks that jobs are not affected.
 
-A preloaded module was imported in the template's environment, so a job can use it only if the variables that it read
-are equal. A module is reported and not preloaded again if its import reads a per-process variable (such as a rank or
-PATH) or the whole environment, starts a thread, or opens a GPU.
+A preloaded module was imported in the template's environment, so a job can use it only if all variables that the import
+read have the same values in the job. A module is reported and not preloaded again if its import reads a per-process
+variable (such as a rank or PATH) or the whole environment, starts a thread, or opens a GPU.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _AT_LOAD = re.compile(
     r"(?:LD|DYLD|MALLOC|GLIBC|LC|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|CUDNN|CUBLAS"
     rf"|TF|XLA)_|PYTHON|(?:LANG|LANGUAGE|TZ)$|{'|'.join(_KNOWN_READERS.values())}"
 )
-#: Those of them that may differ: they are set right after the fork, or are read only when a GPU, or a strategy of
-#: TensorFlow, is first used.
+#: Exceptions from ``_AT_LOAD`` that may differ: they are set right after the fork, or read only at the first use of a
+#: GPU or of a TensorFlow strategy.
 _SET_LATER = re.compile(
     r"OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|TORCH_WARM_POOL|CUDA_VISIBLE_DEVICES|TF_CONFIG|PYTHONUNBUFFERED"
 )
@@ -87,7 +87,7 @@ def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str
 class Unforkable(Exception):
     """A module must not be preloaded, and this process, which has imported it, must no longer be forked.
 
-    ``names`` are its name and those of the modules that import what makes it unforkable.
+    ``names`` are the module and the modules that were being imported when the problem occurred.
     """
 
     def __init__(self, name: str, why: str, others: Iterable[str] = ()) -> None:
@@ -97,11 +97,11 @@ class Unforkable(Exception):
 
 
 class ImportHistory:
-    """The modules that recent jobs have imported, in a file. An unreadable file counts as empty."""
+    """The modules that recent jobs have imported, stored in a file. An unreadable file counts as empty."""
 
     #: Maximum number of modules; the least recently imported are dropped.
     _MOST = 10_000
-    #: Maximum number of unforkable modules, each of which restarts the template; then other modules are dropped.
+    #: Number of unforkable modules after which all modules are dropped, because each one restarts the template.
     _MOST_RESTARTS = 12
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +126,7 @@ class ImportHistory:
         self._write()
 
     def leave_out(self, unforkable: Unforkable) -> None:
-        """Exclude these modules, and the contents of packages, from preloading."""
+        """Exclude these modules and their submodules from preloading."""
         self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
         self._restarts += 1
         if self._restarts >= self._MOST_RESTARTS:
@@ -173,7 +173,7 @@ class Preloader:
     def load(self, name: str) -> None:
         """Import one module after its parent packages; skip it if the import fails. Raises Unforkable.
 
-        So an unforkable package is detected once, not once for each of its modules.
+        In this order, an unforkable package is detected once, not once for each of its modules.
         """
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
@@ -207,13 +207,13 @@ class Preloader:
 
 
 class Stamps:
-    """The initial state of every loaded module's file and of every folder of ``sys.path``."""
+    """The initial time stamp and size of every loaded module's file and of every folder in ``sys.path``."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int] | None] = {}
 
     def take(self, modules: Iterable[ModuleType]) -> None:
-        """Record the files of these modules and the folders of ``sys.path``."""
+        """Record the files of these modules and the folders in ``sys.path``."""
         for path in (*filter(None, map(_file_of, modules)), *sys.path):
             self._stamps.setdefault(path, _stamp(path))
 
@@ -237,7 +237,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 def relative_path() -> str:
     """Return a relative entry of ``sys.path``, which depends on the job's working directory, "" if there is none."""
-    return next((entry for entry in sys.path if not os.path.isabs(entry)), "")  # noqa: PTH117 - text, no path
+    return next((entry for entry in sys.path if not os.path.isabs(entry)), "")  # noqa: PTH117 - a string, not a Path
 
 
 def _has_opened_gpu() -> bool:
@@ -356,8 +356,8 @@ _LARGE_PAGE = 2 * 2**20
 def collapse_pages() -> None:
     """Move this process's memory to huge pages, which takes a few tenths of a second.
 
-    A fork copies the page tables. With torch and Horovod loaded (224 MB), it takes 9.3 ms of CPU time before this and
-    2.3 ms after. Kernels without support (before Linux 6.1, or without transparent huge pages) change nothing.
+    A fork copies the page tables. With torch and Horovod loaded (224 MB), it takes 9.3 ms of CPU time before this call
+    and 2.3 ms after it. The call has no effect before Linux 6.1 and on kernels without transparent huge pages.
     """
     with contextlib.suppress(OSError, AttributeError, ValueError):
         madvise = ctypes.CDLL(None).madvise

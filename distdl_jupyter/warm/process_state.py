@@ -27,7 +27,7 @@ _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def current() -> dict[str, Any]:
-    """Return the inherited state of this process besides its environment, as JSON data with names that users know.
+    """Return the inherited state of this process besides its environment, as JSON data with keys that users know.
 
     A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
     """

@@ -1,4 +1,4 @@
-"""The state of warm starts for users: as lines, and as the doctor's row."""
+"""Reports the state of warm starts to users, as lines of text and as a row of ``distdl doctor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distdl_jupyter.environment.doctor import Verdict
 from distdl_jupyter.warm import preload, start, template_files
 from distdl_jupyter.warm.template_files import TemplateFiles
 
-#: How to enable warm starts, by what has disabled them.
+#: How to enable warm starts, by the setting that has disabled them.
 _REMEDIES = {
     "DISTDL_WARM": "To switch them on, unset DISTDL_WARM.",
     "the settings": "To switch them on, run %dist_config warm on, or `distdl warm on`.",
@@ -55,12 +55,12 @@ def _template(files: TemplateFiles, off: str) -> list[str]:
         ]
     if start.is_being_made(files):
         return [f"A template for {files.python} is being prepared."]
-    none = f"No template is running for {files.python}. The next job starts one; to start one now, run"
-    return [] if off else [f"{none} `distdl warm start`."]
+    text = f"No template is running for {files.python}. The next job starts one; to start one now, run"
+    return [] if off else [f"{text} `distdl warm start`."]
 
 
 def _loaded(status: Mapping[str, Any]) -> str:
-    """Return the modules that a template has loaded, and its memory: proportional and total."""
+    """Return the modules that a template has loaded and its memory (proportional and total) as text."""
     loaded = f"loaded {plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
     with contextlib.suppress(psutil.Error):
         memory = psutil.Process(status["pid"]).memory_full_info()
@@ -77,7 +77,7 @@ def _unforkable(files: TemplateFiles) -> list[str]:
 
 
 def rows() -> list[Verdict]:
-    """Return the doctor's row."""
+    """Return the row of ``distdl doctor``."""
     if off := template_files.switched_off():
         return [Verdict("Warm starts", "absent", f"off ({off})", _REMEDIES[off])]
     files = template_files.of()

@@ -1,4 +1,4 @@
-"""Start jobs from the submitting process: warm through the template, else cold, with a template for the next job."""
+"""Starts jobs from the submitting process: warm from the template, else cold, with a template for the next job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The code of the notice with the reason for a cold start.
 COLD = "cold-start"
-#: Timeout in seconds for the template's reply, which is late while the template imports; a cold start takes longer.
+#: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer than this.
 _TIMEOUT = 1.0
 
 
@@ -138,7 +138,7 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
 
     Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
     """
-    # Also stops a template without the lock, which is starting or waits for another template to exit.
+    # This file also stops a template that has no lock yet, because it is starting or waits for another one to exit.
     with contextlib.suppress(FileNotFoundError):
         files.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(files):

@@ -2,8 +2,8 @@
 
 It preloads modules, then serves requests at its socket and forks one supervisor for each job.
 
-It has one thread, opens no GPU and holds no job's lock. It exits when it is idle for a while, when a file that it has
-imported has changed, when its socket or data directory is removed, and on request.
+The process has one thread, opens no GPU and holds no job's lock. It exits when it is idle for a while, when a file that
+it has imported has changed, when its socket or data directory is removed, and on request.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Template:
         self._last = time.monotonic()
 
     def _refusal(self, message: dict[str, Any]) -> str:
-        """Return why this template cannot start the job, "" if it can; if not, it exits so that the next one can."""
+        """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
         if path := self._preloader.stamps.changed():
             return f"{path} has changed since the template was started"
         if name := self._forker.differing(for_ranks_here(message["inherited"])):
@@ -262,16 +262,16 @@ def _settle() -> None:
 def main() -> None:
     """Import modules, then serve until an exit condition.
 
-    Standard input holds one JSON object: the ``environment`` of the submitter in which modules are imported (here and
-    not in the process's own, which all processes of this user can read), the ``job`` after whose start the imports
-    begin, and when the template was ``made`` (epoch seconds).
+    Standard input holds one JSON object: the submitter's ``environment``, in which modules are imported (it is not the
+    initial environment of this process, which all processes of this user can read), the ``job`` that must start before
+    the imports begin, and the time when the template was ``made`` (epoch seconds).
     """
-    signals.reset()  # where SIGCHLD is ignored, ended jobs could not be reaped
+    signals.reset()  # if SIGCHLD were ignored, ended jobs could not be reaped
     argv = process_state.ArgvBuffer()
     order = json.loads(sys.stdin.read())
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     os.environ.clear()
     os.environ.update({**order["environment"], **preload.NO_THREADS})
     files = template_files.of()
@@ -291,7 +291,7 @@ def main() -> None:
         _log(f"{unforkable}, so it will not be preloaded again.")
         template.leave_out(unforkable)
         template.close()
-        # A new process, because nothing else removes what an unforkable module has started, such as its threads.
+        # Only a new process is free of what an unforkable module has started, such as threads.
         start.spawn(files, {**order, "job": ""})
         os._exit(0)
     finally:

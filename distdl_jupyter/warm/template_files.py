@@ -1,4 +1,4 @@
-"""Shared by submitters and templates: the template's files, the user's settings, and the socket messages."""
+"""The template's files, the user's settings and the socket messages, which submitters and templates share."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def switched_off() -> str:
 
 # messages -----------------------------------------------------------------------------------------
 
-#: Bytes of the longest message; environments of some hundred kB are legal.
+#: Maximum size of a message in bytes; environments may have several hundred kB.
 _LONGEST = 64 * 2**20
 _MOST_DESCRIPTORS = 8
 
