@@ -1,5 +1,5 @@
-"""Hooks of a rank for the frameworks that training code uses, one module for each subject.
+"""Hooks for the frameworks that training code uses, with one module per subject.
 
-No framework is imported for them, and a hook that fails becomes a note instead of an error of the user's code. A module
-that uses private names of a third-party package lists them in its docstring.
+Hooks do not import frameworks. A hook that fails sends a notice and does not raise an error in the user's code. Each
+module that uses private names of a third-party package lists them in its docstring.
 """

@@ -1,9 +1,9 @@
-"""Reports values that frameworks measure as metrics. The user's ``log`` has precedence; nothing is reported twice.
+"""Reports values that frameworks compute as metrics. The user's ``log`` takes precedence; nothing is reported twice.
 
-* A name that the user logs is not reported from here again.
-* A name belongs to the framework that offered it first, because Lightning also writes its metrics to a
+* A name that the user logs is not reported by a framework.
+* A name is reported only by the framework that reported it first, because Lightning also writes its metrics to a
   ``SummaryWriter``.
-* Of nested frameworks (a Trainer uses Accelerate, which uses DeepSpeed), the outermost reports.
+* If frameworks are nested (a Trainer uses Accelerate, which uses DeepSpeed), only the outermost one reports.
 
 Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are reported too.
 """
@@ -22,13 +22,13 @@ from typing import Any
 from distdl_jupyter.worker import report
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
-#: The source that reports each name.
+#: The source of each metric, by name.
 _owners: dict[str, str] = {}
 _lock = threading.Lock()
 
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
-    """Report numbers that ``source`` measured at ``step``, unless another source reports them."""
+    """Report the metrics of ``source`` at ``step``, except for those that the user or another source reports."""
     with _lock:
         ours = {name: value for name, value in metrics.items() if _is_ours(source, name, value)}
         _owners.update(dict.fromkeys(ours, source))
@@ -43,7 +43,7 @@ def advance(done: float, total: float | None, unit: str) -> None:
 
 
 class _Nested(threading.local):
-    """Whether this thread is inside a ``with`` block, which yields whether it is the outermost."""
+    """Context manager that marks this thread as inside the block, and yields whether the block is the outermost."""
 
     is_inside = False
 
@@ -56,14 +56,14 @@ class _Nested(threading.local):
             self.is_inside = before
 
 
-#: In this block a SummaryWriter reports nothing, because a framework writes values that it has already offered.
+#: In this block a SummaryWriter does not report, because a framework writes values that are already reported.
 muted = _Nested()
-#: In this block engines used by a framework report nothing.
+#: In this block engines do not report, because the framework that uses them does.
 driving = _Nested()
 
 
 class Losses:
-    """The losses of the batches since the last step of each engine."""
+    """Collects the losses of the batches since the last step of each engine."""
 
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -92,7 +92,7 @@ def _is_ours(source: str, name: str, value: Any) -> bool:
 
 # SummaryWriter -----------------------------------------------------------------------------------
 
-#: Steps of tags that are written without one.
+#: Step counters of tags that are written without a step.
 _counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 

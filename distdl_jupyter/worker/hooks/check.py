@@ -1,25 +1,25 @@
-"""Records the first training steps of a rank in a check, for torch and Horovod: samples, losses, gradients, weights.
+"""Records the samples, losses, gradients and weights of a rank's first training steps, for torch and Horovod.
 
 A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": folder or ""}``. Each rank writes
 
-* ``check/rank-<n>.json`` in the job's folder, compared by ``core.correctness``: the norm and a short linear sketch
-  of each tensor, and a hash of each sample;
-* ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that one process can repeat the
-  steps with the batches of all ranks. Only ranks open it.
+* ``check/rank-<n>.json`` in the job's folder: the norm and a short linear sketch of each tensor, and a hash of each
+  sample. ``core.correctness`` compares these files;
+* ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that a single process can repeat
+  the steps with the batches of all ranks. Only ranks open this file.
 
-A sketch has ``_BUCKETS`` buckets, each with the sum of the elements assigned to it, with random signs that are the same
-in every process (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected
-squared norm of a sketch is that of the tensor, and sketching is linear. So tensors of any size are compared by a few
-numbers.
+A sketch has ``_BUCKETS`` buckets. Each bucket is a sum of elements with random signs, which are the same in all
+processes (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected squared
+norm of a sketch is that of the tensor, and sketching is linear, so a few numbers are enough to compare tensors of any
+size.
 
 How the steps are recorded:
 
-* A batch is recorded when ``DataLoader`` returns it; in the single process it is replaced by the batches of all ranks.
-* The gradient of a step is the one that the innermost ``Optimizer.step`` uses.
+* A batch is recorded when ``DataLoader`` returns it. In the single process it is replaced by the batches of all ranks.
+* The gradients of a step are those that the innermost ``Optimizer.step`` uses.
 * Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
   ranks. They show whether the ranks have the same data set, and whether reading a sample draws random numbers.
 * If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
-  cannot be compared with a single process.
+  cannot be compared with that of a single process.
 
 After the steps, ``Finished`` ends the rank's code like ``sys.exit()``.
 """
@@ -53,12 +53,12 @@ from distdl_jupyter.worker.step_times import harmless
 VARIABLE = "DISTDL_CHECK"
 #: Version of the record.
 _VERSION = 1
-#: Size of a sketch (smaller tensors are stored unchanged), the number of elements for which signs are drawn at once,
-#: and the number of such chunks whose signs are cached; later chunks reuse them.
+#: Number of buckets of a sketch (smaller tensors are stored unchanged), number of elements in a chunk, for which signs
+#: are drawn together, and number of chunks with different signs; later chunks reuse the cached signs.
 _BUCKETS, _CHUNK, _CACHED_SIGNS = 32, 1 << 20, 16
-#: Maximum bytes of batches and of weights that a rank stores for the single process.
+#: Maximum total size in bytes of the batches and weights that a rank stores for the single process.
 _MOST_BYTES = 2_000_000_000
-#: Maximum number of samples hashed per step, and depth of nested containers searched for tensors.
+#: Maximum number of samples hashed per batch, and depth of nested containers searched for tensors.
 _MOST_SAMPLES, _DEEPEST = 4096, 6
 #: Lightning's classes that choose the number of processes, by module.
 _TRAINERS = {
@@ -67,29 +67,29 @@ _TRAINERS = {
     "lightning.fabric.fabric": "Fabric",
     "lightning_fabric.fabric": "Fabric",
 }
-#: A file or cell of the user's code, and the line in it.
+#: The label of a file or cell of the user's code, and a line number.
 Line = tuple[str, int]
 _NOWHERE: Line = ("", 0)
-#: The number of a loader, of a pass over it and of a batch in this pass.
+#: The numbers of a loader, of a pass over the loader, and of a batch in the pass.
 Position = tuple[int, int, int]
 
 
 def start(finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> CheckRecording:
-    """Start recording."""
+    """Create a recording and install its hooks."""
     recording = CheckRecording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
     recording.watch(finder)
     return recording
 
 
 class Finished(SystemExit):
-    """Raised in the user's code when all steps are recorded; the rank ends as after ``sys.exit()``."""
+    """Raised in the user's code when all steps are recorded. It ends the rank like ``sys.exit()``."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class CheckRecording:
-    """The record of this rank and the hooks that fill it. Optimizers are numbered in the order of their creation."""
+    """The record of this rank and the hooks that fill it. Optimizers are numbered in order of creation."""
 
     def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: CellSources) -> None:
         self._rank, self._size = rank, size
@@ -99,27 +99,27 @@ class CheckRecording:
         self._replay = _Replay(Path(options["replay"]) / "check") if options.get("replay") else None
         self.on = True
         self._written = False
-        #: Facts about the whole training: names and shapes of weights, layers, samplers, and why something is unknown.
+        #: Data about the whole training: names and shapes of weights, layers, samplers, and reasons for missing data.
         self._about: dict[str, Any] = {"names": {}, "shapes": {}, "loaders": {}, "sharded": "", "lines": {}, "made": {}}
-        #: The completed steps, and the last batch by loader and the optimizers by number in the current one.
+        #: The completed steps. The current step has the last batch by loader, and the optimizers by number.
         self._steps: list[dict[str, Any]] = []
         self._begin_step()
-        #: What the single process repeats, and the bytes of it.
+        #: The batches and weights for the single process, and their total size in bytes.
         self._batches: dict[Position, Any] = {}
         self._weights: list[dict[int, Any]] = []
         self._bytes = 0
-        #: Optimizers with their numbers, how deeply their ``step`` is nested, and those that usually step together.
+        #: Numbers of the optimizers, nesting depth of their ``step`` calls, and those that usually step together.
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer_count = itertools.count()
         self._depth: dict[int, int] = {}
         self._usual: set[int] = set()
-        #: Loaders with their numbers and passes. By number, data set and collate function (None without batching).
+        #: Number and current pass of each loader. By number, its data set and collate function (None without batching).
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
         self._data_sets: dict[int, tuple[Any, Any]] = {}
-        #: The step whose weights the single process has loaded.
+        #: The last step for which the single process has loaded weights.
         self._loaded = -1
-        #: The DistributedDataParallel modules called, and whether the gradients of the last call are averaged.
+        #: By DistributedDataParallel module, whether the gradients of its last call are averaged.
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._forward_line = _NOWHERE
         self._trainers: list[tuple[str, Any, Line]] = []
@@ -130,7 +130,7 @@ class CheckRecording:
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
         self._stepped: set[int] = set()
-        #: Whether a forward call has begun that no backward pass has followed, and the random state at its begin.
+        #: Whether a forward call is not yet followed by a backward pass, and the random state when the call began.
         self._has_begun, self._random_state = False, ""
 
     def _complete_step(self) -> None:
@@ -139,7 +139,7 @@ class CheckRecording:
         self._steps.append({**self._current, "batches": batches, "optimizers": optimizers})
 
     def _has_room(self, tensors: list[Any]) -> bool:
-        """Return whether copies of tensors fit the limit for the single process, and if so, count them."""
+        """Return whether copies of the tensors fit into the size limit, and if so, add them to the total size."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._size == 1 or self._bytes + size > _MOST_BYTES:
             return False
@@ -151,12 +151,12 @@ class CheckRecording:
         return len(self._steps) >= self._step_count
 
     def write(self) -> None:
-        """Write the files once, also if the training has ended early."""
+        """Write the files, unless they are written already. The training may have ended early."""
         if self._written:
             return
         self._written = True
         self._read_samples_of_all()
-        if any("after" in optimizer for optimizer in self._step_optimizers.values()):  # the last step of the training
+        if any("after" in optimizer for optimizer in self._step_optimizers.values()):  # the training's last step
             self._complete_step()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._size > 1:
@@ -179,7 +179,7 @@ class CheckRecording:
         finder.after("torch.utils.data.distributed", self._watch_samplers)
         finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
         finder.after("torch.autograd", self._watch_backward)
-        # hooks do not run in compiled code
+        # Disable the compiler, because hooks do not run in compiled code.
         finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
         finder.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
         for module, name in _TRAINERS.items():
@@ -235,12 +235,12 @@ class CheckRecording:
 
     @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
-        """Record what a loader iterates over in one pass."""
+        """Record the data set, sampler and options of a loader at the start of a pass."""
         about = self._about["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
         for name, value in (("batches", loader), ("samples", loader.dataset)):
             try:
                 about[name] = len(value)
-            except Exception:  # noqa: BLE001  a stream has none
+            except Exception:  # noqa: BLE001  a stream has no length
                 about[name] = None
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         sampler = getattr(loader, "sampler", None)
@@ -256,7 +256,7 @@ class CheckRecording:
 
     @harmless
     def _describe_random_states(self, number: int, iterator: Any) -> None:
-        """Record the random states with which a loader reads its first sample."""
+        """Record the random states in which a loader reads its first sample."""
         workers = getattr(iterator, "_num_workers", 0)
         states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
         self._about["loaders"][str(number)]["random"] = states
@@ -277,7 +277,7 @@ class CheckRecording:
             original(this, epoch)
 
     def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
-        """Return the next batch; in the single process, the joined batch of all ranks."""
+        """Return the next batch. In the single process, it is the combined batch of all ranks."""
         parts = self._replay.parts(position) if self._replay is not None else []
         if self._replay is not None and not parts and self._replay.ended(position):
             raise StopIteration
@@ -316,7 +316,7 @@ class CheckRecording:
         if not module.training or not _torch().is_grad_enabled():
             return
         if type(module).__name__ == "DistributedDataParallel":
-            # It decides here whether the gradients of this call are averaged.
+            # The module decides in this call whether to average the gradients.
             self._parallel[module] = bool(module.require_backward_grad_sync)
             self._forward_line = self._line()
             if parallel.averages_weights(module):
@@ -351,20 +351,20 @@ class CheckRecording:
         step["losses"] += [float(root.detach()) for root in roots if root.numel() == 1]
 
     def _load_weights(self) -> None:
-        """Load the ranks' weights into the optimizers of the single process, before each step."""
+        """Load the ranks' weights of this step into the optimizers of the single process."""
         number = len(self._steps)
         if self._replay is None or self._loaded >= number or number >= len(self._replay.weights):
             return
         self._loaded = number
-        free = list(self._optimizers)
+        unmatched = list(self._optimizers)
         for weights in self._replay.weights[number].values():
             shapes = [tuple(weight.shape) for weight in weights]
-            same = next((entry for entry in free if [tuple(leaf.shape) for leaf in _leaves(entry)] == shapes), None)
-            if same is not None:
-                mine = set(map(id, _leaves(same)))
-                free = [entry for entry in free if not mine & set(map(id, _leaves(entry)))]
+            match = next((item for item in unmatched if [tuple(leaf.shape) for leaf in _leaves(item)] == shapes), None)
+            if match is not None:
+                ids = set(map(id, _leaves(match)))
+                unmatched = [item for item in unmatched if not ids & set(map(id, _leaves(item)))]
                 with _torch().no_grad():
-                    for leaf, value in zip(_leaves(same), weights, strict=True):
+                    for leaf, value in zip(_leaves(match), weights, strict=True):
                         leaf.copy_(value)
 
     # optimizers ---------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class CheckRecording:
 
     @harmless
     def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Record the inputs of a step. Horovod's ``step`` calls that of the optimizer, which is recorded last."""
+        """Record the inputs of a step. Horovod's ``step`` calls the optimizer's, whose record replaces the first."""
         number, parameters = self._number(optimizer), _leaves(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
@@ -428,7 +428,7 @@ class CheckRecording:
             self._next_step()
 
     def _next_step(self) -> None:
-        """End the step if an optimizer has stepped; after the last one, write the record and raise Finished."""
+        """End the step if an optimizer has stepped. After the last step, write the record and raise Finished."""
         if self._stepped:
             self._usual = self._stepped
             self._complete_step()
@@ -438,7 +438,7 @@ class CheckRecording:
                 raise Finished
 
     def _describe_libraries(self, accelerator: str) -> None:
-        """Record the libraries that train, and the number of processes they know."""
+        """Record the training libraries in use, and the number of processes that each is configured for."""
         horovod, accelerate = sys.modules.get("horovod.torch"), sys.modules.get("accelerate.state")
         self._about["horovod"] = horovod is not None and bool(horovod.is_initialized())
         self._about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
@@ -452,7 +452,7 @@ class CheckRecording:
                                           "accelerator": accelerator, "devices": devices}  # fmt: skip
 
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
-        """Record the model's names for an optimizer's weights, layers with batch statistics, and the libraries."""
+        """Record the names of an optimizer's weights in the model, layers with batch statistics, and the libraries."""
         self._describe_libraries("cpu" if parameters[0].device.type == "cpu" else "gpu")
         names: dict[int, str] = {}
         layers = set(self._about.get("layers", ()))
@@ -471,7 +471,7 @@ class CheckRecording:
 
 
 class _Replay:
-    """The batches and weights of all ranks of an earlier job. Raises PermissionError for files of other users."""
+    """The recorded batches and weights of an earlier job's ranks. Raises PermissionError for files of other users."""
 
     def __init__(self, folder: Path) -> None:
         recordings = []
@@ -482,12 +482,12 @@ class _Replay:
         self._batches = [recording["batches"] for recording in recordings]
 
     def parts(self, position: Position) -> list[Any]:
-        """Return the batch of each rank at a position, [] unless all ranks have one."""
+        """Return the batches of all ranks at a position, [] unless each rank has one."""
         batches = [rank_batches[position] for rank_batches in self._batches if position in rank_batches]
         return batches if len(batches) == len(self._batches) else []
 
     def ended(self, position: Position) -> bool:
-        """Return whether the ranks' pass over a loader ended before this position, because a later pass began."""
+        """Return whether the ranks' pass over a loader ended before this position, because a later pass has begun."""
         loader, passed, _ = position
         return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
 
@@ -504,9 +504,9 @@ def _tensors(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
 
 
 def _joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
-    """Join the batches of several ranks: concatenate tensors and lists, take everything else from rank 0.
+    """Join the batches of several ranks: concatenate tensors and lists, and use all other values of rank 0.
 
-    Raises ValueError (or what ``concatenate`` raises) if their shapes differ.
+    Raises ValueError, or the error of ``concatenate``, if their shapes differ.
     """
     first = parts[0]
     if isinstance(first, kind):
@@ -533,7 +533,7 @@ def _leaves(optimizer: Any) -> list[Any]:
 
 
 def _sharded(parameters: list[Any]) -> str:
-    """Return the library that shards weights among the ranks, "" if each rank has all of them."""
+    """Return the library that shards the weights across ranks, "" if each rank has all weights."""
     for parameter in parameters:
         is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
         if is_flat or hasattr(parameter, "placements") or hasattr(parameter.data, "placements"):
@@ -564,7 +564,7 @@ def _random_states() -> dict[str, str]:
 
 
 def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
-    """Return hashes of some samples of a data set, and the random number generators that reading them uses."""
+    """Return hashes of some samples of a data set, and the random number generators that are used to read them."""
     _torch().manual_seed(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -583,7 +583,7 @@ def _size(tensors: list[Any]) -> int:
 
 
 def _hash_samples(tensors: list[Any]) -> list[str]:
-    """Return a hash of each sample, over its rows in all tensors with as many rows as the first."""
+    """Return a hash of each sample, over its rows in all tensors with the same number of rows as the first one."""
     tensors = [tensor.detach() for tensor in tensors if len(tensor.shape)]
     if not tensors:
         return []
@@ -599,7 +599,7 @@ def _hash_samples(tensors: list[Any]) -> list[str]:
 def _bytes(tensor: Any) -> bytes:
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     flat = dense.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # numpy may be missing
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # works without numpy
 
 
 def _digest(tensor: Any) -> str:
@@ -623,7 +623,7 @@ def _signs_of(chunk: int) -> Any:
 
 
 def _sketch(tensor: Any) -> list[float]:
-    """Return the sketch of a tensor, or its elements if they are few (see the module)."""
+    """Return the sketch of a tensor, or all elements of a small tensor (see the module docstring)."""
     torch = _torch()
     with torch.no_grad():
         flat = tensor.detach()

@@ -1,8 +1,8 @@
-"""Hooks for torch.distributed and Horovod: connecting and disconnecting of ranks, store, groups and last operations.
+"""Hooks for torch.distributed and Horovod: connecting and disconnecting ranks, stores, groups and last operations.
 
 Only this module uses torch's private functions for process groups: ``_world.pg_map`` (torch has no public list of
 groups), ``_get_default_store``, ``_get_sequence_number_for_group`` and the flight recorder's ``_dump_fr_trace`` and
-``_dump_nccl_trace``. If a version of torch lacks one of them, only the feature that uses it is missing.
+``_dump_nccl_trace``. If a torch version does not have one of them, only the feature that uses it is unavailable.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def watch(finder: PostImport) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
     finder.after("torch.distributed.distributed_c10d", _watch_groups)
     _watch_horovod(finder)
-    # All GPUs of the node stay visible, as under torchrun, so ``torch.cuda.set_device(local_rank)`` works as usual.
-    # Code that only names "cuda" uses torch's current GPU.
+    # As under torchrun, all GPUs of the node are visible, so ``torch.cuda.set_device(local_rank)`` works as usual. Code
+    # that uses the device "cuda" without an index gets torch's current GPU, which is selected here.
     index = own_index(os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("DISTDL_GPU", ""))
     if index > 0:
         finder.after("torch", functools.partial(_select_gpu, index))
 
 
 def own_index(visible: str, gpu: str) -> int:
-    """Return the index of the rank's ``gpu`` among the visible ones, 0 if it is not one of them."""
+    """Return the index of the rank's ``gpu`` among the visible GPUs, 0 if it is not visible."""
     gpus = visible.split(",")
     return gpus.index(gpu) if gpu in gpus else 0
 
@@ -44,29 +44,29 @@ def own_index(visible: str, gpu: str) -> int:
 def _select_gpu(index: int, torch: ModuleType) -> None:
     try:
         torch.cuda.set_device(index)
-    except Exception as error:  # noqa: BLE001  a failing device must not break the import of torch
+    except Exception as error:  # noqa: BLE001  a broken device must not make the import of torch fail
         text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
         channel.note("warning", text, "gpu-not-selected")
 
 
 # connecting --------------------------------------------------------------------------------------
 
-#: Arguments of ``init_process_group``, in their order.
+#: Arguments of ``init_process_group`` after ``backend``, in order.
 _ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
-#: The process groups that were destroyed last (see ``_watch_groups``).
+#: The most recently destroyed process groups (see ``_watch_groups``).
 _destroyed: deque[Any] = deque(maxlen=16)
-#: The modules that have imported torch's functions by name, once ``look_ahead`` was called.
+#: The modules that have imported torch's functions by name, None before ``look_ahead`` is called.
 _takers: list[ModuleType] | None = None
-#: Whether process groups are created once and not destroyed (``keep_groups``).
+#: Whether an existing process group is reused and never destroyed (``keep_groups``).
 are_kept = False
 
 
 @contextlib.contextmanager
 def keep_groups() -> Iterator[None]:
-    """Within this block, connect the ranks only if they are not connected, and do not disconnect them.
+    """Within this block, connect the ranks only if they are not connected yet, and never disconnect them.
 
-    This lets code written for a job run in persistent ranks, where reconnecting takes time and can fail while another
-    rank still disconnects. Calls made by cells themselves are not changed.
+    This is for code of a job that runs in persistent ranks, where reconnecting takes time and can fail while another
+    rank is still disconnecting. Calls in ordinary cells are not changed.
     """
     global are_kept
     are_kept = True
@@ -77,9 +77,9 @@ def keep_groups() -> Iterator[None]:
 
 
 def look_ahead() -> None:
-    """Find the modules that have imported torch's functions by name, in a process from which ranks are forked.
+    """Find the modules that have imported torch's functions by name; called in the process that forks ranks.
 
-    Reading a loaded module writes to its memory (reference counts), so each rank would copy all of them.
+    Reading a module writes to its memory (reference counts), so each forked rank would copy the memory of all modules.
     """
     global _takers
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -109,14 +109,14 @@ def _watch_groups(c10d: ModuleType) -> None:
 
     @functools.wraps(destroy)
     def disconnect(group: Any = None) -> None:
-        # Groups live on for a while: where a DistributedDataParallel model is deleted right after the call, torch
-        # (2.13, Gloo) joins the group's threads while it holds the interpreter's lock, and one of them may wait for
-        # that lock. An older group has no work left and may be deleted.
+        # Delay the deletion of groups to avoid a deadlock: if a DistributedDataParallel model is deleted right after
+        # the call, torch (2.13, Gloo) joins the group's threads while it holds the GIL, and one of the threads may wait
+        # for the GIL. Older groups can be deleted, because they have no pending work.
         if group is not None or not are_kept:
             guarded("before the ranks disconnected", lambda: _destroyed.extend(_groups()))
             destroy(group)
 
-    # Other modules import the functions by name; in a rank that was forked from a template they already have.
+    # Other modules import the functions by name. In a rank forked from a template, they have done so already.
     for original, watched in ((initialise, connect), (destroy, disconnect)):
         name = str(original.__name__)
         for module in list(sys.modules.values()) if _takers is None else _takers:
@@ -125,7 +125,7 @@ def _watch_groups(c10d: ModuleType) -> None:
 
 
 def _transport(c10d: ModuleType) -> str:
-    """Return the group's transport; a group created without one has a transport for each type of device."""
+    """Return the transport of the default group. A group created without a backend has one for each device type."""
     name = str(c10d.get_backend())
     if name != "undefined":
         return name
@@ -136,10 +136,10 @@ def _transport(c10d: ModuleType) -> str:
 
 # the store ---------------------------------------------------------------------------------------
 
-#: Timeout in seconds for the store, which may be elsewhere, or rank 0 may be busy; torch itself waits afterwards.
+#: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
 TIMEOUT = 5.0
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
-#: The kernel's tables of connections, and its code for the state LISTEN (include/net/tcp_states.h).
+#: The kernel's connection tables, and its code for the state LISTEN (include/net/tcp_states.h).
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
@@ -147,8 +147,8 @@ _LISTENS = "0A"
 def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
     """Wait until the store listens, if this rank connects to it on this machine.
 
-    ``arguments`` are those of ``init_process_group`` by name. A rank that connects a millisecond too early is refused,
-    and torch retries only after half a second or more; the kernel's table shows earlier when a process listens.
+    ``arguments`` are those of ``init_process_group`` by name. If a rank connects a millisecond too early, it is refused
+    and torch retries only after half a second or more. Polling the kernel's connection table is faster.
     """
     port = environment.get("MASTER_PORT", "")
     elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
@@ -163,7 +163,7 @@ def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = o
 
 
 def _listens(port: str) -> bool:
-    """Return whether a process on this machine listens at a TCP port, formatted as in the kernel's tables (Linux)."""
+    """Return whether a process on this machine listens on a TCP port, given as in the kernel's tables (Linux)."""
     rows = (line.split()[:4] for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines())
     return any(local.endswith(port) and state == _LISTENS for _, local, _, state in rows)
 
@@ -198,7 +198,6 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _groups() -> list[Any]:
-    """Return torch's process groups."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return []
@@ -211,7 +210,7 @@ def shared_groups() -> list[Any]:
 
 
 def operations(group: Any) -> int | None:
-    """Return the number of collective operations started in a group, None if its transport does not count them."""
+    """Return the number of collective operations started in a group, None if the transport does not count them."""
     try:
         return int(group._get_sequence_number_for_group())  # noqa: SLF001
     except (RuntimeError, AttributeError):
@@ -220,26 +219,26 @@ def operations(group: Any) -> int | None:
 
 # disconnecting -----------------------------------------------------------------------------------
 
-#: Seconds to wait for the other ranks to end. Connections opened this long ago are established.
+#: Timeout in seconds for the other ranks to end. By then all connections are established.
 _END_TIMEOUT = 15.0
-#: The same if the ranks have communicated in all groups, so that all connections are established. A rank that still
-#: waits for this one in a collective operation waits in vain, and this rank's exit makes it fail.
+#: Timeout if the ranks have communicated in all groups, so that all connections are established already. A collective
+#: operation in which another rank still waits for this rank fails when this rank exits.
 _SHORT_TIMEOUT = 1.0
-#: Seconds that rank 0 gives the others to see that all have arrived, and the timeout of a store's response.
+#: Timeout in seconds for rank 0 to wait until the others have left the store, and timeout of a response of the store.
 _LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
 
 
 def leave() -> None:
-    """Disconnect from the other ranks, unless the code has done so."""
+    """Disconnect from the other ranks, if the code has not done so."""
     _leave_horovod()
     guarded("at the end", _leave_group)
 
 
 def _leave_group() -> None:
-    """Destroy the process group if the code has not.
+    """Destroy the process group, if the code has not done so.
 
-    If a rank closes its connections while a peer is still opening them, that peer fails. Rank 0 usually hosts the store
-    through which ranks connect. So ranks wait for each other, and rank 0 leaves last.
+    If a rank closes its connections while a peer is still opening them, the peer fails. Therefore ranks wait for each
+    other, and rank 0 leaves last, because it usually hosts the store through which ranks connect.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -251,7 +250,7 @@ def _leave_group() -> None:
 
 def _await_peers(store: Any, rank: int, size: int) -> None:
     if rank != 0 and _is_gone(store):
-        return  # so its rank has left already
+        return  # the rank that hosts the store has exited
     store.add("distdl/arrived", 1)
     have_communicated = all((operations(group) or 0) > 0 for group in _groups())
     all_arrived = _until(store, "distdl/arrived", size, _SHORT_TIMEOUT if have_communicated else _END_TIMEOUT)
@@ -286,18 +285,18 @@ def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
 
 #: Maximum number of process groups reported per rank, and of stack frames per operation.
 _MOST_GROUPS, _FRAMES = 8, 24
-#: Arguments of torch's dump: include collective operations, include stacks, only active ones.
+#: Arguments of torch's dump: include collective operations, include stacks, include only active operations.
 _WHAT = (True, True, False)
-#: The file whose frames start the user's code.
+#: The file whose frames call the user's code.
 _STARTS = str(Path(__file__).parents[1] / "execute.py")
 
 
 def last_operations() -> list[dict[str, Any]]:
-    """Return the oldest unfinished operation of each process group, or else its last one; newest first.
+    """Return the oldest unfinished operation of each process group, or else its last one.
 
     ``{"group", "operation", "number", "sizes", "dtype", "waiting", "last" (the number of the group's last operation),
-    "frames" ([file, line, function], newest first)}``. Without torch, a group or a recorder, the list is empty. torch
-    2.13 records them for Gloo and NCCL by default, so no hooks are needed and steps are not slowed down.
+    "frames" ([file, line, function], newest first)}``. Unfinished operations come first, newer ones before older ones.
+    Empty without torch, a group or a recorder. torch 2.13 records Gloo and NCCL by default, so steps need no hooks.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
@@ -366,8 +365,8 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
 
 # Horovod -----------------------------------------------------------------------------------------
 #
-# Horovod with Keras 3 is refused, because every rank would silently train its own model (measured with Horovod 0.28.1:
-# the ranks' weights differ after the first step).
+# Horovod with Keras 3 raises an error, because each rank would silently train a separate model (measured with Horovod
+# 0.28.1: the ranks' weights differ after the first step).
 
 _MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
 
@@ -407,7 +406,7 @@ def running_horovod() -> Any:
 
 
 def refuse_keras_3(module: str) -> None:
-    """Raise ImportError when ``import keras`` means Keras 3 here."""
+    """Raise ImportError if ``import keras`` imports Keras 3."""
     version = _keras_version()
     if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
         raise ImportError(
@@ -418,7 +417,7 @@ def refuse_keras_3(module: str) -> None:
 
 
 def _keras_version() -> str:
-    """Return the version that ``import keras`` would import, "" if none; does not import Keras."""
+    """Return the version of Keras that is imported or installed, "" if there is none. Does not import Keras."""
     loaded = sys.modules.get("keras")
     if loaded is not None:
         return str(getattr(loaded, "__version__", ""))
