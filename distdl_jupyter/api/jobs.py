@@ -302,12 +302,12 @@ def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Dow
 @get("/jobs/{id}/pictures/{number}")
 def picture(id_: str, number: str) -> Download:
     """Return a picture by its number, as PNG or JPEG."""
-    known = client.attach(id_).folder.read_picture(int(number))
-    if known is None:
+    content = client.attach(id_).folder.read_picture(int(number))
+    if content is None:
         raise JobNotFound(
             f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
         )
-    data, form = known
+    data, form = content
     pieces = (piece for piece in (data,))
     return Download(pieces, f"image/{form}", size=len(data), cache="private, max-age=86400, immutable")
 

@@ -88,7 +88,7 @@ def _parameter(name: str, schema: Json) -> Json:
 
 
 def _schema(kind: Any) -> Json:
-    """Return the schema of a type, with references to those of dataclasses."""
+    """Return the schema of a type, with references to the schemas of dataclasses."""
     return msgspec.json.schema_components([kind], ref_template=_REF)[0][0]
 
 

@@ -27,7 +27,7 @@ TIMEOUT = 5.0
 
 
 def add_to(commands: Any) -> None:
-    """Add the command with its own commands to the parser of ``distdl``."""
+    """Add the command and its subcommands to the parser of ``distdl``."""
     verbs = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
 
     command = _with_name(verbs, "add", _add, "add a cluster: a name for a cluster type with its options")
@@ -67,7 +67,7 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
-    """Return the parser of the declared ``fields`` as options."""
+    """Return a parser with an option for each of ``fields``."""
     parser = Parser(prog=call, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     for field in fields:
         add_option(parser, field)

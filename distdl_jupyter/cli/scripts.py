@@ -204,16 +204,16 @@ _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--v
 
 def _warn_of_arguments(args: argparse.Namespace) -> None:
     """Warn of arguments after the script that look like options of this command."""
-    ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
-    meant = [argument for argument in args.arguments if argument.partition("=")[0] in ours]
-    if meant:
-        verb = "is" if len(meant) == 1 else "are"
-        text = f"{listing(meant)} after {args.script} {verb} passed to the script."
+    options = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
+    misplaced = [argument for argument in args.arguments if argument.partition("=")[0] in options]
+    if misplaced:
+        verb = "is" if len(misplaced) == 1 else "are"
+        text = f"{listing(misplaced)} after {args.script} {verb} passed to the script."
         print(f"{text} Put options of distdl submit before the script.", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options, including those of backends and clusters."""
+    """Return the options on the command line, including options of backends and clusters."""
     plugin_options = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
     others = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
@@ -224,7 +224,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _job_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given common options of jobs."""
+    """Return the common options of jobs on the command line."""
     options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
     if "environment_variables" in options:
         options["environment_variables"] = arguments.pairs_of(options["environment_variables"])

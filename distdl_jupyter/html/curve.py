@@ -53,8 +53,8 @@ def _ends(values: Iterable[float]) -> tuple[float, float]:
 
 def short(name: str) -> str:
     """Return a metric's name, shortened to fit beside the legend."""
-    shown = printable(name)
-    return shown if len(shown) <= 24 else f"{shown[:23]}…"
+    text = printable(name)
+    return text if len(text) <= 24 else f"{text[:23]}…"
 
 
 def thin(rows: list[Row], most: int) -> list[Row]:

@@ -130,7 +130,6 @@ def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
 
 
 def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
-    """Return the line that contains the printed error."""
     what = card.error_type if card else ""
     return next((row for row in reversed(rows) if what and row.stream == "err" and row.text.startswith(what)), None)
 
@@ -155,8 +154,8 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
 def _saved(view: JobView, log: LogBook, rows: list[FoldedRow]) -> str:
     """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
-    shown = sum(max(1, row.ranks) for row in rows if row.n >= 0)
-    return f"{saved}, last {humanize.count(shown)} of {humanize.plural(log.total, 'log line')}" if shown else saved
+    lines = sum(max(1, row.ranks) for row in rows if row.n >= 0)
+    return f"{saved}, last {humanize.count(lines)} of {humanize.plural(log.total, 'log line')}" if lines else saved
 
 
 # texts that the page and the plain text share ---------------------------------------------------------
@@ -257,7 +256,7 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
 
 
 def own_frame(card: FailureCard) -> ErrorFrame | None:
-    """Return the most relevant frame: the deepest of a cell, else the deepest of the user's own files."""
+    """Return the most relevant frame: the deepest frame of a cell, else the deepest one of the user's files."""
     user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in user_frames if frame.cell is not None]
     return next(reversed(cells or user_frames), None)
@@ -280,9 +279,9 @@ def others(card: FailureCard) -> str:
     for other in card.others:
         by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
-        f"{humanize.ranks([other.rank for other in same])}: {kind}"
-        f" after {humanize.seconds_taken(max(other.after for other in same))}"
-        for kind, same in by_kind.items()
+        f"{humanize.ranks([other.rank for other in ranks])}: {kind}"
+        f" after {humanize.seconds_taken(max(other.after for other in ranks))}"
+        for kind, ranks in by_kind.items()
     )
 
 

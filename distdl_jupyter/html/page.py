@@ -83,8 +83,8 @@ def page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
 
 def cut(value: object, limit: int = 200) -> Markup:
     """Return escaped text of a job without control characters, cut at ``limit`` characters."""
-    shown = printable(str(value), limit=4 * limit)
-    return escape(shown if len(shown) <= limit else f"{shown[: limit - 1]}…")
+    text = printable(str(value), limit=4 * limit)
+    return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
 def data_url(data: bytes, form: str) -> str:

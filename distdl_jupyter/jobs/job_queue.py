@@ -33,7 +33,7 @@ _MOST = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A queued job and its position in the queue (None: unknown). ``user`` is "" for your own jobs.
+    """A queued job and its position in the queue (None: unknown). ``user`` is "" for jobs of this user.
 
     ``target`` is the cluster where it is queued.
     """
@@ -49,7 +49,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterQueue:
-    """The jobs of all users in a cluster's own queue, running jobs first; ``problem`` is why the queue is unknown."""
+    """The jobs of all users in the queue of a cluster, running jobs first; ``problem`` is why the queue is unknown."""
 
     name: str
     jobs: tuple[QueuedJob, ...] = ()
@@ -88,7 +88,7 @@ class InUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Queue(table.Display):
-    """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
+    """The running jobs ``holding`` resources of this machine, and all queued jobs, first the jobs of this machine.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; a running job uses
     the cores and memory that it has requested. ``clusters`` are the queues that this user's clusters manage themselves.
@@ -132,7 +132,7 @@ def _holds(job: Holding) -> str:
 
 
 def queue() -> Queue:
-    """Return the queue of this machine with the jobs of all users, and your own jobs that are queued elsewhere."""
+    """Return the queue of this machine with the jobs of all users, and this user's jobs that are queued elsewhere."""
     entries = slots.entries()
     use = in_use(entries)
     return Queue(

@@ -159,7 +159,7 @@ def _check_min_node_count(spec: JobSpec) -> None:
 
 
 def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
-    """Compute the plan without starting it. Raises InvalidSpec."""
+    """Compute the launch plan without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
     backend.plan(spec, placement, backend_options)
@@ -341,7 +341,7 @@ def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
 
 
 def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
-    """Return the text of the requirements, by default those declared in the script."""
+    """Return the text of the requirements, by default from the script's declaration."""
     if not text and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
         text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
     return packages.requirements(text, folder)

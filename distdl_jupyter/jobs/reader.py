@@ -182,7 +182,7 @@ class JobReader:
 
     @functools.cached_property
     def earlier(self) -> Earlier | None:
-        """The job whose checkpoints this one continues from, with its curves, or None."""
+        """The job from whose checkpoints this one continues, with its curves, or None."""
         if not is_id(self.spec.resumed_from):
             return None
         try:

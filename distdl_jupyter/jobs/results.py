@@ -175,7 +175,7 @@ def _memory(failure: Failure) -> str:
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
-    """Return the last output of a rank that died without a report; if there is none, the job's own output."""
+    """Return the last output of a rank that died without a report, or of the job itself if the rank had none."""
     lines, _ = last_lines(folder.log, 4 * count, rank, within=_END)
     if of_rank := _texts_of(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *of_rank])
@@ -252,7 +252,7 @@ def _without_metrics(
 
 
 def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
-    """Return how a job's training steps spent their time."""
+    """Return how the training steps of a job spent their time."""
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.steps import StepTimesShown
 
@@ -313,7 +313,7 @@ def output_files(root: Path) -> list[OutputFile]:
     for path in itertools.islice(paths, MOST_FILES):
         if (file := output_file(root, path)) is None:
             continue
-        with contextlib.suppress(OSError):  # it was removed meanwhile
+        with contextlib.suppress(OSError):  # the file was removed meanwhile
             status = file.stat()
             # Bytes that are not UTF-8 cannot be part of an address, so they become question marks.
             shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
@@ -324,7 +324,7 @@ def output_files(root: Path) -> list[OutputFile]:
 def output_file(root: Path, path: str | Path) -> Path | None:
     """Return the regular file at a path below ``root``, None if it is anything else or a link leads outside.
 
-    Afterwards only the user's own processes can put a link there.
+    After this check, only the user's processes can create a link there.
     """
     try:
         file = (root / path).resolve(strict=True)

@@ -55,7 +55,7 @@ class KeptJobs:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Pruned(table.Display):
-    """The jobs that were deleted, or would be (``dry_run``), and how many are kept. Displays as a table."""
+    """The jobs that were deleted, or would be (``dry_run``), and the number of jobs kept. Displays as a table."""
 
     jobs: tuple[OldJob, ...]
     kept: tuple[KeptJobs, ...]
@@ -67,7 +67,7 @@ class Pruned(table.Display):
         return tuple(job for job in self.jobs if job.problem)
 
     def summary(self) -> str:
-        """Return number and size of the deleted jobs, and why the others were kept."""
+        """Return the number and size of the deleted jobs, and the reasons for keeping the others."""
         deleted_jobs = [job for job in self.jobs if not job.problem]
         amount = f"{humanize.plural(len(deleted_jobs), 'job')}, {humanize.size(sum(job.size for job in deleted_jobs))}"
         deleted = f"Would delete {amount} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {amount}."
@@ -97,7 +97,7 @@ _REASON_WORDS: dict[Reason, str] = {
 def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False) -> Pruned:
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
-    At least one of the two is required. With ``dry_run``, nothing is deleted and the result lists what would be.
+    At least one of the two is required. With ``dry_run``, no job is deleted, and the result lists the jobs to delete.
     Jobs that cannot be deleted have a ``problem`` in the result.
 
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.

@@ -51,7 +51,7 @@ class Encoded:
 
 
 class LiveJob:
-    """A job and the messages about it. Thread-safe. ``gone``: the job does not exist or was deleted."""
+    """A job and the messages about it. Thread-safe. ``gone`` is true if the job does not exist or was deleted."""
 
     def __init__(self, id_: str, capacity: int = KEPT) -> None:
         self.id = id_

@@ -146,11 +146,11 @@ def _wait(job: Job) -> Any:
     """
     from distdl_jupyter.jobs import client
 
-    interrupts = obeyed = 0
+    interrupts = handled = 0
     while True:
         try:
-            if interrupts > obeyed:  # in the try block, because the next interrupt may arrive here
-                obeyed = interrupts
+            if interrupts > handled:  # in the try block, because the next interrupt may arrive here
+                handled = interrupts
                 _stop(job, now=interrupts == 2)
             job.wait()
             break

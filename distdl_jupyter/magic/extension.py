@@ -29,10 +29,10 @@ def load(ip: Any) -> None:
     print a message.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
-    ranks, foreign = RanksMagics(session), owner(ip)
-    if foreign is not None:
-        say(f"%%distributed is already defined by {foreign}. Use %%distdl instead; it does the same.")
-    names = ("distributed", "distdl") if foreign is None else ("distdl",)
+    ranks, other_package = RanksMagics(session), owner(ip)
+    if other_package is not None:
+        say(f"%%distributed is already defined by {other_package}. Use %%distdl instead; it does the same.")
+    names = ("distributed", "distdl") if other_package is None else ("distdl",)
     for name, function in {**cell.magics(session, names), "ranks": ranks.cell()}.items():
         ip.register_magic_function(function, "cell", name)
     for name, function in {**commands.magics(session), "dist_ranks": ranks.line()}.items():

@@ -76,8 +76,8 @@ class RanksMagics:
         """Return the running ranks of this kernel, else the user's newest ones, else None."""
         from distdl_jupyter import ranks
 
-        last = self._session.ranks
-        return last if last is not None and last.state() != "ended" else ranks.current()
+        latest = self._session.ranks
+        return latest if latest is not None and latest.state() != "ended" else ranks.current()
 
     def _get(self) -> Ranks:
         """Return the ranks to use, which may be ended ranks of this kernel. Raises JobNotFound."""

@@ -222,7 +222,6 @@ def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: M
 
 
 def _in_short(error: Exception) -> str:
-    """Return an error as the text of a message."""
     if isinstance(error, DistDLError):
         return " ".join(filter(None, (error.message.partition("\n")[0], error.hint)))
     return f"{type(error).__name__}: {error}"

@@ -74,7 +74,7 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
 
     class Grid(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
-            """Do nothing: Optuna's method stops its own trial loop, which is not used here."""
+            """Do nothing: Optuna's method stops Optuna's trial loop, which is not used here."""
 
     startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
@@ -157,16 +157,16 @@ class Driver:
         # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
         storage = _storage(folder)
-        known = optuna.study.get_all_study_names(storage)
-        taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
+        names = optuna.study.get_all_study_names(storage)
+        used = len(storage.get_all_trials(storage.get_study_id_from_name(names[0]), deepcopy=False)) if names else 0
         # A restarted sampler with the same seed would repeat the values of its first trials.
-        seed = None if self._plan.seed is None else self._plan.seed + taken
+        seed = None if self._plan.seed is None else self._plan.seed + used
         sampler, pruner = make_search(self._plan, seed)
         self._study = optuna.create_study(
             storage=storage,
             sampler=sampler,
             pruner=pruner,
-            study_name=known[0] if known else self._spec.name,
+            study_name=names[0] if names else self._spec.name,
             direction="maximize" if self._plan.maximize else "minimize",
             load_if_exists=True,
         )
@@ -194,7 +194,7 @@ class Driver:
             time.sleep(_POLL)
 
     def _resume_trials(self) -> None:
-        """Follow the trials of an earlier driver, and start those that it had created but not started."""
+        """Follow the trials of an earlier driver, and start the trials that it had created but not started."""
         import optuna
 
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))

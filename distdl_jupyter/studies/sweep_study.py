@@ -73,9 +73,9 @@ def folder(id_: str) -> JobFolder:
 def find(id_: str = "") -> str:
     """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
     groups = (candidate.row.group for candidate in job_list.here().all())
-    known = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
+    ids = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
-        (candidate for candidate in known if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
+        (candidate for candidate in ids if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
     )
     if not matches:
         raise JobNotFound(

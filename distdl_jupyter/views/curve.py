@@ -36,7 +36,7 @@ class EarlierCurve:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of a job. ``lines`` are those of its ranks in mode "ranks"; ``summary`` is the curve in one sentence.
+    """One metric of a job. ``lines`` has a line per rank in mode "ranks"; ``summary`` is the curve in one sentence.
 
     ``value`` is the newest mean over ranks as text, "" for none; ``from_output`` means that ranks printed the metric.
     """

@@ -122,13 +122,13 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
 def resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return the newest usage and curves for a page; current problems only while the job is ``running``."""
-    most = max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks))))
+    points = max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks))))
     return Resources(
         samples=tuple(sample for _, sample in sorted(book.nodes.items())),
         about=dict(book.about),
         marks=tuple(book.marks()) if running else (),
         strips={
-            name: tuple(map(_short, book.curves.lines(name, most))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_short, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
         },
     )
 

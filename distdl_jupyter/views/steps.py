@@ -129,7 +129,7 @@ class ProfileShown(table.Display, Profile):
         return [*_profile_sentences(self), *([_operator_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` per step.
+        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and the own ``seconds`` per step.
 
         ``calls`` per step and the ``share`` of the step are means over the ranks.
         """

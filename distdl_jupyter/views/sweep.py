@@ -128,9 +128,9 @@ class SweepDisplay(SweepTable):
 
 def mime_bundle(study: Study) -> dict[str, Any]:
     """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its current state."""
-    shown = SweepDisplay(study)
+    display = SweepDisplay(study)
     job = {"id": study.id, "version": 1}
-    return {SWEEP_MIME: job, "text/html": shown._repr_html_(), "text/plain": str(shown)}
+    return {SWEEP_MIME: job, "text/html": display._repr_html_(), "text/plain": str(display)}
 
 
 def value_text(value: Any) -> str:

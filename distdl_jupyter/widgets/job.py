@@ -63,14 +63,14 @@ class JobPanel(PageWidget):
         reader: JobReader | None = None
         try:
             reader = PageReader(self.job.folder) if self.redrawn else JobReader(self.job.folder)
-            news = True
+            has_changes = True
             while not stop.is_set():
-                news = _read(reader) or news
-                if news:
+                has_changes = _read(reader) or has_changes
+                if has_changes:
                     self._update(reader)
                 elif reader.view.state.ended:
                     return
-                news = False
+                has_changes = False
                 stop.wait(REDRAW if self.redrawn else _POLL)
         except JobNotFound:
             if isinstance(reader, PageReader):

@@ -134,15 +134,15 @@ class PrintedDisplay:
         """Print complete lines."""
         if self._quiet:
             return
-        *whole, self._open[rank, stream] = (self._open.get((rank, stream), "") + text).split("\n")
-        for line in whole:
+        *complete_lines, self._open[rank, stream] = (self._open.get((rank, stream), "") + text).split("\n")
+        for line in complete_lines:
             self._print(rank, line)
 
     def done(self, rank: int, error: Error | None) -> None:
         """Print an incomplete last line."""
         for stream in ("out", "err"):
-            if rest := self._open.pop((rank, stream), ""):
-                self._print(rank, rest)
+            if incomplete_line := self._open.pop((rank, stream), ""):
+                self._print(rank, incomplete_line)
 
     def say(self, sentence: str) -> None:
         """Print a sentence about the cell."""
