@@ -1,6 +1,6 @@
 """Captures a cell, a function or a script as a ``CapturedCode``, with everything that a job needs.
 
-Writes pickles but never reads them, and is independent of backends, clusters and processes.
+The package writes pickles but never reads them. It is independent of backends, clusters and processes.
 """
 
 from distdl_jupyter.capture.captured_code import CapturedCode

@@ -118,7 +118,7 @@ def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def pickled(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
-    """Pickle the values into a temporary file, which an exception in the block closes."""
+    """Pickle the values into a temporary file, which is closed if the block raises an exception."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
     try:
         yield dump(items, file), file

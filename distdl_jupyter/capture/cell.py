@@ -1,4 +1,4 @@
-"""Captures a notebook cell: its code, the names that it uses from the notebook, the modules beside it."""
+"""Captures a notebook cell: its code, the names that it uses from the notebook, and the modules beside the notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import CodeSource
 
-#: Names that IPython overrides; a rank has Python's own.
+#: Names that IPython overrides; ranks use those of plain Python.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
 #: A magic, a shell command or a help request, with or without an assignment.
 _IPYTHON_SYNTAX = re.compile(r"^[%!?]|= *[!%]|\?$")
@@ -61,10 +61,10 @@ def capture_cell(
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
     with pickled(with_submodules(values, tree).items()) as (notes, file):
         refuse(notes, values, unit="cell")
-        shipped = modules.local_modules([*notes.modules, *imports], modules.roots(location))
+        sent_modules = modules.local_modules([*notes.modules, *imports], modules.roots(location))
     text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
-    written = [function for function in notes.functions.values() if function.__module__ == "__main__"]
-    functions = {id(function): CompiledSource.from_function(function, location) for function in written}
+    notebook_functions = [function for function in notes.functions.values() if function.__module__ == "__main__"]
+    functions = {id(function): CompiledSource.from_function(function, location) for function in notebook_functions}
     main = CompiledSource.from_text(code, first_line=first_line)
     return CapturedCode(
         kind="cell",
@@ -89,7 +89,7 @@ def capture_cell(
         payload=file,
         seconds=time.perf_counter() - begin,
         undefined=find_undefined(main, namespace, "the cell or the notebook", functions),
-        **listing.fields_of(values, notes, shipped, location, texts=[text], imports=imports),
+        **listing.fields_of(values, notes, sent_modules, location, texts=[text], imports=imports),
     )
 
 
@@ -116,7 +116,7 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
     try:
         try:
             tree = parse(code)
-        except IndentationError:  # IPython runs a cell whose lines are all indented
+        except IndentationError:  # IPython accepts a cell whose lines are all indented
             code = textwrap.dedent(code)
             tree = parse(code)
         with warnings.catch_warnings(action="ignore"):
@@ -159,7 +159,7 @@ def _refusal(error: SyntaxError, code: str, filename: str, first_line: int) -> E
 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
-    # In a try block it is the usual notebook detection, for which a rank raises NameError.
+    # In a try block, it is the usual notebook detection, which works on ranks because they raise NameError.
     guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for n in ast.walk(t)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:

@@ -1,4 +1,4 @@
-"""Static analysis of free and undefined names of code; nothing is run.
+"""Finds the free and undefined names of code by static analysis, without running it.
 
 * A name is free if some path through the code reads or deletes it before binding it. Branches bind a name only if each
   of them does; the body of a loop counts as run. Reads in a function count where the function is first mentioned,
@@ -37,7 +37,7 @@ _SET_BY_PYTHON = {
     *("__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__annotations__"),
     *("__cached__", "__class__", "__module__", "__qualname__"),
 }
-#: Names of a notebook: ranks have ``display``, and ``_`` is also the usual name of gettext's function.
+#: Notebook names that ranks also have (``_`` is also the usual name of gettext's function), and those they lack.
 _ON_RANKS, _ONLY_IN_NOTEBOOKS = {"display", "_"}, {"get_ipython", "__IPYTHON__"}
 #: Code that reads one of these can define names that its source does not show.
 _DYNAMIC = {"exec", "eval", "globals", "locals", "builtins", "__builtins__"}
@@ -48,7 +48,7 @@ _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITION = _FUNCTION | ast.ClassDef
 _JUMP = ast.Raise | ast.Break | ast.Continue
 _LOOP = ast.For | ast.AsyncFor | ast.While
-#: Parts of a statement that need not be evaluated when it runs.
+#: Parts of a statement that are not always evaluated when it runs.
 _CONDITIONAL = (
     *(ast.stmt, ast.excepthandler, ast.match_case, ast.BoolOp, ast.IfExp, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
@@ -118,7 +118,7 @@ def free_names(code: str) -> list[str]:
 
 
 class _BindingWalk:
-    """Walks the statements of a module with the names that are bound on every path to them."""
+    """Walks the statements of a module and tracks the names that are bound on every path to them."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.free: dict[str, None] = {}
@@ -159,7 +159,7 @@ class _BindingWalk:
         return self._read(node, bound)
 
     def _join(self, blocks: Sequence[Sequence[ast.stmt]], before: Iterable[set[str]]) -> set[str]:
-        """Return the names bound by every block of a branch that reaches the statement behind it."""
+        """Return the names bound by all blocks of a branch after which the next statement can run."""
         ends = [self._follow(block, bound) for block, bound in zip(blocks, before, strict=True)]
         reached = [end for end, block in zip(ends, blocks, strict=True) if not (block and isinstance(block[-1], _JUMP))]
         return set.intersection(*(reached or ends))
@@ -178,7 +178,7 @@ class _BindingWalk:
             elif step.opname == "DELETE_NAME":
                 after.discard(step.argval)
         now, later = _inner_reads(code)
-        for name in sorted(now | (later if getattr(node, "decorator_list", ()) else set())):  # it may be called at once
+        for name in sorted(now | (later if getattr(node, "decorator_list", ()) else set())):  # a decorator may call it
             self._mention(name, bound)
         if isinstance(node, _DEFINITION):
             self._bodies.setdefault(node.name, set()).update(later)
@@ -264,9 +264,9 @@ def find_undefined(
 def _add_certain_reads(
     statements: Iterable[Any], source: CompiledSource, callees: dict[str, CompiledSource | None], reads: dict[str, str]
 ) -> None:
-    """Add the names that are read whenever the statements run, with their lines, up to one that may leave them.
+    """Add the names that are read whenever the statements run, with their lines, up to a statement that may exit.
 
-    The functions that they call are followed once each, and removed from ``callees``.
+    Each function that the statements call is followed once, and removed from ``callees``.
     """
     code = source.compiled
     variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}

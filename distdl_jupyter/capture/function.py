@@ -1,4 +1,4 @@
-"""Captures a function call: the function, its arguments, and the names that it uses from the notebook."""
+"""Captures a function call: the function, its arguments, and the names that they use from the notebook."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def capture_function(
     arguments = _arguments(function, name, args, kwargs)
     _refuse_async(function, name)
     location, inner = here(), _innermost(function)
-    is_of_notebook = inner is not None and inner.__module__ == "__main__"
-    namespace = inner.__globals__ if inner is not None and is_of_notebook else vars(sys.modules["__main__"])
+    is_from_notebook = inner is not None and inner.__module__ == "__main__"
+    namespace = inner.__globals__ if inner is not None and is_from_notebook else vars(sys.modules["__main__"])
     used = names_used((function, args, kwargs), namespace)
     values = {
         **{name: value for name, value in in_order(used, namespace).items() if value is not function},
@@ -49,10 +49,10 @@ def capture_function(
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
-    # The ranks need only the call. What it consists of is pickled before it, so that each name has its own size.
+    # The ranks need only the call. Its parts are pickled first, so that the size of each name is known.
     with pickled([*values.items(), *call.items()]) as (notes, file):
         refuse(notes, {**call, **values}, unit="function")
-        shipped = modules.local_modules(notes.modules, modules.roots(location))
+        sent_modules = modules.local_modules(notes.modules, modules.roots(location))
     return CapturedCode(
         kind="function",
         name=name.strip("<>")[:120],
@@ -67,7 +67,7 @@ def capture_function(
         payload=file,
         seconds=time.perf_counter() - begin,
         undefined=_undefined(inner, notes, location),
-        **listing.fields_of(values, notes, shipped, location),
+        **listing.fields_of(values, notes, sent_modules, location),
     )
 
 

@@ -40,7 +40,7 @@ def fields_of(
 ) -> dict[str, Any]:
     """Return the fields of ``CapturedCode`` that describe the names and modules that are sent with it.
 
-    ``texts`` and ``imports`` are the source of the code itself and what it imports.
+    ``texts`` is the source of the code itself; ``imports`` are the modules that it imports.
     """
     described = [(name, *_describe(name, value)) for name, value in values.items() if not is_reference(value)]
     captured = [Captured(name=name, kind=kind, detail=text, size=notes.sizes[name]) for name, kind, text in described]

@@ -1,4 +1,4 @@
-"""Modules beside the notebook: which ones the code uses, and which of their files are sent with the job.
+"""Finds the modules beside the notebook that the code uses, and their files, which are sent with the job.
 
 A module is beside the notebook if it is directly in the notebook's folder, in the working directory or in a folder that
 the user added to ``sys.path``; installed packages are excluded. Top-level modules and packages are sent as they are on
@@ -28,10 +28,10 @@ from distdl_jupyter.worker.installed import holds_packages, installed_roots
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
-#: Size limits of data files inside a package, each and in total.
+#: Size limits in bytes of data files in a package: of one file, and in total.
 _LARGEST_FILE = 1_000_000
 _LARGEST_DATA = 20_000_000
-#: Total size limit of all modules: more was probably not intended, and takes minutes to read.
+#: Size limit in bytes of all modules. More was probably not intended, and takes minutes to read.
 _LARGEST = 200_000_000
 #: This package itself is installed where the ranks run.
 _NEVER = ("distdl_jupyter", "__main__")
@@ -51,12 +51,12 @@ class LocalModule:
 
     @property
     def label(self) -> str:
-        """File or folder as lists show it: ``shards.py``, ``mylib/``."""
+        """File or folder name for display: ``shards.py``, ``mylib/``."""
         return f"{self.name}/" if self.is_package else self.files[0].name
 
     @property
     def captured(self) -> Captured:
-        """Entry of the list of what is sent: ``module beside the notebook``."""
+        """Entry in the list of captured names."""
         detail = f"{'package' if self.is_package else 'module'} {self.where}"
         return Captured(name=self.label, kind="module", detail=detail, size=self.size)
 
@@ -88,7 +88,7 @@ def roots(location: CodeLocation) -> dict[Path, str]:
 
 
 def installed() -> Callable[[str | Path], bool]:
-    """Return a predicate: whether a path belongs to this Python environment, other installed packages or Python."""
+    """Return a function that tests if a path belongs to this environment, other installed packages or Python."""
     paths = (*installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in paths}
 
@@ -112,7 +112,7 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
 
     Raises InvalidSpec once they are too large to send.
     """
-    with contextlib.suppress(RuntimeError):  # an import in another thread changes the dictionary that is iterated
+    with contextlib.suppress(RuntimeError):  # another thread may import a module meanwhile
         importlib.invalidate_caches()  # to find new files
     modules: list[LocalModule] = []
     visited = set(_NEVER)
@@ -180,7 +180,7 @@ def _package_files(package: Path) -> Iterator[Path]:
 
 
 def search_path(location: CodeLocation) -> list[str]:
-    """Return the folders for a rank's ``sys.path``: the origins of sent modules, and added folders of packages."""
+    """Return the folders for a rank's ``sys.path``: those of sent modules, and package folders that the user added."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
     by_hand = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
     return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))

@@ -1,6 +1,6 @@
-"""Find the notebook, the running cell, and the cell in which a function was defined.
+"""Finds the notebook, the running cell, and the cell in which a function was defined.
 
-It inspects a running IPython but never imports it; in a plain interpreter all results are empty.
+The module inspects a running IPython but never imports it. In a plain interpreter, all results are empty.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pickles captured names with one shared pickler, and reports sizes, dependencies and values that cannot be pickled.
 
 * The notebook's ``sys.stdout`` and ``open`` are replaced by the rank's; GPU tensors are moved to the rank's GPU.
-* Functions and classes that a module has replaced since (``importlib.reload``) are those of the rank's module.
+* Functions and classes that ``importlib.reload`` has replaced become those of the rank's module.
 * The modules that the pickle refers to are recorded, so that those beside the notebook can be sent.
 
-Nothing is unpickled here.
+The module unpickles nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.latest: object = None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Replace objects that differ on a rank, note dependencies, and leave the rest to cloudpickle."""
+        """Replace objects that differ on a rank, record dependencies, and leave the rest to cloudpickle."""
         self.latest = obj
         replaced = _rank_counterpart(obj)
         if replaced is not None:
@@ -166,7 +166,7 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
         begin = file.tell()
         try:
             pickler.dump(value)
-        except Exception as error:  # noqa: BLE001 - any exception can come out of a user's __reduce__ or __getstate__
+        except Exception as error:  # noqa: BLE001 - a user's __reduce__ or __getstate__ can raise anything
             notes.errors.setdefault(name, (error, pickler.latest))
             pickler = Pickler(_Discard(), notes)
             continue
@@ -206,7 +206,7 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
 
 
 def locate(name: str, value: object, culprit: object) -> tuple[str, object]:
-    """Return the path of the object in ``value`` that cannot be pickled, and the object; else ``value`` itself."""
+    """Return the path and the object of the part that cannot be pickled, or ``name`` and ``value`` if not found."""
     return next(((path, part) for path, part in parts_of(name, value) if part is culprit), (name, value))
 
 

@@ -1,7 +1,7 @@
-"""References of values: the parts that are sent with a value, the notebook names that it uses, and those of its code.
+"""Finds the references of values: the parts that are sent with a value, and the notebook names that it uses.
 
-Follows what cloudpickle sends by value (functions and classes of the notebook, closures, containers, instances), so
-that the list of captured names is complete, sizes are attributed to the right name, and errors name the failing part.
+It follows what cloudpickle sends by value (functions and classes of the notebook, closures, containers, instances), so
+that the list of captured names is complete, each size belongs to the right name, and errors name the failing part.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-#: Items of a container, and parts of a value, that are searched. The rest is still sent, but counts for its owner.
+#: Limits of the search: items per container, parts per value. The rest is sent too; its size counts for its owner.
 _MOST_ITEMS, _MOST_PARTS = 1000, 20_000
-#: Modules of the notebook's own objects, which refer to all of its names.
+#: Prefixes of the modules of IPython's objects, which refer to all names of the notebook.
 IPYTHON = ("IPython.", "ipykernel.")
 #: Types without parts that are sent with them.
 _LEAVES = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType, types.CodeType)
@@ -34,8 +34,8 @@ def travels_by_value(value: types.FunctionType | type) -> bool:
 def path_in_module(value: Any) -> tuple[str, str] | None:
     """Return module and qualified name of a function or class that a reloaded module has replaced.
 
-    Such objects remain in the notebook after ``importlib.reload`` or autoreload. Return None for all others, which
-    pickle sends by name or by value.
+    Such objects remain in the notebook after ``importlib.reload`` or autoreload. Return None for all other objects,
+    which pickle sends by name or by value.
     """
     if travels_by_value(value):
         return None
