@@ -149,8 +149,8 @@ def _ls(args: argparse.Namespace) -> Any:
     if args.json:
         return list(client.jobs())
     rows = study_rows.folded(client.rows())
-    shown = rows if args.all else rows[:_NEWEST]
-    return JobTable(shown, older=len(rows) - len(shown))
+    displayed = rows if args.all else rows[:_NEWEST]
+    return JobTable(displayed, older=len(rows) - len(displayed))
 
 
 def _show(args: argparse.Namespace) -> Reply:
@@ -162,7 +162,7 @@ def _logs(args: argparse.Namespace) -> None:
     if args.raw:
         terminal.escape_unencodable()
     job = find(args.id)
-    many = job.spec.process_count > 1 and args.rank is None
+    is_prefixed = job.spec.process_count > 1 and args.rank is None
     if args.tail and (left_out := _line_count(job.view(), args.rank) - args.tail) > 0 and not args.follow:
         print(
             f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines",
@@ -170,7 +170,7 @@ def _logs(args: argparse.Namespace) -> None:
             flush=True,
         )
     for line in job.logs(args.rank, follow=args.follow, tail=args.tail or None):
-        text = encode(line).decode() if args.json else prefix(line, many=many, timed=args.time) + line.text
+        text = encode(line).decode() if args.json else prefix(line, many=is_prefixed, timed=args.time) + line.text
         print(text, flush=args.follow)
 
 
@@ -211,8 +211,8 @@ def _resources(args: argparse.Namespace) -> Any:
     while args.follow and not job.state.ended:
         print(f"{job.resources()}\n", flush=True)
         time.sleep(SECONDS)
-    used = job.resources()
-    return used.figure() if args.figure and used else used
+    usage = job.resources()
+    return usage.figure() if args.figure and usage else usage
 
 
 def _stacks(args: argparse.Namespace) -> Reply:
@@ -225,10 +225,10 @@ def _stacks(args: argparse.Namespace) -> Reply:
     else:
         stacks = job.stacks(kept=True, number=args.kept or None)
     ranks = stacks.ranks.values() if args.whole else ()
-    whole = [
+    texts = [
         f"\nrank {rank.rank}, pid {rank.pid} on {rank.host or 'this machine'}\n{rank.text.rstrip()}" for rank in ranks
     ]
-    return Reply(stacks, notes=tuple(whole))
+    return Reply(stacks, notes=tuple(texts))
 
 
 def _profile(args: argparse.Namespace) -> Reply:

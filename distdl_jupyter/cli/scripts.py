@@ -215,11 +215,11 @@ def _warn_of_arguments(args: argparse.Namespace) -> None:
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options on the command line, including options of backends and clusters."""
     plugin_options = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
-    others = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
+    launcher_options = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
         **plugin_options,
         **_job_options(args),
-        **{name: value for name, value in others.items() if value is not None},
+        **{name: value for name, value in launcher_options.items() if value is not None},
     }
 
 
@@ -328,13 +328,13 @@ def _follow_sweep(sweep: Sweep) -> Reply:
     from distdl_jupyter.studies import sweeps
     from distdl_jupyter.views.sweep import value_text
 
-    known: set[int] = set()
+    printed: set[int] = set()
     try:
         while True:
             study = sweep.study
             for trial in study.trials:
-                if trial.has_ended and trial.number not in known:
-                    known.add(trial.number)
+                if trial.has_ended and trial.number not in printed:
+                    printed.add(trial.number)
                     value = "no value" if trial.value is None else f"{study.plan.metric} {number(trial.value)}"
                     values = ", ".join(f"{name} {value_text(text)}" for name, text in trial.params.items())
                     best = " (best)" if study.best is not None and study.best.number == trial.number else ""

@@ -31,9 +31,9 @@ def _line(line: str, *, colours: bool) -> str:
     if not colours or "\x1b[" not in line or "\r" in line or "\b" in line:
         return printable(line, _ENDLESS)
     parts = STYLES.split(line)
-    shown = [part if number % 2 else printable(part, _ENDLESS) for number, part in enumerate(parts)]
+    safe_parts = [part if number % 2 else printable(part, _ENDLESS) for number, part in enumerate(parts)]
     # The colour of a line must not continue into the prompt.
-    return "".join(shown) + ("\x1b[0m" if len(parts) > 1 else "")
+    return "".join(safe_parts) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 class Guarded:

@@ -222,17 +222,17 @@ def _name_backends(parser: Parser) -> None:
 
 def _complete(parser: Parser) -> None:
     _name_backends(parser)
-    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
+    names = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     for kind in registry.KINDS:
         for name in registry.names(kind):
             with contextlib.suppress(PluginUnavailable):
                 group = parser.add_argument_group(f"{kind[:-1]} {name}")
                 for field in registry.options(kind, name):
-                    if field.name not in known:
-                        known.add(field.name)
+                    if field.name not in names:
+                        names.add(field.name)
                         add_option(group, field)
     for flag, alias in OTHER_FLAGS.items():
-        if alias not in known:
+        if alias not in names:
             parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
 
 
@@ -340,15 +340,15 @@ def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.env
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        known = text if equals else value(name)
-        if not name or known is None:
+        content = text if equals else value(name)
+        if not name or content is None:
             raise InvalidSpec(
                 "--env must be NAME=VALUE, or the NAME of a variable that is set in this kernel's environment.",
                 code="env-flag-invalid",
                 field="environment_variables",
                 hint="Example: --env OMP_NUM_THREADS=2.",
             )
-        variables[name] = known
+        variables[name] = content
     return variables
 
 

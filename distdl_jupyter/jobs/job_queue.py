@@ -101,8 +101,8 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if held := [(_holds(job), short_id(job.job), job.called) for job in self.holding]:
-            yield from (table.WholeRows([_HELD_HEAD, *held]), "")
+        if running := [(_holds(job), short_id(job.job), job.called) for job in self.holding]:
+            yield from (table.WholeRows([_HELD_HEAD, *running]), "")
         waits = self._waits()
         yield table.WholeRows([_HEAD, *waits]) if waits else "No jobs are queued."
         for cluster in self.clusters:
@@ -217,7 +217,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     Raises JobNotFound, JobNotRunning if the job is no longer queued, InvalidSpec for an invalid priority,
     ClusterRefused if its queue does not use these priorities, DiskRefused.
     """
-    new = None if priority is None else ABOUT["priority"].check(priority, "priority")
+    value = None if priority is None else ABOUT["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
     view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
@@ -227,13 +227,13 @@ def prioritize(id_: str, priority: int | None = None) -> int:
         raise ClusterRefused(
             text, code="queue-order-fixed", hint="Move it to another cluster: distdl queue --move CLUSTER ID"
         )
-    if new is None:
-        others = [
+    if value is None:
+        priorities = [
             listed.row.queue.priority
             for listed in job_list.here().all()
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0
-        new = min(MOST_PRIORITY, max([current, *(other + 1 for other in others)]))
-    control.request(folder.control, "priority", priority=new)
-    return int(new)
+        value = min(MOST_PRIORITY, max([current, *(other + 1 for other in priorities)]))
+    control.request(folder.control, "priority", priority=value)
+    return int(value)

@@ -108,10 +108,10 @@ def read_page(reader: PageReader) -> bool:
 
     State and newest log rows are always read, old curves only for a short time.
     """
-    news = reader.advance(_FIRST)
+    has_changes = reader.advance(_FIRST)
     while not reader.complete and not reader.idle:
-        news = reader.advance(_FIRST) or news
-    return news
+        has_changes = reader.advance(_FIRST) or has_changes
+    return has_changes
 
 
 def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
@@ -127,7 +127,7 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
 
 def newest_pictures(reader: PageReader) -> list[ShownPicture]:
     """Return the newest pictures of a job within the notebook's limit, oldest first."""
-    shown: list[ShownPicture] = []
+    newest: list[ShownPicture] = []
     remaining = _KEPT
     for picture in reversed(reader.view.pictures):
         data = reader.folder.read_picture(picture.number)
@@ -135,8 +135,8 @@ def newest_pictures(reader: PageReader) -> list[ShownPicture]:
             remaining -= len(data[0])
             if remaining < 0:
                 break
-            shown.append((picture, *data))
-    return shown[::-1]
+            newest.append((picture, *data))
+    return newest[::-1]
 
 
 # the front end of the running cell --------------------------------------------------------------------

@@ -285,16 +285,16 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         while reader.cursor != before:
             before = reader.cursor
             latest = (latest + reader.read_once())[-_LATEST:]
-        last, spec = reader.view, reader.spec
-        if last.state.ended:
+        view, spec = reader.view, reader.spec
+        if view.state.ended:
             return False
-        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, last.lines):
+        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, view.lines):
             # Contacting other machines takes seconds; a new supervisor does that and reattaches to the job if possible.
-            _write(folder, "resume", lines=last.lines)
+            _write(folder, "resume", lines=view.lines)
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=spec.python)
                 return False
-        for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
+        for type_, fields in resume.end_events(folder, view, spec.cluster, gone):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
             names = [record.tracker for record in tracking.of_job(folder.path)]

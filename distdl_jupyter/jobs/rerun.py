@@ -300,8 +300,8 @@ def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobN
 
 
 def _copy_own(source: Path, target: Path) -> None:
-    with owned.open_own(source) as old, open(target, "wb", opener=owned.private) as new:
-        shutil.copyfileobj(old, new, 1 << 20)
+    with owned.open_own(source) as original, open(target, "wb", opener=owned.private) as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
 
 
 def _check(tree: Path) -> None:

@@ -180,8 +180,8 @@ def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     if of_rank := _texts_of(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *of_rank])
     lines, _ = last_lines(folder.log, 4 * count, within=_END)
-    others = _texts_of(lines, None, count)
-    return "\n".join(["Last lines of the job:", *others]) if others else ""
+    job_lines = _texts_of(lines, None, count)
+    return "\n".join(["Last lines of the job:", *job_lines]) if job_lines else ""
 
 
 def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:

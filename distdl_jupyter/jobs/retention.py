@@ -103,11 +103,11 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
     seconds, keep = _checked(older, keep)
-    old, counts = _select_old(seconds, keep)
+    jobs, counts = _select_old(seconds, keep)
     if not dry_run:
-        old = [_deleted(job) for job in old]
+        jobs = [_deleted(job) for job in jobs]
     reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_WORDS if counts[reason])
-    return Pruned(tuple(old), reasons, dry_run)
+    return Pruned(tuple(jobs), reasons, dry_run)
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:

@@ -76,9 +76,9 @@ def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     alone = without_trials(jobs)
     studies, result = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
     for row in heapq.merge(jobs, alone, key=lambda row: row.id, reverse=True):
-        shown = row if row.group is None else studies.pop(row.group.id, None)
-        if shown is not None:
-            result.append(shown)
+        current = row if row.group is None else studies.pop(row.group.id, None)
+        if current is not None:
+            result.append(current)
     return result
 
 

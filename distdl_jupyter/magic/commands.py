@@ -129,12 +129,12 @@ def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, A
 
 
 def _settings(defaults: dict[str, Any]) -> str:
-    shown = dict(defaults)
-    if variables := shown.get("environment_variables"):
+    settings = dict(defaults)
+    if variables := settings.get("environment_variables"):
         masked = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
-        shown["environment_variables"] = ", ".join(masked)
+        settings["environment_variables"] = ", ".join(masked)
     none = "No defaults are set. Example: %dist_config process_count_per_node=2"
-    return "\n".join(f"{name} = {value}" for name, value in sorted(shown.items())) or none
+    return "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) or none
 
 
 # settings for all kernels -----------------------------------------------------------------------------

@@ -300,10 +300,10 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
     from distdl_jupyter.ranks.request import last_cell
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
-    on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
+    location = "" if spec.cluster == "local" else f" on {spec.compute_target}"
     sentences = [
         f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if known else ', started earlier'}, for "
-        f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{on}, job {short_id(ranks.id)}."
+        f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{location}, job {short_id(ranks.id)}."
     ]
     last = last_cell(ranks.job.folder.log)
     if state == "idle":
@@ -321,10 +321,10 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
 def _rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank, with its last measured memory."""
     samples = ResourceReader(ranks.job.folder.resources).all()
-    used = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
+    memory_of = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]
     for view in ranks.job.view().ranks:
-        memory, host = used.get(view.rank), view.host if show_host else ""
+        memory, host = memory_of.get(view.rank), view.host if show_host else ""
         rows.append((str(view.rank), host, str(view.pid or ""), "" if memory is None else size(memory)))
     return rows

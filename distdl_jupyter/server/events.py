@@ -133,9 +133,9 @@ class Subscriber:
         """Return the messages that are due now."""
         self._notify.clear()
         lines, self._first = self._first, []
-        for feed, (key, known) in self._lists.items():
+        for feed, (key, value) in self._lists.items():
             if feed.key not in ("", key):
-                lines.append(encode(feed.message(known)))
+                lines.append(encode(feed.message(value)))
                 self._lists[feed] = feed.key, feed.value
         for subscriber in self._jobs:
             if subscriber.busy:

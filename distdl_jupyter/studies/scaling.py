@@ -290,7 +290,7 @@ class ScalingStudy(ScalingView):
         """
         _, folders, _ = _unfinished(self.id)
         with control.alone(folders[0].control):  # if two processes resume it at the same moment, only one succeeds
-            spec, folders, known = _unfinished(self.id)
+            spec, folders, complete = _unfinished(self.id)
             assert spec.group is not None
             group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
 
@@ -300,8 +300,8 @@ class ScalingStudy(ScalingView):
                 job = client.Job((same or folders)[-1])
                 return client.launch_again(job, group=group, **{**job.spec.backend_options, **run_options})
 
-            first = [start(**next(_missing(group, known)))]
-        return _measure_missing(group, known, lambda **run_options: first.pop() if first else start(**run_options))
+            first = [start(**next(_missing(group, complete)))]
+        return _measure_missing(group, complete, lambda **run_options: first.pop() if first else start(**run_options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,8 +432,8 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int
     spec = folders[-1].spec()
     group = spec.group
     assert group is not None
-    known = _whole(_runs(listed, group))
-    if _done(known) >= group.size:
+    complete = _whole(_runs(listed, group))
+    if _done(complete) >= group.size:
         raise JobNotRunning(
             f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
         )
@@ -446,4 +446,4 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int
             hint="A run whose process has died is ended within some seconds.",
         )
     rerun.secrets_of(spec)
-    return spec, folders, known
+    return spec, folders, complete

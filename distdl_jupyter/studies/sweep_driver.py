@@ -158,9 +158,9 @@ class Driver:
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
         storage = _storage(folder)
         names = optuna.study.get_all_study_names(storage)
-        used = len(storage.get_all_trials(storage.get_study_id_from_name(names[0]), deepcopy=False)) if names else 0
+        count = len(storage.get_all_trials(storage.get_study_id_from_name(names[0]), deepcopy=False)) if names else 0
         # A restarted sampler with the same seed would repeat the values of its first trials.
-        seed = None if self._plan.seed is None else self._plan.seed + used
+        seed = None if self._plan.seed is None else self._plan.seed + count
         sampler, pruner = make_search(self._plan, seed)
         self._study = optuna.create_study(
             storage=storage,
@@ -308,9 +308,9 @@ class Driver:
             return value if value is not None and math.isfinite(value) else None
         self._finish(running.trial.number, None)
         self._stop()
-        others = listing([repr(name) for name in book.metrics])
-        reported = f"It reported {others}." if others else "It reported no metrics."
-        other = f", or use another metric: metric={next(iter(book.metrics))!r}" if others else ""
+        metrics = listing([repr(name) for name in book.metrics])
+        reported = f"It reported {metrics}." if metrics else "It reported no metrics."
+        other = f", or use another metric: metric={next(iter(book.metrics))!r}" if metrics else ""
         raise JobFailed(
             f"Trial {running.trial.number} ended without reporting {metric!r}. {reported}",
             code="sweep-metric-missing",

@@ -326,10 +326,10 @@ def _count(value: Any, field: str) -> int:
 
 def _check_plan(plan: SweepPlan) -> None:
     """Check the plan before anything is started. Raises InvalidSpec, PluginUnavailable."""
-    for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
-        if getattr(plan, field) not in known:
+    for field, names in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
+        if getattr(plan, field) not in names:
             raise InvalidSpec(
-                f"{field} must be one of {', '.join(known)}, not {getattr(plan, field)!r}.",
+                f"{field} must be one of {', '.join(names)}, not {getattr(plan, field)!r}.",
                 code="sweep-choice-unknown",
                 field=field,
             )

@@ -219,6 +219,6 @@ def failure_card(view: JobView) -> FailureCard | None:
 
 def rank_place(rank: RankView) -> str:
     """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
-    known = (("pid", rank.pid), ("GPU", rank.gpu))
-    details = ", ".join(f"{name} {number}" for name, number in known if number is not None)
+    numbers = (("pid", rank.pid), ("GPU", rank.gpu))
+    details = ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
     return f"{rank.host} ({details})" if rank.host and details else rank.host or details

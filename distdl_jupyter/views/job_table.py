@@ -146,8 +146,8 @@ def _status_text(view: JobView) -> str:
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
             return view.failure.what.rpartition(": ")[2]
-        what = view.failure.what.split(":")[0]
-        return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
+        error = view.failure.what.split(":")[0]
+        return f"{error} on rank {view.failure.rank}" if view.process_count > 1 else error
     if view.elsewhere is not None:
         return view.elsewhere.describe()
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
@@ -191,9 +191,9 @@ class JobTable(table.Display):
 
 def _state(job: JobRow, _now: float) -> str:
     state = humanize.shown_state(job.state, stalled=job.stalled)
-    shown = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
+    label = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
     is_counted = job.state == "running" and job.total and job.done is not None
-    return f"{shown} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else shown
+    return f"{label} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else label
 
 
 def _elapsed(job: JobRow, now: float) -> str:

@@ -122,12 +122,12 @@ def _title(taken: Taken, group: RankGroup) -> str:
 
 def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
     yield from _calls(group.thread)
-    others = taken.ranks[group.ranks[0]].others
-    shown = [thread for thread in others if thread.own is not None][:_THREADS_SHOWN]
-    for thread in shown:
+    threads = taken.ranks[group.ranks[0]].others
+    displayed = [thread for thread in threads if thread.own is not None][:_THREADS_SHOWN]
+    for thread in displayed:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
         yield from (f"  {line}" for line in _calls(thread))
-    if rest := len(others) - len(shown):
+    if rest := len(threads) - len(displayed):
         yield f"and {plural(rest, 'thread')} of libraries"
 
 
