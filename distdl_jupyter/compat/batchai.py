@@ -105,8 +105,8 @@ class _Import:
         for output in fields.get("outputDirectories", []):
             self._add_output(output)
         for entry in fields.get("environmentVariables", []):
-            known = self.variables if "AZ_BATCHAI_" in entry["value"] else self.environment
-            known[entry["name"]] = self._on_ranks(entry["value"])
+            target = self.variables if "AZ_BATCHAI_" in entry["value"] else self.environment
+            target[entry["name"]] = self._on_ranks(entry["value"])
         self.arguments = [self._on_ranks(text) for text in shlex.split(command["arguments"])]
 
     def _set_command(self, fields: Mapping[str, Any]) -> re.Match[str]:
@@ -129,8 +129,8 @@ class _Import:
         }
         if line and not flags:
             nodes, backend = 1, "plain"  # Batch AI ran this command on the first node only
-        in_all = counts.pop("np", 0) or counts.pop("n", 0)
-        total = in_all or nodes * sum(counts.values()) or settings.get("processCount", nodes)
+        requested = counts.pop("np", 0) or counts.pop("n", 0)
+        total = requested or nodes * sum(counts.values()) or settings.get("processCount", nodes)
         self.options |= {"node_count": min(nodes, total), "np": total, "distributed_backend": backend}
         self.environment |= re.findall(r"(?<!\S)--?(?:x\s+(?=\w+=)|g?env\s+)(\w+)[=\s](\S+)", flags)
         return commands[0]

@@ -35,8 +35,8 @@ class TorchDistributor:
         return job.result() if callable(train_object) else None
 
     def _options(self) -> dict[str, Any]:
-        where = compat.ranks(self.num_processes, local=self.local_mode)
-        return {**where, "distributed_backend": self._backend, "use_gpu": None if self.use_gpu else False}
+        placement = compat.ranks(self.num_processes, local=self.local_mode)
+        return {**placement, "distributed_backend": self._backend, "use_gpu": None if self.use_gpu else False}
 
 
 class DeepspeedTorchDistributor(TorchDistributor):

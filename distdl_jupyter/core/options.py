@@ -133,10 +133,10 @@ def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
     """Return the ids of one job or several, each given as a Job or as its id."""
     if value in (None, "", (), []):
         return None
-    several = value if isinstance(value, list | tuple | set) else [value]
+    jobs = value if isinstance(value, list | tuple | set) else [value]
     if isinstance(value, str):
-        several = value.split(",")
-    return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in several))
+        jobs = value.split(",")
+    return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in jobs))
 
 
 def _yes_or_no(value: Any, field: str) -> bool | None:

@@ -126,9 +126,9 @@ def _read(path: Path, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not a text file"
+        reason = getattr(error, "strerror", None) or "it is not a text file"
         raise InvalidSpec(
-            f"{field}: {path} cannot be read ({why}).", code="requirements-unreadable", field=field, hint=_TAKES
+            f"{field}: {path} cannot be read ({reason}).", code="requirements-unreadable", field=field, hint=_TAKES
         ) from None
 
 
@@ -222,5 +222,5 @@ def installers() -> list[str]:
 
 def find_program(name: str) -> str | None:
     """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
-    more = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
+    folders = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *folders]))

@@ -162,13 +162,13 @@ def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
             statistics.fmean(costs_by_rank.get(entry.rank, (0.0, 0.0))[at] for entry in summaries) for at in range(2)
         )
         by_rank = {summary.rank: costs_by_rank.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
-        most = max(by_rank, key=lambda rank: by_rank[rank])
-        others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != most) if len(by_rank) > 1 else math.inf
+        worst = max(by_rank, key=lambda rank: by_rank[rank])
+        others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != worst) if len(by_rank) > 1 else math.inf
         # Waiting ranks take longest in communication, so they are not outliers.
-        is_outlier = kind != "communication" and by_rank[most] > max(_TIMES * others, others + _PART * step)
-        times = by_rank[most] / others if is_outlier and others else 0.0
+        is_outlier = kind != "communication" and by_rank[worst] > max(_TIMES * others, others + _PART * step)
+        times = by_rank[worst] / others if is_outlier and others else 0.0
         share = self_time / step if step else 0.0
-        rows.append(Operator(name, kind, calls, self_time, share, by_rank, most if is_outlier else None, times))
+        rows.append(Operator(name, kind, calls, self_time, share, by_rank, worst if is_outlier else None, times))
     return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
 
 

@@ -135,17 +135,17 @@ class Redactor:
         """Return a name that occurs often, such as a metric's, without secrets."""
         if name in self._clean:
             return name
-        shown = self.text(name)
-        if shown == name and len(self._clean) < 10_000:
+        masked = self.text(name)
+        if masked == name and len(self._clean) < 10_000:
             self._clean.add(name)
-        return shown
+        return masked
 
     def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
         if type_ == "metric":
             values = fields["values"]
-            known = self._clean.issuperset(values)
-            return fields if known else {**fields, "values": {self.name(key): value for key, value in values.items()}}
+            clean = self._clean.issuperset(values)
+            return fields if clean else {**fields, "values": {self.name(key): value for key, value in values.items()}}
         return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
 
     def lines(self, stream: Any, block: str) -> str:
@@ -167,21 +167,21 @@ class Redactor:
         """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
-        known = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
-                 if (at := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
+        secrets = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
+                   if (at := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(
-            (begin for begin, end in (*secret_patterns.spans(line, whole=True), *known) if begin < stop < end),
+            (begin for begin, end in (*secret_patterns.spans(line, whole=True), *secrets) if begin < stop < end),
             default=stop,
         )
 
     def cut(self, line: str) -> str:
         """Return an unfinished line for display, without secrets and without the beginning of a known secret."""
-        shown = self.text(line)
+        masked = self.text(line)
         for value in self._values:
-            for size in range(min(len(value) - 1, len(shown)), 3, -1):
-                if shown.endswith(value[:size]):
-                    return shown[:-size] + MASK
-        return shown
+            for size in range(min(len(value) - 1, len(masked)), 3, -1):
+                if masked.endswith(value[:size]):
+                    return masked[:-size] + MASK
+        return masked
 
 
 def _bare(text: str) -> bytes:

@@ -127,14 +127,14 @@ def _made(kind: type, values: Mapping[str, Any]) -> Any:
         needed = option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
         if needed and option.name not in values:
             raise InvalidSpec(f"{option.name} is missing.", code="option-missing", field=option.name)
-    made = kind(**values)
+    instance = kind(**values)
     hints = typing.get_type_hints(kind)
     for name, value in values.items():
         descriptions = [_WORDS[item] for item in _members(hints[name]) if item in _WORDS]
-        if len(descriptions) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
+        if len(descriptions) == len(_members(hints[name])) and not _fits(hints[name], getattr(instance, name)):
             expected = " or ".join(description for description in descriptions if description)
             raise InvalidSpec(f"{name} must be {expected}, not {value!r}.", code="plugin-option-type", field=name)
-    return made
+    return instance
 
 
 _WORDS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
@@ -193,9 +193,9 @@ def _named_after(label: str) -> str:
 
 
 def _knowing(label: str) -> str:
-    known = backend_labels()
-    if label not in known and label not in names("backends"):
+    labels = backend_labels()
+    if label not in labels and label not in names("backends"):
         raise InvalidSpec(
-            unknown(label, known, "distributed backend"), code="backend-unknown", field="distributed_backend"
+            unknown(label, labels, "distributed backend"), code="backend-unknown", field="distributed_backend"
         )
-    return known.get(label, label)
+    return labels.get(label, label)

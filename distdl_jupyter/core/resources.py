@@ -219,9 +219,9 @@ class ResourceReader:
     def all(self) -> list[ResourceSample]:
         """Return all samples that have not been read yet."""
         samples: list[ResourceSample] = []
-        before = -1
-        while self.cursor != before:
-            before = self.cursor
+        previous = -1
+        while self.cursor != previous:
+            previous = self.cursor
             samples += self.read()
         return samples
 
@@ -273,7 +273,7 @@ class ResourceBook:
 
 def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
     machine = sample.machine
-    of_node = {
+    node_values = {
         "disk": _sum((machine.disk_read, machine.disk_written)),
         "network": _sum((machine.received, machine.sent)),
     }
@@ -287,7 +287,7 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
             "torch_allocated": use.torch_allocated,
             "power": use.power,
         }
-        values |= of_node if number == 0 else {}
+        values |= node_values if number == 0 else {}
         rows.append((rank, {name: value for name, value in values.items() if value is not None}))
     return [(rank, values) for rank, values in rows if values]
 
@@ -343,8 +343,8 @@ def _memory(
         yield "memory", rank, text
         return
     rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
-    grown, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
-    if rate and left / rate <= _SOON and grown >= _OWN * rate:
+    growth, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
+    if rate and left / rate <= _SOON and growth >= _OWN * rate:
         text = (
             f"Rank {rank}{where} will run out of memory in about {duration(left / rate)} if it keeps growing by "
             f"{size(rate)} per second {free}."

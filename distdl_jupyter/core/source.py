@@ -124,15 +124,15 @@ def _select_modules(
         if not piece.beside and (tree := parsed(piece.text)) is not None:
             names += imported_names(tree)
             yield piece, tree
-    beside = {module_name(piece.label): piece for piece in texts if piece.beside}
-    left = _MOST_BESIDE
+    unread = {module_name(piece.label): piece for piece in texts if piece.beside}
+    budget = _MOST_BESIDE
     while names:
         parts = names.pop().split(".")
         for module in (parts[:count] for count in range(1, len(parts) + 1)):
-            match = beside.pop(".".join(module), None)
-            if match is None or len(match.text) > left or (tree := parsed(match.text)) is None:
+            match = unread.pop(".".join(module), None)
+            if match is None or len(match.text) > budget or (tree := parsed(match.text)) is None:
                 continue
-            left -= len(match.text)
+            budget -= len(match.text)
             names += imported_names(tree, module if match.label.endswith("__init__.py") else module[:-1])
             yield match, tree
 
@@ -149,8 +149,8 @@ def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            modules += [".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names]
+            parents = package[: len(package) - node.level + 1] if node.level else []
+            modules += [".".join([*parents, *filter(None, [node.module]), alias.name]) for alias in node.names]
     return modules
 
 
@@ -272,8 +272,8 @@ def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
-        before = dotted_name(node.value, aliases)
-        return f"{before}.{node.attr}" if before else f"?.{node.attr}"
+        prefix = dotted_name(node.value, aliases)
+        return f"{prefix}.{node.attr}" if prefix else f"?.{node.attr}"
     return ""
 
 

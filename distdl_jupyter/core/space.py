@@ -393,18 +393,18 @@ def left(study: Study) -> float | None:
     ended = [trial for trial in study.trials if trial.ended is not None]
     if study.state is not State.RUNNING or not ended:
         return None
-    each = sum((trial.ended or 0.0) - trial.created for trial in ended) / len(ended)
+    mean_seconds = sum((trial.ended or 0.0) - trial.created for trial in ended) / len(ended)
     now = time.time()
-    active = sum(max(0.0, each - (now - trial.created)) for trial in study.trials if trial.ended is None)
+    active = sum(max(0.0, mean_seconds - (now - trial.created)) for trial in study.trials if trial.ended is None)
     not_started = max(0, study.plan.trials - study.done - sum(not trial.has_ended for trial in study.trials))
-    return (active + each * not_started) / max(1, study.plan.parallel)
+    return (active + mean_seconds * not_started) / max(1, study.plan.parallel)
 
 
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """Return step and mean of enough rows for a curve, at equal intervals, and of the last row."""
-    known = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
-    every = -(-len(known) // _POINTS)
-    return [*known[:-1:every], known[-1]] if known else []
+    points = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
+    every = -(-len(points) // _POINTS)
+    return [*points[:-1:every], points[-1]] if points else []
 
 
 def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
@@ -413,19 +413,19 @@ def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[i
     All trials are compared at the same steps; the mean is the newest one up to that step. ``complete`` is true if all
     ranks have reported the last row.
     """
-    known = [row for row in rows if row.mean is not None and row.step >= 0]
+    measured = [row for row in rows if row.mean is not None and row.step >= 0]
     points: list[tuple[int, float]] = []
-    at, before, newest = 0, -1, known[-1].step if known else -1
-    while before < newest:
-        step = max(before + 1, int(before * _GROWTH))
+    at, previous, newest = 0, -1, measured[-1].step if measured else -1
+    while previous < newest:
+        step = max(previous + 1, int(previous * _GROWTH))
         if step > newest:
             break
         if step == newest and not complete:  # some ranks have not reported it yet
             break
         mean: float | None = None
-        while at < len(known) and known[at].step <= step:
-            mean, at = known[at].mean, at + 1
+        while at < len(measured) and measured[at].step <= step:
+            mean, at = measured[at].mean, at + 1
         if mean is not None and step > after:
             points.append((step, float(mean)))
-        before = step
+        previous = step
     return points

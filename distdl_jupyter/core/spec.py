@@ -183,9 +183,9 @@ class JobEnvironment:
 
     def __str__(self) -> str:
         """Return it as a requirements.txt with everything else in comments."""
-        known = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform,
+        facts = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform,
                  "git": str(self.git) if self.git else "", "remote": self.git.remote if self.git else ""}  # fmt: skip
-        return "".join(f"# {name} {value}\n" for name, value in known.items() if value) + self.freeze()
+        return "".join(f"# {name} {value}\n" for name, value in facts.items() if value) + self.freeze()
 
 
 #: The environment of a job that has not started.

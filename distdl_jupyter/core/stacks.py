@@ -5,7 +5,7 @@ A job's folder keeps a dump as ``stacks/<number>.json``::
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
-``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank's last message, ``about`` the rank's
+``text`` is the output of ``faulthandler``, ``silent`` the seconds since the rank was active, ``about`` the rank's
 description of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files at that time,
 ``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``). A
 frame belongs to a cell, the user's files, a library or the worker. Failed ranks label the frames of their tracebacks
@@ -259,7 +259,7 @@ def sources(
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """The threads of one rank. ``step`` is its last reported step, ``silent`` the seconds since its last message."""
+    """The threads of one rank. ``step`` is its last reported step, ``silent`` the seconds since it was active."""
 
     rank: int
     threads: tuple[Thread, ...]
@@ -448,8 +448,8 @@ def _rank(
     if all(thread.ident != main for thread in threads):
         # CPython lists the newest thread first, so the main thread comes last.
         main = threads[-1].ident if threads else ""
-    named = tuple(names.thread(thread, main=thread.ident == main) for thread in threads)
-    return RankStacks(rank, tuple(sorted(named, key=lambda thread: not thread.main)), str(data.get("host") or ""),
+    labeled = tuple(names.thread(thread, main=thread.ident == main) for thread in threads)
+    return RankStacks(rank, tuple(sorted(labeled, key=lambda thread: not thread.main)), str(data.get("host") or ""),
                       data.get("pid"), str(data.get("state") or ""), data.get("step"), data.get("silent"),
                       str(data["text"]))  # fmt: skip
 

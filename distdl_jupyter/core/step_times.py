@@ -167,9 +167,9 @@ class StepTimes:
     @property
     def own_share(self) -> float | None:
         """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without steps."""
-        whole = sum(rank_time.seconds * rank_time.steps for rank_time in self.ranks())
+        total = sum(rank_time.seconds * rank_time.steps for rank_time in self.ranks())
         lost = sum((rank_time.communication + rank_time.waiting) * rank_time.steps for rank_time in self.ranks())
-        return max(0.0, 1 - lost / whole) if whole else None
+        return max(0.0, 1 - lost / total) if total else None
 
     @property
     def _on_one_host(self) -> bool:
@@ -216,9 +216,9 @@ class StepTimes:
         least = max(_LEAST_PAUSE, _PAUSE_STEPS * (means[rank].seconds - _weighted(late[rank])))
         pauses = {other: _delays_above(least, values) for other, values in late.items()}
         others = max(len(delays) for other, delays in pauses.items() if other != rank)
-        whole = sum(value * steps for value, steps in late[rank])
-        few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
-        return [] if few or sum(pauses[rank]) < whole / 2 else pauses[rank]
+        total = sum(value * steps for value, steps in late[rank])
+        is_too_few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
+        return [] if is_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
     def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
         """Return the rank that sends much longer than the others, if that explains its communication time."""
@@ -285,7 +285,7 @@ class StepTimesReader:
 
     def read(self) -> bool:
         """Read new reports; return False if there are none."""
-        before = self.count
+        count_before = self.count
         for batch, cursor in events.batches(self._path, self._cursor):
             self._cursor = cursor
             for event in batch:
@@ -295,7 +295,7 @@ class StepTimesReader:
                 ):
                     self._seen.add(key)
                     self._take(event)
-        return self.count > before
+        return self.count > count_before
 
     def _take(self, report: dict[str, Any]) -> None:
         attempt, first, size = report["attempt"], report["first"], report["size"]
@@ -474,12 +474,12 @@ def measured(times: StepTimes) -> Run | None:
     blocks = [slice(len(work) * at // _BLOCKS, len(work) * (at + 1) // _BLOCKS) for at in range(_BLOCKS)]
     rates = [sum(work[block]) / sum(spent[block]) for block in blocks if spent[block]]
     error = _standard_error(rates) if len(rates) > 1 else rate
-    of_ranks = StepTimes([row for record in records for row in record]).ranks()
+    means = StepTimes([row for record in records for row in record]).ranks()
     return Run(
         rate, error,
-        own=_median(block.data + block.compute + block.rest for block in of_ranks),
-        communication=_median(block.communication for block in of_ranks),
-        waiting=_median(block.waiting for block in of_ranks),
+        own=_median(rank_time.data + rank_time.compute + rank_time.rest for rank_time in means),
+        communication=_median(rank_time.communication for rank_time in means),
+        waiting=_median(rank_time.waiting for rank_time in means),
         batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 

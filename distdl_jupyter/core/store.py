@@ -191,8 +191,8 @@ class JobFolder:
     def add_environment(self, **fields: Any) -> None:
         """Add fields to the stored environment, from any thread of the job's supervisor. Raises OSError."""
         with _writing_environment:
-            known = dataclasses.replace(self.read_environment(), **fields)
-            files.keep(self.environment_file, json.dumps(dataclasses.asdict(known), indent=1))
+            environment = dataclasses.replace(self.read_environment(), **fields)
+            files.keep(self.environment_file, json.dumps(dataclasses.asdict(environment), indent=1))
 
     def picture(self, number: int, form: str) -> Path:
         """Return the path of a picture that ranks have displayed; ``form`` is png or jpeg."""
@@ -355,18 +355,18 @@ class JobStore:
 
         Raises JobNotFound, and DiskRefused, also if some of its files remain.
         """
-        doomed = folder.path.with_name(f"{_OLD}{folder.id}")
+        hidden = folder.path.with_name(f"{_OLD}{folder.id}")
         try:
-            folder.path.rename(doomed)
+            folder.path.rename(hidden)
         except FileNotFoundError:
             raise gone(folder.id) from None
         except OSError as error:
             raise files.disk_refusal(error, self.jobs) from error
-        if left := _delete(doomed):
+        if left := _delete(hidden):
             raise DiskRefused(
                 f"Job {folder.id} was deleted, but some of its files remain: {left}.",
                 code="job-not-fully-deleted",
-                hint=f"They are in {doomed}.",
+                hint=f"They are in {hidden}.",
             )
 
 

@@ -63,9 +63,9 @@ def text(rows: Rows) -> str:
 def html(rows: Rows) -> str:
     """Return an HTML table; a column without values is left out."""
     head, *body = zip(*_columns(rows), strict=True)
-    top = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
-    rest = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{rest}</tbody></table>"
+    header_html = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
+    body_html = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)
+    return f"<table><thead><tr>{header_html}</tr></thead><tbody>{body_html}</tbody></table>"
 
 
 def _cell(content: str) -> str:

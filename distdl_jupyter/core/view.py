@@ -569,8 +569,8 @@ def _staging(view: JobView, event: Event) -> None:
 def _world(view: JobView, event: Event) -> None:
     nodes, count = event["node_count"], event["process_count"]
     per_node = max(1, count // nodes)
-    more = (RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(len(view.ranks), count))
-    view.ranks = [*view.ranks[:count], *more]
+    new_ranks = (RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(len(view.ranks), count))
+    view.ranks = [*view.ranks[:count], *new_ranks]
     view.node_count, view.process_count = nodes, count
 
 

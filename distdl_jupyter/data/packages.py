@@ -119,9 +119,9 @@ class PackageEnvironment:
         self._link_base()
         if self._request.pip or self._request.requirements:
             self._run(self._pip_command(python), "pip")
-        part = self._folder / f".{_READY}"
-        part.write_text(json.dumps(self._request.content()), encoding="utf-8")
-        part.replace(self._folder / _READY)
+        temporary = self._folder / f".{_READY}"
+        temporary.write_text(json.dumps(self._request.content()), encoding="utf-8")
+        temporary.replace(self._folder / _READY)
         return python
 
     def _link_base(self) -> None:
@@ -176,13 +176,13 @@ class PackageEnvironment:
     def _follow(self, output: IO[str]) -> list[str]:
         """Show the progress in an installer's output, and return its last lines."""
         last: deque[str] = deque(maxlen=200)
-        before = total = 0
+        previous = total = 0
         for line in output:
             if match := _PROGRESS.match(line):
                 done, of = int(match[1]), int(match[2])
                 if done == 0 or of != total:
-                    before, total = before + total, of
-                self._show(before + done, before + total, 0)
+                    previous, total = previous + total, of
+                self._show(previous + done, previous + total, 0)
             else:
                 last.append(line.rstrip())
         return list(last)

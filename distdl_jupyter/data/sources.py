@@ -97,12 +97,12 @@ def _objects(store: Any, source: DataSource) -> Listing:
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
     """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
-    below = source.prefix.strip("/")
+    prefix = source.prefix.strip("/")
     with translate_errors(source.address):
-        if items := tuple(sorted(_blobs(account, source, f"{below}/" if below else ""))):
+        if items := tuple(sorted(_blobs(account, source, f"{prefix}/" if prefix else ""))):
             return Listing(items)
-        blob = next(_blobs(account, source, below), None) if below else None
-    if blob is None or blob.name != below:
+        blob = next(_blobs(account, source, prefix), None) if prefix else None
+    if blob is None or blob.name != prefix:
         raise _empty(source)
     return Listing((blob,), single=True)
 
@@ -187,9 +187,9 @@ def _unavailable(location: str, error: object, role: str) -> DataUnavailable:
     code, status = str(getattr(code, "value", code)), getattr(error, "status_code", None)
     text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
     if code in stores.AZURE_REFUSALS:
-        what, remedy = stores.AZURE_REFUSALS[code]
+        cause, remedy = stores.AZURE_REFUSALS[code]
         kebab = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()
-        return DataUnavailable(f"{location}: {what} ({code}).", code=f"storage-{kebab}", hint=remedy.format(role=role))
+        return DataUnavailable(f"{location}: {cause} ({code}).", code=f"storage-{kebab}", hint=remedy.format(role=role))
     if status:
         return DataUnavailable(
             f"{location}: Azure responded with {f'{status} {code}'.strip()}: {text}.", code="storage-refused"

@@ -125,17 +125,17 @@ class JobStaging:
         return {**request.content(), "modules": self._modules, "variables": settings}
 
     def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
-        named = {"name": source.name, "variable": source.variable}
+        common = {"name": source.name, "variable": source.variable}
         if not source.stored:
-            return {**named, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
-        listed, account = self._listed[source.name], self._accounts.get(source.name)
+            return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
+        listing, account = self._listed[source.name], self._accounts.get(source.name)
         return {
-            **named,
+            **common,
             "kind": source.scheme,
             "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.address(source),
-            "prefix": source.prefix if listed.single or not source.prefix else f"{source.prefix}/",
+            "prefix": source.prefix if listing.single or not source.prefix else f"{source.prefix}/",
             "settings": sources.s3_settings(source),
-            "items": sources.shard(listed.items, node, self._spec.node_count) if source.shard else listed.items,
+            "items": sources.shard(listing.items, node, self._spec.node_count) if source.shard else listing.items,
         }
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -161,8 +161,8 @@ class JobStaging:
         """Return a recent signature; it is cached because every node requests one."""
         account, single = self._accounts[source.name], self._listed[source.name].single
         with self._signing:
-            made, sas = self._signed.get(source.name, (0.0, ""))
-            if not sas or time.monotonic() - made > sources.LIFE.total_seconds() / 4:
+            signed_at, sas = self._signed.get(source.name, (0.0, ""))
+            if not sas or time.monotonic() - signed_at > sources.LIFE.total_seconds() / 4:
                 sas = sources.signature(account, source, blob=single)
                 self._signed[source.name] = (time.monotonic(), sas)
             return sas
