@@ -141,22 +141,22 @@ def check_batch(config: Config, ranks: int) -> str:
                 f"{key} is {value!r}, but must be an integer of at least 1.",
                 f"Set {key} to an integer of at least 1.",
             )
-    whole, micro, steps = sizes.get(_BATCH), sizes.get(_MICRO), sizes.get(_STEPS)
+    batch_size, micro, steps = sizes.get(_BATCH), sizes.get(_MICRO), sizes.get(_STEPS)
     if micro is None:
-        if whole is None:
+        if batch_size is None:
             raise _wrong(
                 "deepspeed-batch-missing",
                 "The DeepSpeed config does not set the batch size.",
                 "Set micro_batch to the number of samples per rank.",
             )
-        micro = _share(whole, (steps or 1) * ranks, _product(None, steps or 1, ranks))
+        micro = _share(batch_size, (steps or 1) * ranks, _product(None, steps or 1, ranks))
     if steps is None:
-        steps = 1 if whole is None else _share(whole, micro * ranks, _product(micro, None, ranks))
+        steps = 1 if batch_size is None else _share(batch_size, micro * ranks, _product(micro, None, ranks))
     total = micro * steps * ranks
-    if whole is not None and whole != total:
+    if batch_size is not None and batch_size != total:
         raise _wrong(
             "deepspeed-batch-differs",
-            f"{_BATCH} is {whole}, but {_product(micro, steps, ranks)} is {total}.",
+            f"{_BATCH} is {batch_size}, but {_product(micro, steps, ranks)} is {total}.",
             f"Set {_BATCH} to {total}, or remove it.",
         )
     return f"{total} samples a step, {_product(micro, steps, ranks)}"
@@ -164,12 +164,12 @@ def check_batch(config: Config, ranks: int) -> str:
 
 def _share(whole: int, parts: int, factors: str) -> int:
     if whole % parts:
-        less = whole - whole % parts
-        near = f"{less} or {less + parts}" if less else str(parts)
+        lower = whole - whole % parts
+        suggestion = f"{lower} or {lower + parts}" if lower else str(parts)
         raise _wrong(
             "deepspeed-batch-uneven",
             f"{_BATCH} is {whole}, which is not a multiple of {factors}.",
-            f"Set {_BATCH} to {near}.",
+            f"Set {_BATCH} to {suggestion}.",
         )
     return whole // parts
 
@@ -190,12 +190,12 @@ def _check(config: Config) -> None:
             "Set zero_stage to 0, 1, 2 or 3.",
             "zero_stage",
         )
-    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+    for key, min_stage in (("offload_optimizer", 1), ("offload_param", 3)):
         device = (zero.get(key) or {}).get("device", "none")
-        if device != "none" and stage < least:
+        if device != "none" and stage < min_stage:
             raise _wrong("deepspeed-offload-stage",
-                f"{key} needs ZeRO stage {least}, but the stage is {stage}.",
-                f"Set zero_stage to {least}, or remove the offload.", "offload",
+                f"{key} needs ZeRO stage {min_stage}, but the stage is {stage}.",
+                f"Set zero_stage to {min_stage}, or remove the offload.", "offload",
             )  # fmt: skip
     if all((config.get(kind) or {}).get("enabled") is True for kind in _HALVES):
         raise _wrong(

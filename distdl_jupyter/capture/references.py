@@ -127,8 +127,8 @@ def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, An
     def visit(name: str) -> None:
         if name not in visited and name in namespace:
             visited.add(name)
-            for needed in names_used(namespace[name], namespace):
-                visit(needed)
+            for dependency in names_used(namespace[name], namespace):
+                visit(dependency)
             ordered[name] = namespace[name]
 
     for name in names:

@@ -77,8 +77,8 @@ def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
         )
     script = (folder / Path(entry_script).expanduser()).resolve()
     if not script.is_file():
-        near = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
-        hint = f"Use one of: {near}." if near else "There is no Python file in it."
+        scripts = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
+        hint = f"Use one of: {scripts}." if scripts else "There is no Python file in it."
         raise InvalidSpec(
             f"Unknown script {str(entry_script)!r} in {folder}.", code="script-missing", field="entry_script", hint=hint
         )

@@ -204,9 +204,9 @@ def small_job(case: Case) -> Advice | None:
 def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
     """Return the newest completed single-process run of the same code, else of the same name."""
     done = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
-    same = [job for job in done if request.code and job.code == request.code]
-    same = same or [job for job in done if request.name and job.name == request.name]
-    return max(same, key=lambda job: job.id, default=None)
+    matches = [job for job in done if request.code and job.code == request.code]
+    matches = matches or [job for job in done if request.name and job.name == request.name]
+    return max(matches, key=lambda job: job.id, default=None)
 
 
 #: Packages for hyperparameter search, and scikit-learn's classes for it.

@@ -119,8 +119,8 @@ def _holds(single: VmSize, size: VmSize, needed: int) -> str:
 
 
 def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
-    same = "the same " if old is not None and old.gpu == size.gpu and size.whole_gpus == needed else ""
-    return f"{same}{max(needed, size.whole_gpus)} {TIMES} {size.gpu} {size.memory_text}"
+    prefix = "the same " if old is not None and old.gpu == size.gpu and size.whole_gpus == needed else ""
+    return f"{prefix}{max(needed, size.whole_gpus)} {TIMES} {size.gpu} {size.memory_text}"
 
 
 def more_processes_than_gpus(case: Case) -> Advice | None:

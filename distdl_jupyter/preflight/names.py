@@ -94,11 +94,11 @@ def _left_out(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
         if module.left_out:
             listed = humanize.listing([file.name for file in module.left_out[:3]])
-            more = f" and {len(module.left_out) - 3} more" if len(module.left_out) > 3 else ""
+            rest = f" and {len(module.left_out) - 3} more" if len(module.left_out) > 3 else ""
             yield Finding(
                 "info",
                 "left-out-file",
-                f"{module.label} is sent without its large files {listed}{more}.",
+                f"{module.label} is sent without its large files {listed}{rest}.",
                 "Use absolute paths to read them.",
             )
 

@@ -72,13 +72,13 @@ def _choose(backend: Any) -> str:
 def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
     for other, call in _other_backends(code, selected):
-        calls = f"{call.beginning} calls {other.usage.written(call)}, which"
+        clause = f"{call.beginning} calls {other.usage.written(call)}, which"
         if other.usage.alone == "fails" and not selected.meets and not _has_explicit_address(call):
-            text = f"{calls}, but the backend {label} does not tell the processes how to connect."
+            text = f"{clause}, but the backend {label} does not tell the processes how to connect."
             remedy = f"{_choose(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
         elif other.usage.alone == "idle":
-            text = f"{calls}, which has no effect on one process of the backend {label}."
+            text = f"{clause}, which has no effect on one process of the backend {label}."
             yield Finding("info", f"{other.name}-alone", text, f"{_choose(other)} and more processes.")
 
 
@@ -90,8 +90,8 @@ def _has_explicit_address(call: Call) -> bool:
 def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
     for other, call in _other_backends(code, selected):
-        calls = f"The code calls {other.usage.written(call)} in {call.place}"
-        text = f"{calls}, but the job runs on {spec.distributed_backend}."
+        clause = f"The code calls {other.usage.written(call)} in {call.place}"
+        text = f"{clause}, but the job runs on {spec.distributed_backend}."
         return Finding("error", "other-backend", text, f"{_choose(other)}.")
     return None
 

@@ -343,8 +343,8 @@ def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], obj
     ``before`` are the earlier ``stamps`` of their address files; ``meanwhile`` is called during the wait.
     """
     attaches = registry.get("clusters", job.spec.cluster).can_attach
-    until = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
-    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+    deadline = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < deadline:
         now = stamps(job.folder)
         if now.keys() == before.keys() and not now.items() & before.items():
             return True
@@ -355,8 +355,8 @@ def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], obj
 
 def why_ended(job: Job) -> DistDLError:
     """Return the exception for a session that lost a rank, as soon as the reason is known."""
-    until = time.monotonic() + _TIMEOUT
-    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
+    deadline = time.monotonic() + _TIMEOUT
+    while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < deadline:
         time.sleep(_POLL)
     if view.failure is not None:
         error = results.job_failed(job.folder, view)

@@ -110,7 +110,7 @@ class Fold:
         """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
         slots = [*self._newest(newest), *self._unended()]
         blocks = [block for run in _runs(slots) for block in _blocks(run)]
-        return [_joined(ranks, same) for ranks, same in groupby(blocks, key=lambda block: block.ranks)]
+        return [_joined(ranks, group) for ranks, group in groupby(blocks, key=lambda block: block.ranks)]
 
     def left_out(self, newest: int | None = None) -> int:
         """Return how many lines of all ranks are missing from ``blocks``."""

@@ -88,9 +88,9 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to exit and return its exit code. Raises subprocess.TimeoutExpired."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while (code := self._reap(0 if until is None else os.WNOHANG)) is None:
-            if until is not None and time.monotonic() > until:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self._reap(0 if deadline is None else os.WNOHANG)) is None:
+            if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
             time.sleep(_WAIT_SECONDS)
         return code
@@ -183,9 +183,9 @@ class Forker:
 
 def _has_threads() -> bool:
     """Return whether other threads exist; the system still counts a thread briefly after it was joined."""
-    until = time.monotonic() + _JOINED_SECONDS
+    deadline = time.monotonic() + _JOINED_SECONDS
     while preload.thread_count() > 1:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return True
         time.sleep(0.001)
     return False

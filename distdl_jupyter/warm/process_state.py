@@ -95,10 +95,10 @@ class ArgvBuffer:
 def _find(start: int, end: int, text: bytes) -> tuple[int, int]:
     if not 0 < start < end:
         raise LookupError("the kernel does not report where a process keeps its environment")
-    at = ctypes.string_at(start, end - start).find(text + b"\0")
-    if at < 0:
+    offset = ctypes.string_at(start, end - start).find(text + b"\0")
+    if offset < 0:
         raise LookupError("the space reserved for a job's mark is missing")
-    return start + at, len(text)
+    return start + offset, len(text)
 
 
 def _write(buffer: tuple[int, int], text: bytes, padding: bytes) -> None:

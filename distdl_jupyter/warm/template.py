@@ -302,12 +302,12 @@ def _lock(files: TemplateFiles) -> int | None:
     """Acquire the template lock and return its descriptor; None if another template holds it."""
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 os.close(fd)
                 return None
             time.sleep(0.05)
@@ -326,8 +326,8 @@ def _stopped_at(files: TemplateFiles) -> float:
 
 
 def _wait_for_ranks(job: JobFolder) -> None:
-    until = time.monotonic() + _LATEST
-    while time.monotonic() < until:
+    deadline = time.monotonic() + _LATEST
+    while time.monotonic() < deadline:
         try:
             states = [event["state"] for event in read_all(job.events)[0] if event["type"] == "state"]
         except OSError:
