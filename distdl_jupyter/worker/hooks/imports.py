@@ -1,8 +1,8 @@
-"""Call hooks after the modules of a framework are imported, without importing the framework.
+"""Calls hooks after modules of frameworks are imported, without importing the frameworks.
 
-A finder at the start of ``sys.meta_path`` delegates to the other finders. If hooks are registered for a module, its
-loader calls them after it has executed the module. For all other modules the overhead is two dictionary lookups. A
-hook that fails sends a notice to the user and does not affect user code.
+A finder at the start of ``sys.meta_path`` delegates to the other finders. If hooks are registered for a module, the
+module's loader calls them after executing the module. For other modules the overhead is two dictionary lookups. A hook
+that fails sends a notice to the user and does not affect user code.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PostImport:
             self._after.setdefault(name, []).append(call)
 
     def before(self, name: str, check: Before) -> None:
-        """Call ``check()`` before the module ``name`` is imported. An ImportError of ``check`` fails the import."""
+        """Call ``check()`` before the module ``name`` is imported. If it raises ImportError, the import fails."""
         self._before[name] = check
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec whose loader calls the hooks, or None to use the other finders (import protocol)."""
+        """Return a spec whose loader calls the hooks, or None if the module has none (import protocol)."""
         if (check := self._before.get(name)) is not None:
             check()
         if name not in self._after:
@@ -61,7 +61,7 @@ class PostImport:
         return None
 
     def _call_after(self, loader: Any, name: str) -> None:
-        """Make the loader call the hooks, but keep its class, because frameworks may check it."""
+        """Make the loader call the hooks. Its class is not changed, because frameworks may check it."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -81,7 +81,7 @@ def install() -> PostImport:
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that replaces a function of a class or module. Its first argument is the original function."""
+    """Return a decorator for a function that replaces ``owner.name`` and gets the original as its first argument."""
     original = getattr(owner, name)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ _reported: set[str] = set()
 
 
 def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a hook. If it raises, send a notice and return None. ``what`` says when the hook runs."""
+    """Call a hook. If it raises, send a notice and return None. ``what`` tells the user when the hook runs."""
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  a failing hook must not break user code
@@ -112,7 +112,7 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def connecting(facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Report that this rank is connecting and, after the block, that it is connected to a group with these facts."""
+    """Report that this rank is connecting and, after the block, that it is connected, with the fields of ``facts``."""
     guarded("before the ranks connected", channel.send, "rendezvous")
     yield
     guarded("after the ranks connected", lambda: channel.send("ready", **facts()))

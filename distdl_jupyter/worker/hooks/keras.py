@@ -1,9 +1,9 @@
-"""Reports the metrics of Keras' ``Model.fit``, with a public callback, and when TensorFlow connects.
+"""Reports the metrics of Keras' ``Model.fit`` with a public callback, and reports when TensorFlow's workers connect.
 
-The logs of each batch (Keras' running means) are reported at the number of batches so far. The new values at the end of
-an epoch (such as ``val_loss``) are reported at the same number, so that all curves share one axis. This applies to
-Keras 2 (``tf_keras``) and 3. A batch is a step of ``step_times``; the parts of a step are measured only for Keras on
-torch, by the hooks of torch.
+The step of a metric is the number of batches so far, both for the logs of each batch (Keras' running means) and for the
+values that are added at the end of an epoch (such as ``val_loss``), so that all curves share one axis. This applies to
+Keras 2 (``tf_keras``) and 3. A batch is a step of ``step_times``. The parts of a step are measured only for Keras on
+torch, by the hooks for torch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.
 
 
 def watch(finder: PostImport) -> None:
-    """Hook ``Model.fit``, and the strategy with which TensorFlow's workers connect."""
+    """Hook ``Model.fit``, and the strategy that connects TensorFlow's workers."""
     for name in MODULES:
         finder.after(name, _watch_fit)
     finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_strategy)
 
 
 def _watch_strategy(module: ModuleType) -> None:
-    """Report connecting for ``tf.distribute.MultiWorkerMirroredStrategy``, whose constructor waits for all workers."""
+    """Report when ``tf.distribute.MultiWorkerMirroredStrategy`` connects. Its constructor waits for all workers."""
 
     @replaces(module.CollectiveAllReduceStrategy, "__init__")
     def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ def _watch_fit(module: ModuleType) -> None:
 def _with_callback(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of ``fit`` with our callback among its callbacks."""
+    """Return the arguments of ``fit`` with our callback added."""
     bound = signature.bind(*args, **kwargs)
     callbacks = sys.modules[type_module(bound.arguments["self"])].callbacks
     existing = bound.arguments.get("callbacks")
@@ -82,9 +82,9 @@ def type_module(model: Any) -> str:
 
 
 class _Reports:
-    """The methods of the callback, called by Keras.
+    """The methods of our Keras callback.
 
-    They are not ``async_safe``, because Keras would then call them from several threads, in any order.
+    They are not marked ``async_safe``, because Keras would then call them from several threads in any order.
     """
 
     params: dict[str, Any] | None
