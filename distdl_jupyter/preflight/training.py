@@ -72,7 +72,7 @@ def _choose(backend: Any) -> str:
 def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
     for other, call in _other_backends(code, selected):
-        clause = f"{call.beginning} calls {other.usage.written(call)}, which"
+        clause = f"{call.beginning} calls {other.usage.written(call)}"
         if other.usage.alone == "fails" and not selected.meets and not _has_explicit_address(call):
             text = f"{clause}, but the backend {label} does not tell the processes how to connect."
             remedy = f"{_choose(other)}, and any number of processes."
