@@ -1,6 +1,6 @@
-"""Checks data-parallel training: unused parameters, weights that differ, ranks that do not communicate.
+"""Checks data-parallel training for unused parameters, weights that differ, and ranks that do not communicate.
 
-Private names used only here: ``_comm_hooks`` and ``_module_parameters`` of DistributedDataParallel,
+Only this module uses these private names: ``_comm_hooks`` and ``_module_parameters`` of DistributedDataParallel,
 ``_requires_update`` of Horovod's optimizer and ``_is_current_rpc_agent_set`` of torch's RPC.
 """
 
@@ -45,8 +45,8 @@ def _size() -> int:
 
 # unused parameters -------------------------------------------------------------------------------
 #
-# In each backward pass, torch waits for the gradients of all parameters. If one is missing, the next forward pass
-# raises an error with the numbers of the parameters.
+# In each backward pass, torch waits for the gradients of all parameters. If a gradient is missing, the next forward
+# pass raises an error with the indices of the parameters.
 
 UNUSED = "unused-parameters"
 #: Maximum number of parameters named in a hint.
@@ -55,16 +55,16 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
-    """Return a hint with the parameters that got no gradient and the fix; Lightning's errors contain the fix."""
+    """Return a hint with the parameters that got no gradient and the fix (Lightning's errors contain the fix)."""
     indices, model = _INDICES.search(str(error)), _model_of(error.__traceback__)
     if indices is None or model is None:
         return ""
     names = {id(value): name for name, value in model.module.named_parameters()}
-    unused = [model._module_parameters[int(at)] for at in indices[1].split()]  # noqa: SLF001  in torch's order
+    unused = [model._module_parameters[int(index)] for index in indices[1].split()]  # noqa: SLF001  in torch's order
     listed = ", ".join(f"`{names[id(value)]}`" for value in unused[:_MOST_NAMES])
     if len(unused) > _MOST_NAMES:
         listed += f" and {len(unused) - _MOST_NAMES} more"
-    # The error is raised when the forward pass of the next step begins.
+    # torch raises the error when the forward pass of the next step begins.
     missing = f"{listed} got no gradient in step {recorder.step - recorder.detailed + 1}"
     if not all(value.requires_grad for value in unused):
         return (
@@ -86,7 +86,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _model_of(trace: TracebackType | None) -> Any:
-    """Return the DistributedDataParallel model whose method raised the error, None if there is none."""
+    """Return the DistributedDataParallel model in whose method the error was raised, else None."""
     while trace is not None:
         this = trace.tb_frame.f_locals.get("self")
         if type(this).__name__ == "DistributedDataParallel":
@@ -97,17 +97,17 @@ def _model_of(trace: TracebackType | None) -> Any:
 
 # weights that differ -----------------------------------------------------------------------------
 #
-# A rank periodically reports a checksum of its weights, so that the supervisor detects when they differ from those of
-# other ranks. It covers only parameters that DistributedDataParallel or Horovod's optimizer keeps equal. After an
-# all-reduce every rank has the same bits, and the same step then gives the same bits on the same type of processor,
-# which the report names. The checksum excludes weights that are sharded (FSDP, ZeRO, tensor or pipeline parallel), that
+# Each rank periodically reports a checksum of its weights, so that the supervisor detects ranks with different weights.
+# The checksum covers only parameters that DistributedDataParallel or Horovod's optimizer keeps equal. After an
+# all-reduce all ranks have the same bits, and the same optimizer step gives the same bits on the same type of processor
+# (part of the report). The checksum excludes weights that are sharded (FSDP, ZeRO, tensor or pipeline parallel), that
 # may differ between two averages (local SGD, steps inside ``no_sync()``, Adasum), or that are not averaged.
 
-#: Variable with the number of steps between two checks, 0 for none; at first, steps 1, 2, 4, ... are checked.
+#: Environment variable with the number of steps between two checks, 0 for none. The first checks are at 1, 2, 4, ...
 VARIABLE = "DISTDL_WEIGHT_CHECK"
-#: Maximum number of elements summed per parameter, evenly spaced.
+#: Maximum number of elements of a parameter in the checksum. They are evenly spaced.
 _MOST_ELEMENTS = 1 << 20
-#: Integer types by element size in bytes; their sums wrap around, so they do not depend on the order.
+#: Integer types by element size in bytes. Sums of integers wrap around, so they do not depend on the order.
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
@@ -118,9 +118,9 @@ class _Optimizer:
     number: int
     steps: int = 0
     due: int = 1
-    #: Nesting depth of ``step`` calls, because Horovod's calls that of the optimizer.
+    #: Nesting depth of ``step`` calls. Horovod's ``step`` calls that of the optimizer.
     depth: int = 0
-    #: Its parameters that are equal on all ranks, once known.
+    #: The parameters that are equal on all ranks, None if not determined yet.
     parameters: list[Any] | None = None
 
 
@@ -136,7 +136,7 @@ def _watch_models(module: ModuleType) -> None:
 
 
 class _WeightChecker:
-    """Counts the steps of each optimizer of this process."""
+    """Counts the steps of each optimizer and reports checksums of its weights."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -144,7 +144,7 @@ class _WeightChecker:
         self._pid = os.getpid()
 
     def watch_horovod(self, _module: ModuleType) -> None:
-        """Also hook the start of each step."""
+        """Hook the start of each optimizer step, to count nested steps."""
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._begun)
 
     def _begun(self, optimizer: Any, *_: Any) -> None:
@@ -158,19 +158,19 @@ class _WeightChecker:
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
-        known = self._of(optimizer)
-        if known.depth > 1:
-            known.depth -= 1
+        state = self._of(optimizer)
+        if state.depth > 1:
+            state.depth -= 1
             return
-        known.depth = 0
-        known.steps += 1
-        if known.steps < known.due:
+        state.depth = 0
+        state.steps += 1
+        if state.steps < state.due:
             return
-        known.due = min(2 * known.steps, self._every) if known.steps < self._every else known.steps + self._every
+        state.due = min(2 * state.steps, self._every) if state.steps < self._every else state.steps + self._every
         try:
-            self._check(known, optimizer)
+            self._check(state, optimizer)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            known.parameters = []
+            state.parameters = []
             reason = f"{type(error).__name__} was raised ({error!s:.200})"
             channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
@@ -185,7 +185,7 @@ class _WeightChecker:
             channel.send("weights", optimizer=known.number, step=known.steps, sum=checksum, device=device)
 
     def _comparable(self, optimizer: Any) -> list[Any]:
-        """Return the parameters of an optimizer that are equal on all ranks, in its order."""
+        """Return the parameters of an optimizer that are equal on all ranks, in the optimizer's order."""
         mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(hasattr(weight, "placements") or hasattr(weight, "ds_id") or type(weight).__name__ == "FlatParameter"
                for weight in mine):  # fmt: skip
@@ -207,19 +207,19 @@ def _is_adasum(optimizer: Any) -> bool:
 
 
 def averages_weights(model: Any) -> bool:
-    """Return whether a model periodically averages its weights instead of its gradients (torch's local SGD)."""
+    """Return whether a model periodically averages weights instead of gradients (torch's local SGD)."""
     return any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(model, "_comm_hooks", ()))
 
 
 def _spans_all(model: Any) -> bool:
-    """Return whether all ranks average the gradients of a model in each step, with torch's default operation."""
+    """Return whether all ranks average the gradients of a model in each step."""
     import torch
 
     return not averages_weights(model) and torch.distributed.get_world_size(model.process_group) == _size()
 
 
 def _checksum(parameters: list[Any]) -> str:
-    """Return the sums of the bits of all parameters, as text."""
+    """Return a weighted sum of the bits of all parameters, modulo 2**64, as 16 hexadecimal digits."""
     import torch
 
     with torch.no_grad():
@@ -251,11 +251,11 @@ def _device(parameter: Any) -> str:
 
 # ranks that do not communicate -------------------------------------------------------------------
 #
-# A rank communicates if a process group of several ranks has run a collective operation, or Horovod has averaged
-# something. Steps without communication between two collective operations (``no_sync``, local SGD) are not checked.
+# A rank has communicated if a process group of several ranks has started a collective operation, or if Horovod has
+# averaged anything. Steps without communication between two collective operations (``no_sync``, local SGD) are allowed.
 
-#: Steps after which a rank should have created a process group, and after which it should have used it (local SGD may
-#: average rarely). ``step_times`` measures all of these steps.
+#: Number of steps after which a rank should have created a process group, and after which it should have used the group
+#: (local SGD may average rarely). ``step_times`` measures all of these steps.
 _WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
 _REMEDIES = {
     "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
@@ -263,7 +263,7 @@ _REMEDIES = {
     "horovod": "Call hvd.init() and wrap the optimizer in hvd.DistributedOptimizer.",
     "deepspeed": "Train with the engine that deepspeed.initialize() returns.",
 }  # fmt: skip
-#: Modules through which ranks may communicate in ways that are not tracked here.
+#: Modules that ranks may use for communication that is not tracked here.
 _OTHER_WAYS = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
@@ -276,7 +276,7 @@ class _CommunicationChecker:
         self._pid = os.getpid()
 
     def stepped(self, _optimizer: Any) -> None:
-        """Check after ``_WITHOUT_GROUP`` steps, and after ``_WITHOUT_COLLECTIVE`` if there is a group."""
+        """Check after ``_WITHOUT_GROUP`` steps and, if the rank has a group, after ``_WITHOUT_COLLECTIVE`` steps."""
         if self._next and recorder.step + 1 >= self._next:
             try:
                 self._check(recorder.step + 1)
@@ -305,4 +305,4 @@ class _CommunicationChecker:
 
 
 def _is_used(group: Any) -> bool:
-    return distributed.operations(group) != 0  # None: its transport does not count them
+    return distributed.operations(group) != 0  # None if the transport does not count operations

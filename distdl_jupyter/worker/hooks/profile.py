@@ -1,9 +1,9 @@
-"""Records some training steps of this rank with torch's profiler, when the job requests it while it runs.
+"""Records some training steps of this rank with torch's profiler, when a user requests it while the job runs.
 
 * A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, written by the node's agent
-  (``node.run_dir``). The rank reads it after an optimizer step, at most ten times a second. It expires.
-* The rank reports its step (``armed``) and how long the last one took. The supervisor chooses the step with which all
-  ranks begin and adds it to the file as ``start``.
+  (``node.run_dir``). The rank polls for it after optimizer steps, at most ten times per second. Requests expire.
+* The rank reports the number and duration of its last step (``armed``). The supervisor chooses the step at which all
+  ranks begin to record, and adds it to the file as ``start``.
 * Steps are those of ``step_times``. If several optimizers step after one backward pass, the first ends the step.
 * A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
   ``rank-N.json``::
@@ -11,7 +11,7 @@
     {"rank", "host", "first" (step), "steps" (number), "seconds" (of them all),
      "operators": [[name, kind, calls, own microseconds]], "gpu"}
 
-``kind`` is compute, communication, gpu, or python for parts of a step that torch annotates.
+``kind`` is compute, communication, gpu, or python (parts of a step that torch annotates).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
 
-#: Folder of the job in which ranks store their recordings.
+#: Subfolder of the job's folder for recordings.
 FOLDER = "profiles"
-#: Nanoseconds between two polls for a request, and between two progress reports.
+#: Minimum nanoseconds between two polls for a request, and between two progress reports.
 _POLL, _REPORT = 100_000_000, 1_000_000_000
-#: Seconds after which a request expires, and those that an armed rank waits for the common start.
+#: Seconds after which a request expires, and timeout in seconds for the common start.
 _EXPIRES, _ARMED = 30.0, 40.0
 #: Timeout in seconds for writing the files at the end of the training.
 _SAVE = 60.0
-#: Maximum number of operators in a summary, those with the most self time.
+#: Maximum number of operators in a summary. Those with the most self time are listed.
 _MOST_OPERATORS = 300
 _COMMUNICATION = (
     *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
@@ -47,22 +47,22 @@ _COMMUNICATION = (
 
 
 class RankProfiler:
-    """The profiles of one process. All methods except ``finish`` run in the training thread."""
+    """Records profiles of one process on request. All methods except ``finish`` run in the training thread."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._identity: Identity | None = None
         self._next_poll = 0
-        #: The last step, its end time and its duration.
+        #: The number of the last step, its end time, and its duration in nanoseconds.
         self._step, self._last, self._pace = -1, 0, 0
-        #: The number of the last completed request, and the current request with the time of arming.
+        #: The number of the last completed request, and the current request with the time at which it was received.
         self._number = 0
         self._armed: tuple[dict[str, Any], int] | None = None
         self._recording: _Recording | None = None
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
-        """Start accepting requests, if the run has a folder."""
+        """Start accepting requests, if the run has a folder for them."""
         folder = os.environ.get(stacks.VARIABLE) or identity.pipes
         if folder is not None:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
@@ -83,7 +83,7 @@ class RankProfiler:
             self._fail(error)
 
     def _poll(self, path: Path, moment: int) -> bool:
-        """Read the request if it is due; return whether there is one."""
+        """Read the request file if a poll is due. Return whether there is a request."""
         is_saving = self._saving is not None and self._saving.is_alive()
         if moment >= self._next_poll and not is_saving:
             self._next_poll = moment + _POLL
@@ -97,7 +97,7 @@ class RankProfiler:
         return self._armed is not None
 
     def _start(self, moment: int) -> None:
-        """Begin to record when the common start is reached, or was not sent in time."""
+        """Start recording when the common start is reached, or when it has not been received in time."""
         assert self._armed is not None
         request, since = self._armed
         start = request.get("start")
@@ -140,7 +140,7 @@ class _Recording:
     def __init__(self, request: dict[str, Any], first: int) -> None:
         from torch import profiler  # already imported by torch
 
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes to stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler's library writes to stderr
         self.number, self._requested = int(request["number"]), int(request["steps"])
         self.first, self.steps = first, 0
         self._reported = 0
@@ -153,11 +153,11 @@ class _Recording:
 
     @property
     def seconds(self) -> float:
-        """The time of the recorded steps."""
+        """The total time of the recorded steps."""
         return (self._end - self._begin) / 1e9
 
     def _annotate(self, record_function: Any) -> None:
-        """Record this thread's waits for Horovod's operations, which torch's profiler does not record."""
+        """Annotate this thread's waits for Horovod's operations, which torch's profiler does not record."""
         begin, wait, thread = recorder.begin, recorder.wait, threading.get_ident()
         opened: list[Any] = []
 
@@ -192,7 +192,7 @@ class _Recording:
 
 
 def _write(recording: _Recording, identity: Identity) -> None:
-    """Write the files of a stopped recording, and report that."""
+    """Write the files of a stopped recording and report the result."""
     if not recording.steps:
         _report(recording.number, "failed", text="The training ended before a step was recorded.")
         return
@@ -218,12 +218,12 @@ def _write(recording: _Recording, identity: Identity) -> None:
 
 
 def _operator(event: Any) -> list[Any] | None:
-    """Return name, kind, calls and own microseconds of an operator; None for a GPU's copy of an annotation."""
+    """Return the name, kind, calls and self time in microseconds of an operator; None for an annotation on the GPU."""
     on_gpu, is_annotation = event.device_type.name != "CPU", getattr(event, "is_user_annotation", False)
     if on_gpu and is_annotation:
         return None
     kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
-    # torch has no self time for events that start and end in different threads, such as Gloo's operations.
+    # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
     on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
     microseconds = event.self_device_time_total if on_gpu else on_cpu
     kind = "communication" if event.key.startswith(_COMMUNICATION) else kind
@@ -235,7 +235,7 @@ def _report(number: int, status: str, **fields: Any) -> None:
 
 
 def _request(path: Path) -> dict[str, Any] | None:
-    """Return the request in a file, None if it cannot be read or has expired."""
+    """Return the request in a file, None if it is missing, invalid or expired."""
     try:
         if time.time() - path.stat().st_mtime > _EXPIRES:
             return None
@@ -251,7 +251,7 @@ profiler = RankProfiler()
 
 
 def watch(_finder: PostImport) -> None:
-    """Follow the steps."""
+    """Poll for requests after each measured step."""
     steps.listen(profiler.stepped)
 
 

@@ -1,8 +1,8 @@
-"""A Ray cluster of a job's nodes: rank 0 starts the head, the other ranks join it and contribute their machine.
+"""Starts a Ray cluster on a job's nodes: rank 0 runs the head node, and the other ranks join it with their machines.
 
-A node is ``ray start --block`` as a child of its rank, so that usage of its tasks counts for the rank. Rank 0 listens
-when the head is up. The other ranks connect to it when they have joined, and leave when their connection closes.
-Nothing of Ray is imported (https://docs.ray.io/en/latest/cluster/cli.html, "ray start").
+Each rank runs ``ray start --block`` as a child process, so the resource usage of Ray's tasks counts for the rank.
+Rank 0 listens when the head is up. The other ranks connect to it when they have joined, and leave when their connection
+closes. Ray is not imported (https://docs.ray.io/en/latest/cluster/cli.html, "ray start").
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks.imports import guarded
 
-#: Seconds in which all nodes must join: a scheduler may start the last one late.
+#: Timeout in seconds for all nodes to join. It is long because a scheduler may start the last node late.
 JOIN_TIMEOUT = 300.0
 _POLL_SECONDS, _HELLO_SECONDS = 0.5, 10.0
-#: Seconds in which the last output of tasks reaches the driver, which prints it.
+#: Seconds to wait for the last output of tasks to reach the driver, which prints it.
 _OUTPUT_SECONDS = 1.0
-#: What ``ray start`` prints when its processes are up.
+#: Text that ``ray start`` prints when its processes are up.
 _UP = "Ray runtime started."
-#: Seconds for that, and the number of attempts: Ray gives its own processes 30 s, too few on a busy machine.
+#: Timeout in seconds for this text, and number of attempts: Ray's timeout of 30 s is too short on a busy machine.
 _START_TIMEOUT, _ATTEMPTS = 120.0, 3
 _STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
-#: Variables of a rank that Ray's tasks must not have: training libraries set their own.
+#: Environment variables of a rank that Ray's tasks must not inherit, because training libraries set them.
 _OF_RANK = (
     "RANK",
     "LOCAL_RANK",
@@ -51,7 +51,7 @@ _OF_RANK = (
     "DISTDL_RAY",
     "RAY_ADDRESS",
 )
-#: Settings of Ray's processes. The end of a job does not wait for tasks, and nothing reads Ray's events and metrics.
+#: Settings of Ray's processes: do not wait for tasks at the end, and do not collect events and metrics (unused).
 _SETTINGS = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_enable_ray_event": "0",
@@ -61,28 +61,28 @@ _SETTINGS = {
 
 
 def requires_token(version: str) -> bool:
-    """Return whether this release of Ray can refuse connections without a token (2.52 was the first)."""
+    """Return whether this release of Ray can reject connections without a token (2.52 and later)."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (2, 52)
 
 
 @contextlib.contextmanager
 def in_cluster(variable: str) -> Iterator[bool]:
-    """Run a node of the job's Ray cluster and yield whether this rank only contributes its machine and runs no code.
+    """Run a node of the job's Ray cluster. Yield whether this rank only contributes its machine and does not run code.
 
-    ``variable`` is the backend's variable. Raises RayNotStarted, ConnectionError.
+    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayNotStarted, ConnectionError.
     """
     node, size = json.loads(variable), int(os.environ["DISTDL_WORLD_SIZE"])
-    leads = os.environ["DISTDL_RANK"] == "0"
+    is_head = os.environ["DISTDL_RANK"] == "0"
     _set_variables(f"{node['address']}:{node['ports'][0]}", size)
     channel.send("rendezvous")
-    with _RayNode(node) as ray, (_lead if leads else _lend)(ray, node, size):
-        yield not leads
+    with _RayNode(node) as ray, (_lead if is_head else _lend)(ray, node, size):
+        yield not is_head
 
 
 def _set_variables(address: str, size: int) -> None:
-    """Make ``ray.init()`` find this cluster, here and in Ray's processes, and keep other users from connecting.
+    """Make ``ray.init()`` find this cluster, in this process and Ray's, and prevent other users from connecting.
 
-    Ray listens on all interfaces, or only on loopback if clusters of several nodes are disabled.
+    Ray listens on all interfaces, or only on the loopback interface if clusters of several nodes are disabled.
     """
     os.environ |= {
         "RAY_ADDRESS": address,
@@ -93,13 +93,13 @@ def _set_variables(address: str, size: int) -> None:
 
 
 def _secret(purpose: str) -> str:
-    """Return a secret that only the job's processes can derive, because only they know its nonce."""
+    """Return a secret that only the job's processes can derive, because only they know the job's nonce."""
     return hashlib.sha256(f"{purpose} {os.environ['DISTDL_NONCE']}".encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
-    """Run the head, and the job's code once all nodes have joined."""
+    """Start the head, and yield when all nodes have joined."""
     gcs, clients, meeting = node["ports"]
     ray.start(
         "--head",
@@ -121,7 +121,7 @@ def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
 
 
 def _accept(listener: socket.socket) -> socket.socket:
-    """Return the connection of the next node to join. Raises ConnectionError."""
+    """Return the connection of the next node that joins. Raises ConnectionError."""
     while True:
         try:
             connection, _address = listener.accept()
@@ -137,14 +137,14 @@ def _accept(listener: socket.socket) -> socket.socket:
 @contextlib.contextmanager
 def _lend(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
     """Join the head and contribute this machine until rank 0 has exited."""
-    _connect(node).close()  # the head is up
+    _connect(node).close()  # succeeds when the head is up
     # If nodes share a machine and its folder, only one reads the output of tasks, so that it is not printed twice.
-    reader = ("--include-log-monitor=false",) if node["shares_machine"] else ()
-    ray.start(f"--address={node['address']}:{node['ports'][0]}", *reader)
+    options = ("--include-log-monitor=false",) if node["shares_machine"] else ()
+    ray.start(f"--address={node['address']}:{node['ports'][0]}", *options)
     with _connect(node) as connection:
         connection.sendall(f"{_secret('join')}\n".encode())
         channel.send("ready", backend="ray", size=size)
-        while not select.select([connection], [], [], _POLL_SECONDS)[0]:  # rank 0 sends nothing before it ends
+        while not select.select([connection], [], [], _POLL_SECONDS)[0]:  # readable at the end of rank 0
             ray.check()
         yield
 
@@ -163,7 +163,7 @@ def _connect(node: dict[str, Any]) -> socket.socket:
 
 
 def _disconnect() -> None:
-    """Disconnect the driver, if the code has not."""
+    """Disconnect the driver from Ray, if the code has not done so."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         time.sleep(_OUTPUT_SECONDS)
@@ -180,17 +180,17 @@ class _RayNode:
     def __init__(self, node: dict[str, Any]) -> None:
         ports = (f"--{name}={port}" for name, port in zip(_PORTS, node["own_ports"], strict=True))
         self._arguments = (f"--node-ip-address={node['own_address']}", f"--num-cpus={node['cpus']}", *ports, "--block")
-        # All nodes use the same path: releases before 2.55 use that of the head everywhere. TMPDIR may be too long for
-        # the path of a socket. Agents remove a folder with this name when nothing holds its pipe (``node.run_dir``).
+        # All nodes use the same path, because releases before 2.55 use the head's path everywhere. It is not in TMPDIR,
+        # which may be too long for a socket. Agents remove such a folder when its pipe is closed (``node.run_dir``).
         self.folder = Path("/tmp", f"{Path(os.environ['DISTDL_PIPES']).name[:-8]}{_secret('folder')[:8]}")  # noqa: S108
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _RayNode:
-        """Make the folder. Raises OSError."""
+        """Create the private folder and its pipe. Raises OSError."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if not permissions.is_own(self.folder):
             raise PermissionError(f"{self.folder} belongs to another user. Remove it, or ask its owner to.")
-        with contextlib.suppress(FileExistsError):  # of another node on this machine
+        with contextlib.suppress(FileExistsError):  # another node on this machine has created it
             os.mkfifo(self.folder / "alive", 0o600)
         self._hold = os.open(self.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
         return self
@@ -250,7 +250,7 @@ class _RayNode:
 
 
 def _processes_of(session: int) -> list[int]:
-    """Return the processes of a session. Their process groups do not do: Ray may give each worker one of its own."""
+    """Return the processes of a session. Process groups cannot be used, because Ray may give each worker a new one."""
     pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""Measures the steps of training loops of torch and Horovod, and of the trainers on top of them (``step_times``).
+"""Measures training steps with torch and Horovod, and with trainers built on them (``step_times``).
 
-* A step ends with ``torch.optim.Optimizer.step``; waits for batches are measured in the iterator of ``DataLoader``.
-* DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. Our callback, queued
-  before it by a hook of the loss, records when this rank's own part is done (``Engine::queue_callback`` preserves the
-  order).
-* Python code waits for collective operations in ``Work.wait``, Horovod's optimizer in ``synchronize``.
+* A step ends with ``torch.optim.Optimizer.step``. Waits for batches are measured in the iterator of ``DataLoader``.
+* DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. A hook on the loss
+  queues our callback before it, which records when this rank has finished its part (``Engine::queue_callback``
+  preserves the order).
+* Python code waits for collective operations in ``Work.wait``, and Horovod's optimizer in ``synchronize``.
 
-This is transparent to compilers: they do not start at these functions, and when they trace a call of one, it only calls
-the original. A rank reports when it compiles, because it reports nothing else meanwhile, sometimes for many minutes.
+The hooks do not affect torch's compiler: it does not start at these functions, and when it traces a call of one, the
+function only calls the original. A rank reports when it compiles, because it may report nothing else for many minutes.
 
 This is the only module that uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
 ``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``.
@@ -32,24 +32,24 @@ class _Inside(threading.local):
     on = backward = False
 
 
-#: Whether this thread is inside a measured wait or backward pass, which includes nested ones.
+#: Whether this thread is inside a measured wait (``on``) or backward pass. Nested ones are not measured separately.
 inside = _Inside()
-#: Code objects of the functions that replace torch's.
+#: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
-#: Called in measured steps with an optimizer that has stepped.
+#: Functions that are called with the optimizer after each measured step.
 _listeners: list[Callable[[Any], None]] = []
-#: Called after each step of each optimizer, so it must return at once.
+#: Function that is called after each step of each optimizer, so it must be fast.
 count: Callable[[Any], None] | None = None
-#: Depth of nested containers searched for a batch's tensors.
+#: Maximum depth of nested containers in which the tensors of a batch are searched.
 _DEEPEST = 4
-#: Returns whether a compiler is tracing the code; the compiler treats the result as a constant.
+#: Returns whether a compiler is tracing the code. The compiler treats the result as a constant.
 is_compiling: Callable[[], bool] = bool
-#: Whether a compiler has started; until then ``is_compiling`` need not be called.
+#: Whether a compiler has been started. Before that, ``is_compiling`` is not called.
 _has_begun = False
 
 
 def watch(finder: PostImport) -> None:
-    """Start measuring, and hook the modules that run steps."""
+    """Start measuring and hook the modules that run steps."""
     recorder.enable()
     finder.after("torch.optim.optimizer", _watch_optimizers)
     finder.after("torch.utils.data.dataloader", _watch_loaders)
@@ -106,7 +106,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function so that torch's compiler does not start at it, as with torch's own functions."""
+    """Mark a function so that torch's compiler does not start at it, as for functions of torch itself."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
         _skip(compiler)
@@ -120,7 +120,7 @@ def _skip(compiler: ModuleType) -> None:
 
 
 def _watch_loaders(module: ModuleType) -> None:
-    iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the only class of all iterators
+    iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the base class of all iterators
     fetch = iterator.__next__
     measured = timed("data", fetch, lambda begin, batch: recorder.data(begin, samples_of(batch)))
 
@@ -133,7 +133,7 @@ def _watch_loaders(module: ModuleType) -> None:
 
 
 def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
-    """Return a wrapper that reports the time of each call and its result; nested calls are not reported."""
+    """Return a wrapper that calls ``report(begin, result)`` after each call of ``original``, except nested calls."""
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], 
 
 
 def _blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function that waits for other ranks, in a step that is not measured."""
+    """Call a function that waits for other ranks, in a skipped step."""
     begin = now()
     try:
         return original(*args, **kwargs)
@@ -163,7 +163,7 @@ def _blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def samples_of(batch: Any) -> int:
-    """Return the first dimension of the first tensor in a batch, 0 if there is none."""
+    """Return the size of the first dimension of the first tensor in a batch, 0 if there is none."""
     try:
         for _ in range(_DEEPEST):
             if (shape := getattr(batch, "shape", None)) is not None:
@@ -181,7 +181,7 @@ def _watch_collectives(module: ModuleType) -> None:
 
 def _watch_parallel(module: ModuleType) -> None:
     owner = module.DistributedDataParallel
-    # The private method begins each forward pass, compiled or not.
+    # Each forward pass begins with this private method, whether it is compiled or not.
     begin_forward, torch = owner._pre_forward, sys.modules["torch"]  # noqa: SLF001
 
     @functools.wraps(begin_forward)
@@ -243,16 +243,16 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
 
 
 class _Arrival:
-    """Records when the rank's own part of a backward pass is done and it waits for other ranks.
+    """Records when the rank has finished its part of a backward pass and begins to wait for other ranks.
 
-    The pass starts at a tensor, or the first of several. On a GPU it runs in another thread.
+    The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
     """
 
     def __init__(self, tensors: Any) -> None:
-        self._at = 0  # 0: not yet, or no wait
+        self._at = 0  # 0 means that the rank has not begun to wait
         self._thread = threading.get_ident()
         self._handle: Any = None
-        with contextlib.suppress(Exception):  # without a gradient the pass itself raises
+        with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
             if root.is_cuda and not recorder.is_on_gpu:
                 recorder.use_gpu(root.device)
@@ -272,10 +272,10 @@ class _Arrival:
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             recorder.fail(error)
         if threading.get_ident() == self._thread:
-            inside.on = True  # further waits are part of this one
+            inside.on = True  # later waits of this pass are part of this wait
 
     def end(self) -> int:
-        """Return the time and remove the hook."""
+        """Remove the hook and return the recorded time."""
         if self._handle is not None:
             self._handle.remove()
         return self._at
@@ -285,7 +285,7 @@ def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
     watched = timed("wait", original, lambda begin, _: recorder.wait(begin))
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
-        module = sys.modules.get(name)  # in a rank forked from a template it is already imported
+        module = sys.modules.get(name)  # already imported in a rank forked from a template
         if module is not None and getattr(module, "synchronize", None) is original:
             module.synchronize = watched  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Arrays, random numbers and threads of numerical libraries. No library is imported here."""
+"""Helpers for the arrays, random numbers and threads of numerical libraries, without importing these libraries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "s
 
 
 def shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of an array or tensor of a known library, None for anything else."""
+    """Return the shape of an array or tensor of a known library, None for another value."""
     if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAYS for base in type(value).__mro__):
         return None
     try:
         return tuple(int(size) for size in value.shape)
-    except Exception:  # noqa: BLE001  a library's own attribute
+    except Exception:  # noqa: BLE001  the library's attribute can raise anything
         return None
 
 
 def parameters(value: Any) -> int | None:
-    """Return the number of parameters of a torch module, None for anything else."""
+    """Return the number of parameters of a torch module, None for another value."""
     module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if module is None or not isinstance(value, module):
         return None
@@ -40,7 +40,7 @@ def without_gpu(tensor: Any) -> Any:
 
 
 def to_own_gpu(tensor: Any) -> Any:
-    """Move a tensor that was on a GPU to the rank's own GPU, if it has one. Runs in a rank."""
+    """Move a tensor that was on a GPU to the rank's GPU, if there is one. Called in a rank."""
     import torch
 
     if not torch.cuda.is_available():
@@ -49,7 +49,7 @@ def to_own_gpu(tensor: Any) -> Any:
 
 
 def cuda_event(device: Any) -> Any:
-    """Return an event that completes when all work queued so far on a CUDA device is done."""
+    """Return an event that completes when all work queued so far on the CUDA device's current stream is done."""
     cuda = sys.modules["torch"].cuda
     event = cuda.Event()
     event.record(cuda.current_stream(device))
@@ -65,11 +65,11 @@ def reseed() -> None:
 
 
 def has_threads() -> bool:
-    """Return whether a loaded library has its own thread count (besides that for linear algebra)."""
+    """Return whether a loaded library has a separate thread count (in addition to that for linear algebra)."""
     return "torch" in sys.modules
 
 
 def set_threads(count: int) -> None:
-    """Let that library use ``count`` threads."""
+    """Set the number of threads of that library."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(count)

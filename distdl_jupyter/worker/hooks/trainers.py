@@ -1,8 +1,8 @@
 """Reports the metrics of Lightning, Transformers, Accelerate, DeepSpeed and Ray Train, without changes to user code.
 
-It uses public callbacks if a library has them. Only this module uses these private names: Lightning's
-``_LoggerConnector.log_metrics``, which passes the values of ``self.log`` to loggers with their final names and steps,
-and ``_batches_that_stepped``, its step count (both checked in release 2.6).
+Public callbacks are used if a library has them. Only this module uses these private names of Lightning (checked in
+release 2.6): ``_LoggerConnector.log_metrics``, which passes the values of ``self.log`` to loggers with their final
+names and steps, and ``_batches_that_stepped``, the step count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
-#: The packages that contain Lightning.
+#: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 #: Values logged by Lightning and Transformers that are not metrics.
 _NOT_METRICS = ("epoch", "step")
@@ -48,7 +48,7 @@ def watch(finder: PostImport) -> None:
 
 
 def _run_with_callback(owner: Any, name: str, add: Callable[[Any], None]) -> None:
-    """Add a callback to each trainer before its method runs; nested engines report nothing."""
+    """Add a callback to each trainer before the method ``name`` runs. Engines inside the method do not report."""
 
     @replaces(owner, name)
     def run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,13 +83,13 @@ def _offer_lightning(trainer: Any, metrics: dict[str, Any], step: int | None) ->
 
 
 def _lightning_step(trainer: Any) -> int:
-    """Return the batch number that Lightning uses for logging, from 0."""
+    """Return the batch number that Lightning uses for logging; it starts at 0."""
     inner = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
     return int(trainer.global_step if inner is None else inner)
 
 
 class _LightningReports:
-    """The methods of the callback, called by Lightning."""
+    """The methods of our Lightning callback."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         guarded("in Trainer.fit", self._batch, trainer, outputs, batch_idx)
@@ -124,7 +124,7 @@ def _watch_transformers(module: ModuleType) -> None:
 
 
 class _TransformersReports:
-    """The methods of the callback, called by the Trainer."""
+    """The methods of our Transformers callback."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         metrics = {
@@ -139,9 +139,9 @@ class _TransformersReports:
             guarded("in the Trainer's step", autolog.advance, state.global_step, state.max_steps, "steps")
 
 
-# Accelerate: nothing in it names a step's loss, but every loop calls ``Accelerator.backward`` with it -----
+# Accelerate: it does not report the loss of a step, but every loop passes it to ``Accelerator.backward`` ----
 
-#: Steps of each Accelerator so far.
+#: Number of steps so far, by Accelerator.
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -173,9 +173,9 @@ def _accelerate_batch(accelerator: Any, loss: Any) -> None:
 
 # DeepSpeed ---------------------------------------------------------------------------------------
 
-#: The config of the job, as JSON (``backends.deepspeed``).
+#: Environment variable with the job's DeepSpeed config as JSON (``backends.deepspeed``).
 _CONFIG = "DISTDL_DEEPSPEED_CONFIG"
-#: Arguments of ``initialize`` between ``args`` and ``config``.
+#: Number of arguments of ``initialize`` between ``args`` and ``config``.
 _BEFORE_CONFIG = 9
 
 
@@ -228,11 +228,11 @@ def _offer_deepspeed(engine: Any, metrics: dict[str, Any]) -> None:
 
 
 def _watch_builds(module: ModuleType) -> None:
-    """Let one process at a time compile a part of DeepSpeed, if ``ninja`` is installed, and report it.
+    """Let only one process at a time compile a DeepSpeed operator, make ``ninja`` available, and report builds.
 
-    torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains, and every
-    later process waits forever (``torch.utils.file_baton``). So the builds have a separate folder with a lock that the
-    system releases when its process exits, and any remaining file is stale.
+    torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains and all later
+    processes wait forever (``torch.utils.file_baton``). So builds use a separate folder with a lock that the operating
+    system releases when the process exits. A process that has it removes all ``lock`` files, because they are stale.
     """
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
@@ -254,7 +254,7 @@ def _watch_builds(module: ModuleType) -> None:
 
 
 def _build_folder() -> Path:
-    """Return the private folder of the builds, from which ranks load code. Raises PermissionError."""
+    """Return the private folder for builds, from which ranks load code. Raises PermissionError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
     return permissions.private_folder(
@@ -264,7 +264,7 @@ def _build_folder() -> Path:
 
 # Ray Train ---------------------------------------------------------------------------------------
 
-#: Seconds that the thread waits for a report before it checks whether training has ended.
+#: Timeout in seconds for a report, after which the thread checks whether training has ended.
 _WAIT_SECONDS = 0.5
 
 
@@ -280,10 +280,10 @@ def _watch_ray(module: ModuleType) -> None:
 
 
 class _RayReports:
-    """Reports the metrics of one trainer's workers during training, in the process that calls ``fit()``.
+    """Reports the metrics of a trainer's workers during training, in the process that calls ``fit()``.
 
-    Ray passes the metrics of ``ray.train.report`` to callbacks of its controller, which is another process, so a Ray
-    queue returns them. As in Ray's own results, they are those of worker 0, numbered by report.
+    Ray passes the metrics of ``ray.train.report`` to callbacks in its controller, which is another process, so they are
+    sent back through a Ray queue. As in Ray's results, the metrics of worker 0 are reported; steps count the reports.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -323,7 +323,7 @@ class _RayReports:
 
 
 def _ray_callback(queue: Any) -> Any:
-    """Return a callback for Ray's controller; it is sent by value, because this package may not be installed there."""
+    """Return a callback for Ray's controller. It is sent by value, because this package may not be installed there."""
     base: Any = sys.modules["ray.train"].UserCallback
 
     class JobMetrics(base):  # type: ignore[misc]
