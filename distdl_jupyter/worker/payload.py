@@ -61,10 +61,10 @@ def read(folder: Path) -> Payload:
             f"The job's payload has format {data.get('format')}, but this version of distdl-jupyter reads format "
             f"{FORMAT}. Install the version that submitted the job."
         )
-    known = {name: data[name] for name in Payload._fields if data.get(name) is not None}
+    fields = {name: data[name] for name in Payload._fields if data.get(name) is not None}
     for name in ("names", "path", "arguments"):
-        known[name] = tuple(known.get(name, ()))
-    return Payload(**known)
+        fields[name] = tuple(fields.get(name, ()))
+    return Payload(**fields)
 
 
 def fresh_main() -> types.ModuleType:
@@ -153,7 +153,7 @@ def _why(name: str, error: Exception) -> str:
 # ``multiprocessing.reduction``) are covered: loader workers, ``multiprocessing``, ``torch.multiprocessing``, pools.
 
 _generation: int | None = None
-"""0 in a rank, 1 in its children, 2 in theirs; None in a child that has received nothing yet."""
+"""0 in a rank, 1 in its children, 2 in their children; None in a child that has not received an object yet."""
 
 
 def watch(finder: PostImport) -> None:

@@ -143,7 +143,7 @@ def _deliver(identity: Identity, value: Any) -> None:
 
 
 def _exited(error: SystemExit, identity: Identity, sources: CellSources) -> int:
-    """Handle ``sys.exit``: None and 0 are success, a number is the exit code, anything else is printed and means 1."""
+    """Handle ``sys.exit``: None and 0 mean success, a number is the exit code, another value is printed and means 1."""
     _quiet()
     code = error.code
     if code is None or code == 0:

@@ -343,7 +343,7 @@ class StepRecorder:
             self._gpu.end(self._samples)
             for step in self._gpu.read():
                 self._put_measured(step)
-        self._skipped_blocked.update({len(self._skipped) + at: blocked for at, blocked in self._blocked.items()})
+        self._skipped_blocked.update({len(self._skipped) + index: ns for index, ns in self._blocked.items()})
         self._skipped += [end - begin for begin, end in itertools.pairwise(ends)]
         self._ends.clear()
         self._blocked.clear()
@@ -443,8 +443,8 @@ class StepRecorder:
 
 def _add(record: list[int], more: list[int]) -> None:
     record.extend([0] * (len(more) - len(record)))
-    for at, value in enumerate(more):
-        record[at] += value
+    for index, value in enumerate(more):
+        record[index] += value
 
 
 # busy time of connections ------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
 
 
 def advance(done: float, total: float | None, unit: str) -> None:
-    """Report a framework's progress, unless the user's code reports its own."""
+    """Report a framework's progress, unless the user's code calls ``progress``."""
     if not report.own_progress:
         report.send_progress(done, total, unit)
 

@@ -210,14 +210,14 @@ class CheckRecording:
         @replaces(loader, "__iter__")
         def begin(original: Any, this: Any) -> Any:
             self._next_step()
-            made = original(this)
+            batches = original(this)
             if this not in self._loaders:
                 self._loaders[this] = [next(self._loader_count), -1]
             self._loaders[this][1] += 1
             number, passed = self._loaders[this]
-            made.__dict__["_distdl_check"] = [number, passed, 0]
+            batches.__dict__["_distdl_check"] = [number, passed, 0]
             self._describe(number, this, passed)
-            return made
+            return batches
 
         @replaces(iterator, "__next__")
         def following(original: Any, this: Any) -> Any:
@@ -570,7 +570,7 @@ def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
     before = _random_states()
-    samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
+    samples = [data_set[index] for index in sorted({0, length // 3, length // 2, length - 1})]
     batch = samples if collate is None else collate(samples)
     after = _random_states()
     draws = [name for name, state in before.items() if after[name] != state]
@@ -591,8 +591,8 @@ def _hash_samples(tensors: list[Any]) -> list[str]:
     rows = [b""] * size
     for tensor in tensors:
         if len(tensor) == len(tensors[0]):
-            for at, row in enumerate(tensor[:size]):
-                rows[at] += _bytes(row)
+            for index, row in enumerate(tensor[:size]):
+                rows[index] += _bytes(row)
     return [_hash(row) for row in rows]
 
 

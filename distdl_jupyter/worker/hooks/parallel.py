@@ -152,9 +152,9 @@ class _WeightChecker:
             self._of(optimizer).depth += 1
 
     def _of(self, optimizer: Any) -> _Optimizer:
-        if (known := self._optimizers.get(optimizer)) is None:
-            known = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
-        return known
+        if (state := self._optimizers.get(optimizer)) is None:
+            state = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
+        return state
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
@@ -186,19 +186,19 @@ class _WeightChecker:
 
     def _comparable(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that are equal on all ranks, in the optimizer's order."""
-        mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(hasattr(weight, "placements") or hasattr(weight, "ds_id") or type(weight).__name__ == "FlatParameter"
-               for weight in mine):  # fmt: skip
+               for weight in parameters):  # fmt: skip
             return []
-        alike: set[int] = set()
+        equal_ids: set[int] = set()
         if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
             process_set = getattr(optimizer, "process_set", None)
-            everywhere = process_set is None or getattr(process_set, "process_set_id", 0) == 0
-            if everywhere and not _is_adasum(optimizer):
-                alike |= set(map(id, averaged))
+            includes_all = process_set is None or getattr(process_set, "process_set_id", 0) == 0
+            if includes_all and not _is_adasum(optimizer):
+                equal_ids |= set(map(id, averaged))
         for model in filter(_spans_all, _models):
-            alike |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  those it averages
-        return [parameter for parameter in mine if id(parameter) in alike]
+            equal_ids |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  those it averages
+        return [parameter for parameter in parameters if id(parameter) in equal_ids]
 
 
 def _is_adasum(optimizer: Any) -> bool:
@@ -224,13 +224,13 @@ def _checksum(parameters: list[Any]) -> str:
 
     with torch.no_grad():
         sums = []
-        for at, parameter in enumerate(parameters):
+        for index, parameter in enumerate(parameters):
             flat = parameter.detach().reshape(-1)
             flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat)[
                 :: -(-parameter.numel() // _MOST_ELEMENTS) or 1
             ]
             bits = flat.contiguous().view(getattr(torch, _INTEGERS[flat.element_size()]))
-            sums.append(bits.sum(dtype=torch.int64) * (2 * at + 1))
+            sums.append(bits.sum(dtype=torch.int64) * (2 * index + 1))
         total = sums[0].clone() if len(sums) == 1 else torch.stack([part.to(sums[0].device) for part in sums]).sum()
         return f"{int(total) & (1 << 64) - 1:016x}"
 
