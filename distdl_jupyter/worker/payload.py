@@ -149,8 +149,8 @@ def _why(name: str, error: Exception) -> str:
 #
 # A process that a rank starts with spawn or forkserver imports functions and classes by name, but a notebook is not a
 # file that can be imported. So functions and classes of ``__main__`` are sent to children by value. Those that a child
-# returns are resolved by name, so that returned objects have the rank's classes. All users of ``ForkingPickler`` (in
-# ``multiprocessing.reduction``) are covered: loader workers, ``multiprocessing``, ``torch.multiprocessing``, pools.
+# returns are resolved by name, so that objects have the rank's classes. This applies to all users of ``ForkingPickler``
+# (``multiprocessing.reduction``): loader workers, ``multiprocessing``, ``torch.multiprocessing`` and process pools.
 
 _generation: int | None = None
 """0 in a rank, 1 in its children, 2 in their children; None in a child that has not received an object yet."""

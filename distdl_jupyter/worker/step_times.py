@@ -48,7 +48,7 @@ MOST_WAITS = 8
 #: The first ``_FIRST`` steps are measured, then one in ``_EVERY`` up to step ``_EARLY``. ``_EVERY`` does not divide
 #: common intervals of logging or saving.
 _FIRST, _EVERY, _EARLY = 100, 47, 1000
-#: After ``_EARLY`` steps, the interval doubles until it takes ``_SPAN`` nanoseconds or reaches ``_MOST`` steps.
+#: After step ``_EARLY``, the interval doubles until it lasts ``_SPAN`` nanoseconds or has ``_MOST`` steps.
 _SPAN, _MOST = 200_000_000, 47 << 6
 #: Every ``_BLOCK`` steps, steps are classified as short if they take less than ``_SHORT`` nanoseconds on a CPU, or
 #: ``_SHORT_ON_GPU`` on a GPU. The hooks take less than 1 % of a longer step.

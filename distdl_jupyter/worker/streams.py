@@ -42,7 +42,7 @@ TIMEOUT = 30.0
 GRACE = 2.0
 #: Interval in seconds in which text without a newline is flushed and the functions in ``at_each_look`` are called.
 PARTIAL = 0.25
-#: Timeout in seconds for a fork to wait for the flushing thread, if the fork interrupts a write of its own thread.
+#: Maximum seconds that a fork waits for the flushing thread, if a signal handler interrupts a write and forks.
 INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not exit on request.
 ORPHANED = 70

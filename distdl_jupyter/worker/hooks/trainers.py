@@ -232,7 +232,7 @@ def _watch_builds(module: ModuleType) -> None:
 
     torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains and all later
     processes wait forever (``torch.utils.file_baton``). So builds use a separate folder with a lock that the operating
-    system releases when the process exits. A process that has it removes all ``lock`` files, because they are stale.
+    system releases when the process exits. The holder of this lock removes the ``lock`` files: they are stale.
     """
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
