@@ -1,4 +1,4 @@
-"""Train deep networks on many processes from a notebook.
+"""Run notebook cells, functions and scripts as distributed training jobs.
 
 Public names are imported on first use, so that importing the package is fast and does not import any framework.
 """
@@ -107,7 +107,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("clusters", "jobs", "ranks"):  # subpackages; the first two are callable
+    if name in ("clusters", "jobs", "ranks"):  # subpackages, of which the first two are callable
         return importlib.import_module(f"distdl_jupyter.{name}")
     module = _HOMES.get(name)
     if module is None:
@@ -134,6 +134,6 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
-    """Return the extension that ``jupyter server`` loads: the HTTP API of jobs and clusters."""
+    """Return the Jupyter Server extension, which provides the HTTP API for jobs and clusters."""
     module = "distdl_jupyter.server.app"
     return [{"module": module, "app": importlib.import_module(module).DistDLApp}]

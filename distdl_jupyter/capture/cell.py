@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import CodeSource
 
-#: Names that IPython overrides; ranks use those of plain Python.
+#: Names that IPython adds or replaces. They are not captured, because ranks run plain Python.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
 #: A magic, a shell command or a help request, with or without an assignment.
 _IPYTHON_SYNTAX = re.compile(r"^[%!?]|= *[!%]|\?$")
@@ -110,8 +110,8 @@ def _job_name(location: CodeLocation) -> str:
 def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
-    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await`` (unless ``awaits``), with
-    the line number in the cell (``first_line`` is that of line 1 of ``code``), and SyntaxError for invalid Python.
+    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``awaits``) a top-level ``await``, and
+    SyntaxError for invalid Python. Errors give the line number in the cell, where ``code`` starts at ``first_line``.
     """
     try:
         try:
@@ -128,7 +128,7 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
 
 
 def _refusal(error: SyntaxError, code: str, filename: str, first_line: int) -> Exception:
-    """Return the error of a cell that is not plain Python: InvalidSpec if IPython can run it, else SyntaxError."""
+    """Return the error for a cell that is not plain Python: InvalidSpec if IPython can run it, else SyntaxError."""
     number = error.lineno or 1
     text = "".join(code.splitlines()[number - 1 : number]).strip()
     line = number + first_line - 1
@@ -159,7 +159,7 @@ def _refusal(error: SyntaxError, code: str, filename: str, first_line: int) -> E
 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
-    # In a try block, it is the usual notebook detection, which works on ranks because they raise NameError.
+    # In a try block, it is the usual notebook detection, which works on ranks because the name is undefined there.
     guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for n in ast.walk(t)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:

@@ -1,7 +1,7 @@
-"""Named clusters: a name such as ``compute_target="mini"`` refers to a kind of cluster with options.
+"""Named clusters: ``compute_target="mini"`` refers to a kind of cluster and its options by a name.
 
 Named clusters are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the
-server and the command line share. The file contains no secrets. The name of a kind refers to the kind without options.
+server and the command line share. The file contains no secrets. The name of a kind refers to it with default options.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def every() -> list[ClusterConfig]:
 
 
 def kinds() -> list[ClusterConfig]:
-    """Return the kinds that work without options."""
+    """Return a cluster for each kind that works without options."""
     configs = []
     for kind in registry.names("clusters"):
         try:
@@ -72,7 +72,7 @@ def kinds() -> list[ClusterConfig]:
 
 def get(name: str) -> ClusterConfig:
     """Return a cluster of ``every`` by name. Raises ClusterNotFound, whose hint lists them or explains ``add``."""
-    known = {target.name: target for target in every()}
+    known = {config.name: config for config in every()}
     if name in known:
         return known[name]
     if name in registry.names("clusters"):
@@ -90,16 +90,16 @@ def get(name: str) -> ClusterConfig:
 
 def names() -> list[str]:
     """Return all values of ``compute_target``: kinds, then named clusters."""
-    return [*registry.names("clusters"), *(target.name for target in named())]
+    return [*registry.names("clusters"), *(config.name for config in named())]
 
 
 def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
     if name in registry.names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
-    for target in named():
-        if target.name == name:
-            return target
+    for config in named():
+        if config.name == name:
+            return config
     raise InvalidSpec(
         unknown(name, names(), "cluster"),
         code="cluster-unknown",
@@ -142,7 +142,7 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
 
 
 def refuse_active(name: str, active: Sequence[object]) -> None:
-    """Raise ClusterRefused if jobs run on a cluster."""
+    """Raise ClusterRefused if there are ``active`` jobs on a cluster."""
     if active:
         raise ClusterRefused(
             f"{plural(len(active), 'job')} of {name} {'has' if len(active) == 1 else 'have'} not ended.",
@@ -175,7 +175,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as the kind's ``Options`` class normalizes them. Raises InvalidSpec."""
+    """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
     if kind not in registry.names("clusters"):
         raise InvalidSpec(
             unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
@@ -195,7 +195,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the entries of the file, {} if it does not exist."""
+    """Return the entries of the file, {} without a file. Raises DistDLError."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
         return {

@@ -1,7 +1,7 @@
-"""A zip of this package's Python sources, for machines on which the worker and the agent run.
+"""A zip of this package's Python sources, for the hosts that run the worker and the agent.
 
 It contains the whole package, because a module with a training function often also imports the code that submits it.
-Equal sources give equal bytes, so a host unpacks each version once, into a folder named after the digest.
+The zip is reproducible, so a host unpacks each version once, into a folder named after the digest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PackageZip(NamedTuple):
 
 @functools.cache
 def built() -> PackageZip:
-    """Return the zip of the sources of this process."""
+    """Return the zip of the package that this process uses."""
     content = pack(_ROOT)
     return PackageZip(hashlib.sha256(content).hexdigest()[:16], content)
 
@@ -47,10 +47,9 @@ def pack(root: Path) -> bytes:
 
 # the first program on a host ---------------------------------------------------------------------
 
-# It unpacks the package once per version and then becomes the agent. Its source is sent over the standard input of
-# Python, and it must not read beyond its own input, because the agent reads the rest. Versions of several submitters
-# coexist on a host; a version that was not used for three months is removed. Files that another user may have created
-# are neither run nor removed.
+# It unpacks the package once per version and then becomes the agent. Python reads its source from standard input, and
+# it must not read further than that, because the rest is for the agent. A host may have several versions, and one that
+# has not been used for three months is removed. Files that another user may have created are neither run nor removed.
 
 #: The minimum Python version of the worker.
 OLDEST = (3, 11)
@@ -128,7 +127,7 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     """Return the input of the ssh process before the agent's first frame, except the package itself.
 
     ``python`` and ``base`` are paths on the host (``~/`` is its home folder). ``arguments`` are passed to the agent.
-    A host that lacks this version of the package sends ``request_marker()`` and then reads the content.
+    A host that lacks this version of the package sends ``request_marker()`` and then reads the zip.
     """
     package, request = built(), request_marker().decode()
     values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])

@@ -332,8 +332,8 @@ _RULES = (
     _Rule(
         "gradients-scaled",
         "warning",
-        "Gradients in step {step} are {factor} times those of a single process with the same samples. The loss is "
-        "{mean} on average per rank and {alone} there.",
+        "Gradients in step {step} are {factor} times those of a single process with the same samples. The mean loss of "
+        "the ranks is {mean}, the loss of the single process {alone}.",
         "Average the loss over each rank's samples, and average gradients across ranks.",
     ),
     _Rule(

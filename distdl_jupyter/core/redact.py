@@ -60,7 +60,7 @@ def refuse(options: Mapping[str, Any]) -> None:
                 f"{name} contains a secret ({masked_part}), and options are stored with the job.",
                 code="option-holds-secret",
                 field=name,
-                hint="Remove it, and pass it as an environment variable.",
+                hint="Pass it as an environment variable instead.",
             )
 
 

@@ -258,7 +258,7 @@ def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
     if field and not cluster.slots:
         raise InvalidSpec(
-            f"{cluster.title or cluster.name} has its own queue, which ignores {field}.",
+            f"{cluster.title or cluster.name} has its own queue, which does not support {field}.",
             code="option-of-local-queue",
             field=field,
             hint="Remove it, and use the options of the cluster instead.",

@@ -1,8 +1,8 @@
-"""Deletes ended jobs that are old enough.
+"""Deletes old jobs.
 
-A job is deleted only if it has ended, is older than the age (counted from its end) and is not among the newest ``keep``
-jobs; a sweep without a trial is treated like a job. Never deleted are unfinished jobs, jobs with a running supervisor
-on any host, trials of a running sweep, and jobs of other users. ``client.Job.remove`` deletes each job.
+A job is deleted only if it ended longer ago than the given age and is not among the newest ``keep`` jobs; a sweep
+without trials is treated like a job. Unfinished jobs, jobs with a running supervisor on any host, trials of a running
+sweep, and jobs of other users are never deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distdl_jupyter.views.job_table import JobRow
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Why a job is kept.
+#: The reason why a job is kept.
 Reason = Literal["active", "busy", "other-user", "other-host", "newest", "younger"]
 _DAY = 86400.0
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
@@ -97,8 +97,8 @@ _REASON_WORDS: dict[Reason, str] = {
 def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False) -> Pruned:
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
-    At least one of the two is required. With ``dry_run``, no job is deleted, and the result lists the jobs to delete.
-    Jobs that cannot be deleted have a ``problem`` in the result.
+    At least one of the two is required. With ``dry_run``, nothing is deleted; the result lists the jobs that would be.
+    Jobs that could not be deleted have a ``problem`` in the result.
 
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
@@ -111,7 +111,7 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
-    """Prune this data directory, at most once a day (otherwise None). Raises the errors of ``prune``, and OSError."""
+    """Call ``prune`` at most once a day; return None if it was not called. Raises the same errors, and OSError."""
     _checked(older, keep)
     mark = JobStore().jobs.with_name("pruned")
     try:
@@ -125,7 +125,7 @@ def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
 
 
 def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
-    """Return the age in seconds and the count. Raises InvalidSpec."""
+    """Return ``older`` in seconds, and ``keep``. Raises InvalidSpec."""
     if older is None and keep is None:
         raise InvalidSpec(
             "prune needs a rule for which jobs to delete.",

@@ -28,7 +28,7 @@ _PROC = Path("/proc")
 #: The inode of the initial process namespace (PROC_PID_INIT_INO in the kernel's source).
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _WORKER = ("-m", "distdl_jupyter.worker")
-#: Seconds between two polls of killed processes, which the kernel needs a moment to remove.
+#: Seconds between polls of killed processes; the kernel removes them after a moment.
 _PAUSE = 0.02
 _adopts = False
 
@@ -42,7 +42,7 @@ class ProcessEntry(NamedTuple):
 
 
 def table() -> dict[int, ProcessEntry]:
-    """Return every living process by pid, without zombies."""
+    """Return all running processes by pid, without zombies."""
     if not _PROC.is_dir():
         return _table_of_psutil()
     running = {}
@@ -53,7 +53,7 @@ def table() -> dict[int, ProcessEntry]:
 
 
 def users() -> set[int] | None:
-    """Return the users who run a process on this machine, None where this process may not see all processes."""
+    """Return the ids of users with a process on this machine, None if this process cannot see all processes."""
     try:
         if (_PROC / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE or not (_PROC / "1").exists():
             return None
@@ -63,7 +63,7 @@ def users() -> set[int] | None:
     uids = set[int]()
     for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # In /proc, a process whose memory others may not read belongs to root.
+            # The entry in /proc of a process that is not dumpable belongs to root.
             uid = (_PROC / name).stat().st_uid
             uids.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
     return uids
@@ -85,7 +85,7 @@ def _process(name: str) -> ProcessEntry | None:
         text = (_PROC / name / "stat").read_bytes()
     except OSError:
         return None
-    # proc_pid_stat(5): PID (NAME) STATE PARENT GROUP SESSION ...; the name may hold blanks and parentheses.
+    # proc_pid_stat(5): PID (NAME) STATE PARENT GROUP SESSION ...; NAME may contain spaces and parentheses.
     state, parent, _group, session = text[text.rfind(b")") + 2 :].split(b" ", 4)[:4]
     return None if state in (b"Z", b"X") else ProcessEntry(int(name), int(parent), int(session))
 
@@ -107,7 +107,7 @@ def _environment(pid: int) -> set[bytes]:
 
 
 def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
-    """Return the living processes among ``roots`` and their living descendants."""
+    """Return the running processes among ``roots`` and all their running descendants."""
     children: dict[int, list[int]] = {}
     for process in running.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -127,10 +127,10 @@ def of_job(
     *,
     orphans: bool = False,
 ) -> set[int]:
-    """Return every living process of a job: marked processes with all descendants, except ``spared``.
+    """Return all running processes of a job: marked processes with all descendants, except ``spared``.
 
-    With ``orphans``, include the orphans that this process has adopted, which are its children in other sessions. It
-    runs only this job, and its other children are ``spared`` or in its session.
+    With ``orphans``, include the orphans that this process has adopted: its children in other sessions. (It runs only
+    this job, and its other children are ``spared`` or in its own session.)
     """
     running = table() if running is None else running
     spared = {*spared, os.getpid()}
@@ -216,19 +216,19 @@ def boot() -> str:
 
 def mark() -> str:
     """Return a permanent identifier of this process as JSON: host, boot id, pid and start time."""
-    host, _, run = boot().partition("/")
-    return json.dumps({"host": host, "boot": run, "pid": os.getpid(), "started": _started(os.getpid())})
+    host, _, boot_id = boot().partition("/")
+    return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _started(os.getpid())})
 
 
 def other_host(text: str) -> str:
-    """Return the host of the process that wrote a mark, "" for this host (by name or boot id) and without a mark."""
+    """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
     try:
         mark = json.loads(text)
-        host, run = str(mark["host"]), str(mark["boot"])
+        host, boot_id = str(mark["host"]), str(mark["boot"])
     except (ValueError, TypeError, KeyError):
         return ""
-    own_host, _, own_run = boot().partition("/")
-    return "" if not own_host or host == own_host or run == own_run else host
+    own_host, _, own_boot_id = boot().partition("/")
+    return "" if not own_host or host == own_host or boot_id == own_boot_id else host
 
 
 def has_ended(text: str) -> bool:
@@ -286,7 +286,7 @@ def send(pids: Iterable[int], number: int) -> None:
 def kill_all(
     find: Callable[[], Iterable[int]], timeout: float = 5.0, meanwhile: Callable[[], object] = int
 ) -> set[int]:
-    """Kill the processes that ``find`` returns until none are left, for ``timeout`` seconds; return all of them.
+    """Kill the processes that ``find`` returns until none are left or ``timeout`` expires. Return those killed.
 
     ``meanwhile`` is called between polls.
     """
@@ -301,7 +301,7 @@ def kill_all(
 
 
 def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[int]:
-    """Kill every process of a job on this host (see ``of_job``), for ``timeout`` seconds; return all of them."""
+    """Kill every process of a job on this host (see ``of_job``) within ``timeout`` seconds. Return those killed."""
     return kill_all(lambda: of_job({MARK: job}, orphans=orphans), timeout)
 
 

@@ -1,8 +1,8 @@
 """Write a job's log to a disk that may be full: buffer failed writes in memory and notify the user.
 
 A full disk must not end a training run of many hours. The ranks continue, and their output is buffered in memory. If
-the buffer is full, progress and log lines are dropped, and the lost lines are counted; status and metrics stay
-buffered. Disk space is reserved in advance for the notes about this in the job's log.
+the buffer is full, new log lines and progress are dropped, and the dropped lines are counted; status and metrics are
+still buffered. The notes about this in the job's log use disk space that was reserved in advance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
-#: Size of the buffer in bytes above which log lines and progress are dropped.
+#: Size of the buffer in bytes from which log lines and progress are dropped.
 _MOST_HELD = 4_000_000
 _DROPPABLE = ("log", "progress")
 #: Seconds between retries.
@@ -33,7 +33,7 @@ _RETRY_SECONDS = 0.5
 _MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)s?"')
 #: The codes of the notes when the disk is full and when it is writable again.
 FULL, ROOM = "disk-full", "disk-room"
-#: Seconds that an ended job waits for space to write its whole buffer, and then to write at least its end event.
+#: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end event can.
 _WAIT_FOR_ALL, _WAIT_FOR_END = 10.0, 600.0
 
 
@@ -45,7 +45,7 @@ class BufferedEventWriter(EventWriter):
         self._folder = folder
         self._fold = fold
         files.hold_reserve(folder.reserve)
-        #: Maximum size of the file in bytes, and how much of it is reserved for the end of the job.
+        #: Maximum size of a file in bytes, and the part of it that is reserved for the end of the job.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
         self._kept_free = min(files.RESERVE, self._limit / 2)
@@ -87,7 +87,7 @@ class BufferedEventWriter(EventWriter):
             self._held_bytes += len(lines)
 
     def _append(self, file: LineFile, lines: bytes) -> None:
-        """Append the lines that fit without using the space reserved for the end. Raises OSError if some do not."""
+        """Append the lines that fit before the space reserved for the end. Raises OSError if some do not fit."""
         available = self._limit - self._kept_free - file.part_size
         if len(lines) <= available:
             file.append(lines)
@@ -96,7 +96,7 @@ class BufferedEventWriter(EventWriter):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def check(self) -> None:
-        """Retry failed writes periodically. Write a note when writes begin to fail, and when they work again."""
+        """Retry failed writes periodically. Write a note when writes start to fail, and when they succeed again."""
         if self._refused is None:
             return
         if not self._noted:
@@ -161,7 +161,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def _drop_many(self) -> None:
-        """Remove all but the outcome of the job from the buffer, because the reserve has no space for more."""
+        """Remove frequent events (``_MANY``) from the buffer: the reserve has space only for the job's outcome."""
         held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
         self._held = deque()
         for file, line in held:

@@ -36,7 +36,7 @@ _WRITES_MUCH = """
 import os, sys
 for number in range(5000):
     print(os.environ["RANK"], "writes", number, "." * 60)
-print("and this", file=sys.stderr)
+print("a line on stderr", file=sys.stderr)
 os._exit(7)
 """
 _DESCRIBES_ITSELF = """
@@ -192,7 +192,7 @@ class ClusterContract(ClusterTests):
                 lines = [line for line in listener.lines_at_end[rank, "out"] if " writes " in line]
                 assert [int(line.split()[2]) for line in lines] == list(range(5000))
                 assert {line.split()[0] for line in lines} == {str(rank)}, "output of another rank"
-                assert "and this" in listener.lines_at_end[rank, "err"]
+                assert "a line on stderr" in listener.lines_at_end[rank, "err"]
 
     def test_a_rank_has_its_numbers_and_the_users_variables(self) -> None:
         """The worker sets the same variables on every cluster, although launchers name theirs differently."""

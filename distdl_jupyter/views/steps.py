@@ -1,4 +1,4 @@
-"""The time of training steps in parts, and recorded profiles: as a display, as a DataFrame, and as data for a page."""
+"""Step times, split into parts, and recorded profiles: for notebooks and terminals, as DataFrames, and for pages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from distdl_jupyter.views.wire import from_fields
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Maximum number of displayed operators, and of ranks with a separate column.
+#: Maximum number of displayed operators, and of ranks that have a column.
 _MOST_OPERATORS, _MOST_COLUMNS = 20, 8
-#: Share of a step below which an operator is left out.
+#: Operators with a smaller share of the step are not displayed.
 _LEAST_SHARE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class JobTime:
-    """The mean step of each rank in parts, and the newest steps, in seconds.
+    """The mean step of each rank, split into parts, and the newest steps, in seconds.
 
-    ``says`` has the sentences above the table, or why ``ranks`` is empty. ``own_share`` is the part of the ranks'
+    ``says`` contains the sentences above the table, or why ``ranks`` is empty. ``own_share`` is the share of the ranks'
     time (0 to 1) that is neither communication nor waiting.
     """
 
@@ -47,7 +47,7 @@ class StepTimesShown(table.Display, StepTimes):
         return [*_sentences(self), *([_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each rank and step (of a long training: for ``steps`` steps) with the parts in seconds."""
+        """Return a row for each rank and step, with parts in seconds. A row of a long job covers ``steps`` steps."""
         import pandas as pd
 
         return pd.DataFrame(map(asdict, self.rows), columns=list(StepTime.__dataclass_fields__))
@@ -70,7 +70,7 @@ def _title(part: str) -> str:
 
 
 def job_time(times: StepTimes, last: int) -> JobTime:
-    """Return the mean steps of the ranks and their ``last`` newest records for a page."""
+    """Return the mean steps of the ranks and the ``last`` newest records, as data for a page."""
     newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
     steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
     return JobTime(tuple(_sentences(times)), times.samples_per_second, times.own_share,
@@ -80,24 +80,24 @@ def job_time(times: StepTimes, last: int) -> JobTime:
 def _sentences(times: StepTimes) -> list[str]:
     if not times.rows:
         return [times.why]
-    ranks_of, rate = times.ranks(), times.samples_per_second
-    summary = f"{plural(max(row.steps for row in ranks_of), 'step')} measured"
+    rank_times, rate = times.ranks(), times.samples_per_second
+    summary = f"{plural(max(rank_time.steps for rank_time in rank_times), 'step')} measured"
     summary += "" if rate is None else f", {number(rate)} samples per second"
     if times.straggler is not None:
         return [f"{summary}.", str(times.straggler)]
-    if len(ranks_of) > 1 and times.own_share is not None:
+    if len(rank_times) > 1 and times.own_share is not None:
         summary += f", {100 * (1 - times.own_share):.0f} % of the time is communication and waiting"
-    if len(ranks_of) > 1 and not times.has_enough_steps:
+    if len(rank_times) > 1 and not times.has_enough_steps:
         return [f"{summary}.", "Too few steps to tell whether one rank is slower than the others."]
     return [f"{summary}.", f"No rank {'was' if times.ended else 'is'} significantly slower than the others."]
 
 
 def _rows(times: StepTimes) -> list[tuple[str, ...]]:
     rows = [("rank", "host", "steps", "ms per step", *map(_title, PARTS))]
-    for row in times.ranks():
-        parts = (getattr(row, part) for part in PARTS)
-        shares = (f"{_milliseconds(part)} ({100 * part / (row.seconds or 1):.0f} %)" for part in parts)
-        rows.append((str(row.rank), row.host, count(row.steps), _milliseconds(row.seconds), *shares))
+    for mean in times.ranks():
+        parts = (getattr(mean, part) for part in PARTS)
+        shares = (f"{_milliseconds(part)} ({100 * part / (mean.seconds or 1):.0f} %)" for part in parts)
+        rows.append((str(mean.rank), mean.host, count(mean.steps), _milliseconds(mean.seconds), *shares))
     return rows
 
 
@@ -106,10 +106,9 @@ def _rows(times: StepTimes) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """Recorded steps of a job: the operators with the most own time, in descending order.
+    """Recorded steps of a job, with the operators by descending self time.
 
-    ``seconds`` is the mean step time. ``says`` has a sentence for each missing rank. ``traces`` are the ranks that
-    have a Chrome trace.
+    ``seconds`` is the mean step time, ``says`` explains missing ranks, ``traces`` are the ranks with a Chrome trace.
     """
 
     number: int
@@ -129,10 +128,7 @@ class ProfileShown(table.Display, Profile):
         return [*_profile_sentences(self), *([_operator_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and the own ``seconds`` per step.
-
-        ``calls`` per step and the ``share`` of the step are means over the ranks.
-        """
+        """Return a row for each operator and rank: self ``seconds`` per step, and the means ``calls`` and ``share``."""
         import pandas as pd
 
         names = ["operator", "kind", "rank", "calls", "seconds", "share"]
@@ -158,15 +154,16 @@ class ProfileShown(table.Display, Profile):
             ) from error
 
 
-def _profile_sentences(of: Profile) -> list[str]:
-    who = ranks([part.rank for part in of.ranks])
-    outliers = [_outlier(operator) for operator in of.operators if operator.stands_out is not None]
-    head = f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step."
-    return [head, *outliers[:3], *_missing(of)]
+def _profile_sentences(profile: Profile) -> list[str]:
+    who = ranks([rank.rank for rank in profile.ranks])
+    outliers = [_outlier(operator) for operator in profile.operators if operator.stands_out is not None]
+    head = (f"{plural(profile.steps, 'step')} of {who}, recorded at {clock(profile.t)}: "
+            f"{_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
+    return [head, *outliers[:3], *_missing(profile)]
 
 
-def _missing(of: Profile) -> list[str]:
-    return [f"{who.capitalize()} recorded no profile: {why}" for who, why in by_reason(of.missing)]
+def _missing(profile: Profile) -> list[str]:
+    return [f"{who.capitalize()} recorded no profile: {why}" for who, why in by_reason(profile.missing)]
 
 
 def _outlier(operator: Operator) -> str:
@@ -176,13 +173,13 @@ def _outlier(operator: Operator) -> str:
     return f"{name} needs {_milliseconds(seconds)} ms per step on rank {rank}{than} on the other ranks."
 
 
-def shown(of: Profile) -> list[Operator]:
-    """Return the operators that are displayed."""
-    return [operator for operator in of.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
+def shown(profile: Profile) -> list[Operator]:
+    """Return the operators to display."""
+    return [operator for operator in profile.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
 
 
-def _operator_rows(of: Profile) -> list[tuple[str, ...]]:
-    columns = [part.rank for part in of.ranks][:_MOST_COLUMNS] if len(of.ranks) > 1 else []
+def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
+    columns = [rank.rank for rank in profile.ranks][:_MOST_COLUMNS] if len(profile.ranks) > 1 else []
     names = (f"rank {rank}" for rank in columns)
     rows = [
         (
@@ -194,7 +191,7 @@ def _operator_rows(of: Profile) -> list[tuple[str, ...]]:
             *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
             "" if operator.stands_out is None else f"rank {operator.stands_out}",
         )
-        for operator in shown(of)
+        for operator in shown(profile)
     ]
     return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names, "outlier"), *rows]
 
@@ -203,6 +200,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2f}"
 
 
-def job_profile(of: Profile) -> JobProfile:
-    """Return a profile for a page."""
-    return from_fields(JobProfile, of, says=tuple(_missing(of)), operators=tuple(shown(of)), traces=tuple(of.traces))
+def job_profile(profile: Profile) -> JobProfile:
+    """Return a profile as data for a page."""
+    return from_fields(JobProfile, profile, says=tuple(_missing(profile)), operators=tuple(shown(profile)),
+                       traces=tuple(profile.traces))  # fmt: skip

@@ -34,9 +34,9 @@ _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 DIRECTORY = "~/.cache/distdl"
 #: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
 TIMEOUT = "20"
-#: The limit in bytes of the send queue, above which senders wait.
+#: Size of the send queue in bytes above which senders wait.
 _MOST_UNSENT = 4 * 1024 * 1024
-#: Seconds between two polls of slow readers.
+#: Seconds between checks whether slow readers have caught up.
 _PAUSE = 0.02
 
 
@@ -102,7 +102,7 @@ class Connection(AgentConnection):
 
     @contextlib.contextmanager
     def bypass_backpressure(self) -> Iterator[None]:
-        """Bypass backpressure: read answers even while output of ranks is not read."""
+        """Read frames from the host even while the inboxes hold too many bytes, so that answers arrive."""
         with self._lock:
             self._backpressure_bypassed += 1
         try:
@@ -148,7 +148,7 @@ class Connection(AgentConnection):
     def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
         """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
 
-        ``hold`` is called on the loop with whether the writer must pause.
+        ``hold`` is called on the loop with True when the writer must pause, and False when it may continue.
         """
         number = next(self._channels)
         with self._lock:
@@ -166,11 +166,11 @@ class Connection(AgentConnection):
     # stacks -----------------------------------------------------------------------------------
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Ask ranks for the stacks of their threads, without waiting."""
+        """Request the stacks of the ranks' threads without waiting for the answer."""
         self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
     def stacks(self) -> Mapping[int, StackDump]:
-        """Return each dump once, by rank. If the host failed or is lost, each dump contains the reason."""
+        """Return the dumps that have arrived, by rank, once each. If the host failed, they contain the reason."""
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
@@ -358,7 +358,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
-    """End agents in parallel; do not remove the folders on the hosts in ``keep``."""
+    """End agents in parallel. The agents of the hosts in ``keep`` do not remove their folders."""
     hosts = set(keep)
     ending = list(connections)
     ask_all([(connection, {"keep": connection.host in hosts}) for connection in ending], "end", _END_SECONDS)

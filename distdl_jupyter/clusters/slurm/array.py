@@ -1,6 +1,6 @@
 """Job arrays for sweeps. The tasks of an array wait in Slurm's queue, and each task runs the trial that has claimed it.
 
-The values of a trial may depend on earlier trials, so they are unknown when the array is submitted: a task only holds a
+The values of a trial may depend on earlier trials, so they are unknown when the array is submitted; a task only holds a
 position in the queue. The supervisor of a trial claims the first free task by creating a link to the trial's files,
 named by the number of the task. A task that starts follows its link; without one, it waits briefly for the next trial
 and then ends. A trial that is restarted, for example after an interruption, claims another task. So the array limits
@@ -36,7 +36,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
-#: Polls per second of a waiting task; seconds that ``close`` waits for the end of all tasks.
+#: Polls per second of a waiting task; seconds that ``close`` waits until all tasks have ended.
 _POLLS, _END_SECONDS = 5, 10.0
 #: The link target of a task that can no longer be claimed.
 _CLOSED = "-"
