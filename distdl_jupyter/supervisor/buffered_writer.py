@@ -25,7 +25,7 @@ from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
-#: Size of the buffer in bytes from which log lines and progress are dropped.
+#: Size of the buffer in bytes at which log lines and progress are dropped.
 _MOST_HELD = 4_000_000
 _DROPPABLE = ("log", "progress")
 #: Seconds between retries.
