@@ -139,8 +139,15 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
 
 def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
     path = _path_of(name, folders)
-    if path is None or path.parent not in folders or not path.exists():
+    if path is None or path.parent not in folders:
         return None
+    if not path.exists():
+        raise InvalidSpec(
+            f"The module {name} was imported from {path}, which no longer exists, so no rank could import it.",
+            code="module-source-gone",
+            field=name,
+            hint="Restore the file, or import what the code needs from elsewhere.",
+        )
     sent, left_out, data = list[Path](), list[Path](), 0
     for file in _package_files(path) if path.is_dir() else [path]:
         size = file.stat().st_size

@@ -24,7 +24,7 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import IPYTHON, imports_of, parts_of, path_in_module
+from distdl_jupyter.capture.references import IPYTHON, imports_of, module_of_globals, parts_of, path_in_module
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
@@ -74,6 +74,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.gpu_seen = False
         #: The object whose pickling began last.
         self.latest: object = None
+        #: The globals of modules, as a rank evaluates them, by the module's name.
+        self._modules: dict[str, _Call] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Replace objects that differ on a rank, record dependencies, and leave the rest to cloudpickle."""
@@ -93,7 +95,19 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
             self.notes.functions[id(obj)] = obj
             self.notes.modules.update(imports_of(obj.__code__))
+            return self._with_globals_of_module(obj, reduced)
         return reduced
+
+    def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the reduction of a lambda or closure that uses the globals of its module as a rank imports it."""
+        name = module_of_globals(function)
+        if not name:
+            return reduced
+        self.notes.modules.add(name)
+        make, (code, _, *rest), (state, slots), *more = reduced
+        module = self._modules.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
+        slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
+        return make, (code, module, *rest), (state, slots), *more
 
 
 class _Call:

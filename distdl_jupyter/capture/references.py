@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from cloudpickle import list_registry_pickle_by_value
+
 #: Limits of the search: items per container, parts per value. The rest is sent too; its size counts for its owner.
 _MOST_ITEMS, _MOST_PARTS = 1000, 20_000
 #: Prefixes of the modules of IPython's objects, which refer to all names of the notebook.
@@ -49,6 +51,18 @@ def path_in_module(value: Any) -> tuple[str, str] | None:
     # A decorated function has the name of the wrapped function, but is a different object.
     codes = [function.__code__ for function in (value, current) if isinstance(function, types.FunctionType)]
     return path if all(code.co_qualname == path[1] for code in codes) else None
+
+
+def module_of_globals(function: types.FunctionType) -> str:
+    """Return the module whose globals a function uses, "" if ranks cannot import it or it is registered by value."""
+    name = str(getattr(function.__globals__.get("__spec__"), "name", ""))
+    by_value = any(f"{name}.".startswith(f"{module}.") for module in list_registry_pickle_by_value())
+    if by_value or name in ("", "__main__") or name != function.__globals__.get("__name__"):
+        return ""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    top = name.partition(".")[0]
+    is_known = top in sys.builtin_module_names or any(finder.find_spec(top, None) is not None for finder in finders)
+    return name if is_known else ""
 
 
 # parts of values --------------------------------------------------------------------------------------

@@ -205,13 +205,13 @@ RELOAD = {
 def test_functions_see_their_module_as_its_file_is_however_they_reached_the_cell(notebook, rank, how):
     write("mymod.py", MYMOD)
     notebook.run("import functools, importlib, sys, mymod\nfrom mymod import *\nmade, net = make(0), Net()")
-    notebook.run(f"part, method, later = functools.partial(fn), net.go, [lam]\n{RELOAD[how]}")
-    notebook.run("class Own(Net): pass\ndef own(): return fn()")
+    notebook.run(f"part, method, later = functools.partial(fn), net.go, [lam]\n{RELOAD[how]}\nmymod.VALUE = 77")
+    notebook.run("fn.__globals__['VALUE'] = 77\nclass Own(Net): pass\ndef own(): return fn()")
     calls = (
         "fn(), lam(), decorated() // 2, made(), net.go(), Net().go(), part(), method(), later[0](), own(), Own().go()"
     )
     draft = notebook.capture(f"({calls}, Net.Inner.go())")
-    assert set(labels(draft)) == ({"mymod.py"} if how != "forgotten" else set())
+    assert set(labels(draft)) == {"mymod.py"}
     assert rank(draft).value == (2,) * 12
     for name in ("fn", "lam", "made", "method", "part"):
         assert rank(capture_function(notebook[name])).value == 2, name
@@ -224,7 +224,9 @@ def test_functions_see_their_module_as_its_file_is_however_they_reached_the_cell
 
 def test_a_function_inside_a_decorated_one_or_replaced_in_the_notebook_stays_itself(notebook, rank):
     write("mymod.py", MYMOD)
-    notebook.run("import mymod\ninner, fn = mymod.decorated.__wrapped__, mymod.fn\nmymod.fn = lambda: 5")
+    notebook.run(
+        "import mymod\ninner, fn = mymod.decorated.__wrapped__, mymod.fn\nmymod.fn = lambda: 5\nmymod.VALUE = 77"
+    )
     assert rank(notebook.capture("inner(), fn(), mymod.fn()")).value == (2, 2, 2)
 
 
