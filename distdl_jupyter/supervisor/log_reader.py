@@ -3,8 +3,8 @@
 * ``LogReader`` reads file descriptors, and bytes received by other threads. It keeps no state of the job; its ``sink``
   interprets the reports. Each round reads every readable stream once, so that a busy stream cannot starve the others.
   Unread output stays in the pipe, and a large pipe keeps the writer from blocking.
-* ``LineSplitter`` does no I/O: it splits bytes into lines, redrawn lines and reports between them. A block without a
-  report or a carriage return is processed in bulk, with one search and one copy.
+* ``LineSplitter`` does no I/O: it splits bytes into lines, redrawn lines and reports between them. Lines without a
+  report or a carriage return are processed in bulk, with one search and one copy.
 * ``ItemCollector`` merges many small texts into a few large ones.
 """
 
@@ -382,13 +382,40 @@ class LineSplitter:
 
     def _lines(self, block: bytes) -> list[Item]:
         out = ItemCollector(in_order=self._in_order)
-        if self._open or self._before or b"\r" in block or (self._marker and self._marker in block):
-            for raw in block[:-1].split(b"\n"):
-                self._line(raw, len(raw) + 1, out)
-        else:
-            self._end += len(block)
-            out.plain(block, self._end)
+        begin = 0
+        for start, stop in self._special(block):
+            self._plain(block, begin, start, out)
+            self._line(block[start : stop - 1], stop - start, out)
+            begin = stop
+        self._plain(block, begin, len(block), out)
         return out.items()
+
+    def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of each line that has a report or a carriage return, or whose beginning was shown."""
+        if self._open or self._before:
+            yield 0, (behind := block.index(b"\n") + 1)
+        else:
+            behind = 0
+        mark, drawn = self._find_mark(block, behind), self._find_drawn(block, behind)
+        while (at := min(mark, drawn)) < len(block):
+            stop = block.index(b"\n", at) + 1
+            yield block.rfind(b"\n", behind, at) + 1 or behind, stop
+            behind = stop
+            mark = self._find_mark(block, stop) if mark < stop else mark
+            drawn = self._find_drawn(block, stop) if drawn < stop else drawn
+
+    def _find_mark(self, block: bytes, begin: int) -> int:
+        at = block.find(self._marker, begin) if self._marker else -1
+        return at if at >= 0 else len(block)
+
+    def _find_drawn(self, block: bytes, begin: int) -> int:
+        at = block.find(b"\r", begin)
+        return at if at >= 0 else len(block)
+
+    def _plain(self, block: bytes, begin: int, stop: int, out: ItemCollector) -> None:
+        if begin < stop:
+            self._end += stop - begin
+            out.plain(block[begin:stop], self._end)
 
     def _line(self, raw: bytes, length: int, out: ItemCollector) -> None:
         """Process one line without its newline; ``length`` is its size in the stream, in bytes."""
