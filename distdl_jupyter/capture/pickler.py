@@ -32,6 +32,7 @@ from distdl_jupyter.worker.hooks import tensors
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
 PROTOCOL = 5
 _CACHE = type(functools.lru_cache(len))
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _CACHE)
 _SYSTEM_STREAMS = ("stdout", "stderr")
 
 
@@ -72,6 +73,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=PROTOCOL)
         self.notes = notes
         self.gpu_seen = False
+        #: Types of plain data: most objects of a large value have one of a few types.
+        self._plain: set[type] = set()
         #: The object whose pickling began last.
         self.latest: object = None
         #: The globals of modules, as a rank evaluates them, by the module's name.
@@ -80,6 +83,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         """Replace objects that differ on a rank, record dependencies, and leave the rest to cloudpickle."""
         self.latest = obj
+        if type(obj) in self._plain:
+            return NotImplemented
+        if _is_plain(type(obj)):
+            self._plain.add(type(obj))
         replaced = _rank_counterpart(obj)
         if replaced is not None:
             self.gpu_seen = self.gpu_seen or tensors.is_on_gpu(obj)
@@ -118,6 +125,13 @@ class _Call:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._call
+
+
+def _is_plain(kind: type) -> bool:
+    """Return whether objects of a type are plain data, which are the same on a rank."""
+    streams = (type(stream) for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
+    special = (type, types.ModuleType, *_FUNCTIONS, *streams)
+    return not issubclass(kind, special) and kind.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
 
 
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
