@@ -203,7 +203,7 @@ function endings(failure: Failure): { what: string; members: number[]; after: nu
   for (const { rank, what, after } of failure.others) {
     const key = shortened(what);
     const group = alike.get(key) ?? { what: key, members: [], after };
-    group.members.push(rank);
+    group.members = [...group.members, rank].sort((a, b) => a - b);
     group.after = Math.max(group.after, after);
     alike.set(key, group);
   }
