@@ -45,7 +45,7 @@ def test_an_empty_directory_has_no_jobs():
 def test_a_row_has_state_reason_metric_and_hosts():
     folder = job(state=State.FAILED)
     (one,) = JobIndex().all()
-    assert (one.row.id, one.row.state, one.row.says, one.row.notebook) == (
+    assert (one.row.id, one.row.state, one.row.message, one.row.notebook) == (
         folder.id, "failed", "It was so.", "training.ipynb",
     )  # fmt: skip
     assert (one.row.metric, one.row.value, one.row.spark) == ("loss", 0, (4, 3, 2, 1, 0))

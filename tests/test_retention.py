@@ -35,7 +35,7 @@ def left():
 
 
 def kept(done):
-    return {one.reason: one.count for one in done.kept}
+    return {one.reason: one.count for one in done.retained}
 
 
 def test_prune_deletes_a_job_that_is_old_and_not_among_the_newest():

@@ -14,7 +14,7 @@ def of(group, number, state=State.COMPLETED, **more):
     """Return the row of a run, which ended a while ago."""
     folder = job(number, state=state)
     row = next(one.row for one in JobIndex().all() if one.row.id == folder.id)
-    return dataclasses.replace(row, group=group, ended=time.time() - 60, says="", **more)
+    return dataclasses.replace(row, group=group, ended=time.time() - 60, message="", **more)
 
 
 def sweep(value):
@@ -30,17 +30,17 @@ def test_a_job_of_no_study_stays_as_it_is():
 def test_a_sweep_is_one_row_in_the_place_of_its_newest_trial():
     other = of(None, 9)
     runs = [of(sweep(0.9), 3), of(sweep(0.7), 2), of(sweep(None), 1, State.CANCELED)]
-    runs[2] = dataclasses.replace(runs[2], says="Pruned: lower than the median at step 3")
+    runs[2] = dataclasses.replace(runs[2], message="Pruned: lower than the median at step 3")
     (shown, rest) = study_rows.folded([runs[0], other, *runs[1:]])
     assert rest is other
     assert study_rows.is_study(shown)
     assert not any(map(study_rows.is_study, runs))
     # Its folder is gone, so what is known stands in its trials.
     assert (shown.name, shown.state, shown.done, shown.total) == ("Sweep of digits", "completed", 3, 3)
-    assert (shown.metric, shown.value, shown.says) == ("best acc", 0.9, "1 pruned")
+    assert (shown.metric, shown.value, shown.message) == ("best acc", 0.9, "1 pruned")
     assert (shown.created, shown.ended) == (runs[-1].created, runs[0].ended)
     (shown,) = study_rows.rows(runs[:2])
-    assert (shown.state, shown.says[:31]) == ("lost", "The folder of the sweep is gone")
+    assert (shown.state, shown.message[:31]) == ("lost", "The folder of the sweep is gone")
 
 
 def scale(value):
@@ -62,4 +62,4 @@ def test_a_scaling_study_says_how_near_to_ideal_the_most_processes_come():
     (shown,) = study_rows.rows([dataclasses.replace(runs[1], ended=time.time()), *runs[2:]])
     assert (shown.state, shown.ended) == ("running", None)
     (shown,) = study_rows.rows([of(scale(None), 5), *runs[2:]])
-    assert (shown.state, "made too few steps" in shown.says) == ("failed", True)
+    assert (shown.state, "made too few steps" in shown.message) == ("failed", True)

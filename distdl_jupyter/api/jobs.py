@@ -133,7 +133,7 @@ def resources(reader: PageReader) -> Resources:
 @get("/jobs/{id}/stacks")
 def stacks(id_: str, *, number: Number | None = None) -> JobStacks:
     """Return saved stack traces, by default the newest."""
-    return stacks_view.stacks(client.attach(id_).stacks(kept=True, number=number))
+    return stacks_view.stacks(client.attach(id_).stacks(recorded=True, number=number))
 
 
 @post("/jobs/{id}/stacks", status=202)
@@ -145,7 +145,7 @@ def capture_stacks(id_: str) -> None:
 @get("/jobs/{id}/profile")
 def profile(id_: str, *, number: Number | None = None) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
-    return job_profile(client.attach(id_).profile(kept=True, number=number))
+    return job_profile(client.attach(id_).profile(recorded=True, number=number))
 
 
 @post("/jobs/{id}/profile", status=202)
@@ -291,7 +291,7 @@ def _file(path: Path, name: str) -> Download:
 @get("/jobs/{id}/profile/{number}/trace")
 def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
     """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
-    path = client.attach(id_).profile(kept=True, number=int(number)).traces.get(rank)
+    path = client.attach(id_).profile(recorded=True, number=int(number)).traces.get(rank)
     if path is None:
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."

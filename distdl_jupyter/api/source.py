@@ -99,8 +99,8 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
     An idle kernel computes the form of its notebook itself, with the notebook's names. This call is for a kernel that
     is busy or not started, and for text without a notebook.
     """
-    python, notebook, folder = _prepare(context, body, notebook_required=body.own)
-    if body.own:
+    python, notebook, folder = _prepare(context, body, notebook_required=body.standalone)
+    if body.standalone:
         # Only the kernel can find the modules beside a notebook that a cell uses: there, the notebook is only a name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     if python == (sys.executable, {}) and len(body.code) < _SHORT:

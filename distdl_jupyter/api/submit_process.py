@@ -78,7 +78,7 @@ def form(**request: Any) -> FormState:
     """Return the launch form of a text for this Python and the current directory."""
     state = cell_state(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_TIMEOUT)
     # The polling of the cluster ends with this process.
-    return replace(state, place=state.place and replace(state.place, looking=False))
+    return replace(state, cluster_status=state.cluster_status and replace(state.cluster_status, pending=False))
 
 
 if __name__ == "__main__":

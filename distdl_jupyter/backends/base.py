@@ -62,7 +62,7 @@ class CodePattern:
     #: The expression for the number of ranks.
     world_size: str = ""
     #: A regular expression that matches code that uses the backend.
-    words: str = ""
+    pattern: str = ""
 
     def met(self, code: Code) -> Call | None:
         """Return the first call that initializes communication."""
@@ -222,11 +222,11 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
     visible = gpu_numbers() if devices is None else devices
     if visible:
         return Check("CUDA", f"{plural(len(visible), 'GPU')} here")
-    first = next((call for call in calls if call.label in code.own), calls[0])
+    first = next((call for call in calls if call.label in code.training_labels), calls[0])
     finding = Finding(
         "warning",
         "no-gpu",
-        f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, but this machine has none. Every rank would "
+        f"{ast.unparse(first.node)[:60]} in {first.location} needs a GPU, but this machine has none. Every rank would "
         "fail there.",
         'Use device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
     )

@@ -92,7 +92,7 @@ class DeepSpeedBackend(TorchBackend):
         trainers=TRAINERS,
         trainers_meet=True,
         world_size="dist.get_world_size()",
-        words=r"\bimport deepspeed\b|\bfrom deepspeed\b|\bdeepspeed\.initialize\b",
+        pattern=r"\bimport deepspeed\b|\bfrom deepspeed\b|\bdeepspeed\.initialize\b",
     )
 
     def unavailable(self, options: Any) -> str:

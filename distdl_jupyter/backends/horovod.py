@@ -99,7 +99,7 @@ class HorovodBackend(Backend):
         start="Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
         trainers=TRAINERS,
         world_size="hvd.size()",
-        words=r"\bhorovod\b|\bhvd\s*\.",
+        pattern=r"\bhorovod\b|\bhvd\s*\.",
     )  # fmt: skip
 
     def unavailable(self, options: HorovodOptions) -> str:
@@ -300,8 +300,8 @@ def horovod_build(code: Code, spec: JobSpec, built_for: Collection[JobPackage]) 
     finding = Finding(
         "error",
         "horovod-without-tensorflow",
-        f"This Horovod was built without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
-        "every rank.",
+        f"This Horovod was built without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].location} fails "
+        "on every rank.",
         'Run "distdl install horovod --framework torch,tensorflow", or use the backend tensorflow '
         "(MultiWorkerMirroredStrategy).",
     )

@@ -34,7 +34,7 @@ class RayBackend(Backend):
     #: Ports of Ray's agents on each node. Ports that Ray chooses could collide with those of other programs of the job.
     rank_ports = 4
     order = 4
-    usage = CodePattern(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
+    usage = CodePattern(title="Ray", trainers=TRAINERS, pattern=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
         """Return the remedy if Ray is not installed or too old to require a token; it is not imported."""

@@ -39,7 +39,7 @@ class TensorFlowBackend(Backend):
         meets=STRATEGY,
         begin=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
         trainers=TRAINERS,
-        words=r"\bMultiWorkerMirroredStrategy\b",
+        pattern=r"\bMultiWorkerMirroredStrategy\b",
     )
 
     def unavailable(self, options: Any) -> str:
@@ -105,7 +105,7 @@ def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.env
     finding = Finding(
         "warning",
         "keras-3-fit",
-        f"fit() in {fit.place} fails, because Keras {version} does not train under MultiWorkerMirroredStrategy.",
+        f"fit() in {fit.location} fails, because Keras {version} does not train under MultiWorkerMirroredStrategy.",
         f'Run "pip install tf-keras", and set os.environ["{LEGACY_KERAS}"] = "1" before TensorFlow is imported.',
     )
     return Check("Keras", "does not support this strategy", (finding,))

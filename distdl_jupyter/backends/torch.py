@@ -60,7 +60,7 @@ class TorchBackend(Backend):
         trainers=TRAINERS,
         trainers_meet=True,
         world_size="dist.get_world_size()",
-        words=r"\binit_process_group\b|\btorch\.distributed\b",
+        pattern=r"\binit_process_group\b|\btorch\.distributed\b",
     )  # fmt: skip
 
     def unavailable(self, options: TorchOptions) -> str:
@@ -158,7 +158,7 @@ def nccl(
     finding = Finding(
         "error" if is_certain else "warning",
         "nccl-call-needs-gpus",
-        f"NCCL in {first.place} needs {plural(spec.process_count, 'GPU')} for {processes}, but this machine has "
+        f"NCCL in {first.location} needs {plural(spec.process_count, 'GPU')} for {processes}, but this machine has "
         f"{plural(count, 'GPU') if count else 'none'}.",
         f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
     )

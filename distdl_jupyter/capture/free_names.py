@@ -256,8 +256,8 @@ def find_undefined(
                 undefined.setdefault(name, certain.get(name) or source.describe_line(line))
     names = sorted(name for name in bound if not name.startswith("_"))
     return tuple(
-        UndefinedName(name, place, where, name in certain, tuple(difflib.get_close_matches(name, names, 2, 0.7)))
-        for name, place in sorted(undefined.items(), key=lambda item: item[0] not in certain)
+        UndefinedName(name, location, where, name in certain, tuple(difflib.get_close_matches(name, names, 2, 0.7)))
+        for name, location in sorted(undefined.items(), key=lambda item: item[0] not in certain)
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Number of jobs that ``ls`` shows without ``--all``.
 _NEWEST = 20
 _SWITCH: dict[str, Any] = {"action": "store_true"}
-_KEPT: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
+_RECORDED: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
 _PRUNE = (
     "With both --older and --keep, a job is deleted only if it is older and not among the newest N. Jobs that have not "
     "ended, here or on another host, and jobs of other users are kept. The exit code is 1 if a job could not be "
@@ -73,7 +73,7 @@ def add_to(commands: Any) -> None:
     text = "show the stack traces of all ranks of a job side by side"
     command = add_command(commands, "stacks", _stacks, text, reads=True, job="newest")
     help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
-    command.add_argument("--kept", **_KEPT, help=help_text)
+    command.add_argument("--recorded", **_RECORDED, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
     command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
 
@@ -84,7 +84,7 @@ def add_to(commands: Any) -> None:
         "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
     )
     help_text = "show the newest profile, or the one with this number, without recording"
-    command.add_argument("--kept", **_KEPT, help=help_text)
+    command.add_argument("--recorded", **_RECORDED, help=help_text)
     command.add_argument(
         "--save", default="", metavar="FOLDER", help="copy the traces to this folder, to open in ui.perfetto.dev"
     )
@@ -217,13 +217,13 @@ def _resources(args: argparse.Namespace) -> Any:
 
 def _stacks(args: argparse.Namespace) -> Reply:
     job = find(args.id)
-    if args.kept is None:
+    if args.recorded is None:
         try:
             stacks = job.stacks(args.timeout)
         except TimeoutError as error:
             raise JobNotRunning(str(error), code="stacks-timeout", hint="Increase it with --timeout.") from error
     else:
-        stacks = job.stacks(kept=True, number=args.kept or None)
+        stacks = job.stacks(recorded=True, number=args.recorded or None)
     ranks = stacks.ranks.values() if args.whole else ()
     texts = [
         f"\nrank {rank.rank}, pid {rank.pid} on {rank.host or 'this machine'}\n{rank.text.rstrip()}" for rank in ranks
@@ -233,14 +233,14 @@ def _stacks(args: argparse.Namespace) -> Reply:
 
 def _profile(args: argparse.Namespace) -> Reply:
     job = find(args.id)
-    if args.kept is None:
+    if args.recorded is None:
         ranks = ranks_of(args.ranks, job.spec.process_count) if args.ranks else None
         try:
             profile = job.profile(args.steps, ranks, timeout=args.timeout)
         except TimeoutError as error:
             raise JobNotRunning(str(error), code="profile-timeout", hint="Increase it with --timeout.") from error
     else:
-        profile = job.profile(kept=True, number=args.kept or None)
+        profile = job.profile(recorded=True, number=args.recorded or None)
     traces = profile.save(args.save) if args.save else list(profile.traces.values())
     return Reply(profile, notes=_location(traces) if traces else ())
 

@@ -29,7 +29,7 @@ def lines(job: Job) -> Iterator[str]:
     if text := elsewhere(view):
         yield text
     if view.queue is not None:
-        yield f"Position {view.queue.place} of {view.queue.of}: {view.queue.why}"
+        yield f"Position {view.queue.position} of {view.queue.of}: {view.queue.why}"
     if view.staging:
         yield table.text([_STAGING, *map(staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:

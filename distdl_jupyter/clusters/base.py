@@ -80,7 +80,7 @@ class Context:
 
     folder: JobFolder
     #: The job's variables for every rank: its marks, the user's variables, and their secret values.
-    own: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     #: The environment of the submitter. Ranks on this machine inherit all of it, other ranks a selection.
     inherited: dict[str, str] = field(default_factory=dict)
     #: Python modules and programs that the backend needs on every node.
@@ -114,7 +114,7 @@ class Context:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a rank on this machine."""
-        return {**self.inherited, **self.own}
+        return {**self.inherited, **self.variables}
 
 
 NodeState = Literal["up", "down", "starting", "unknown"]
@@ -125,14 +125,14 @@ CheckLevel = Literal["ok", "info", "warning", "error"]
 class NodeCheck:
     """The result of one check of one node (``node`` "" for the cluster as a whole).
 
-    ``what`` is the name of the check ("Reachable", "torch"), ``says`` its result, and ``remedy`` the fix for a problem.
-    ``code`` is the stable identifier of the problem for programs and help links, "" without a problem.
+    ``what`` is the name of the check ("Reachable", "torch"), ``message`` its result and ``remedy`` the fix of a
+    problem. ``code`` is the stable identifier of the problem for programs and help links, "" without a problem.
     """
 
     node: str
     what: str
     level: CheckLevel
-    says: str
+    message: str
     remedy: str = ""
     code: str = ""
 

@@ -132,9 +132,9 @@ class LocalCluster(Cluster):
         self._notices = []
         for shortage in limits.shortages(spec.process_count, headroom.room()):
             if shortage.level == "error":
-                raise LaunchFailed(f"{shortage.says}.", code="local-no-room", hint=shortage.remedy)
+                raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
-                self._notices.append(RunNotice(shortage.level, f"{shortage.says}. {shortage.remedy}", "room"))
+                self._notices.append(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
@@ -178,7 +178,7 @@ class LocalCluster(Cluster):
         oversubscribe = getattr(options, "oversubscribe", False)
         if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             raise InvalidSpec(
-                f"{crowd.says}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
+                f"{crowd.message}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
             )
         queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
         gpus_per_rank = spec.gpus or 1
@@ -256,4 +256,4 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
 def _is_parent_job(entry: slots.QueueEntry) -> bool:
     """Return whether a rank of the entry's job submitted this job. Both then share its slots, to prevent a deadlock."""
     parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
-    return entry.holds and entry.own and entry.job == parent
+    return entry.holds and entry.is_own and entry.job == parent

@@ -91,7 +91,7 @@ def view(
     holder_names = holders(position, {entry.key: entry for entry in turn.entries})
     amounts = needs(need_)
     return QueueView(
-        place=position.place,
+        position=position.place,
         of=turn.of,
         why=turn.problem or reason(amounts, position.lacks, holder_names),
         priority=priority,
@@ -121,7 +121,7 @@ def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
     return Holding(
         entry.job,
         entry.name,
-        "" if entry.own else entry.user,
+        "" if entry.is_own else entry.user,
         tuple(labels.get(gpu, gpu) for gpu in entry.gpus[:_MOST_DEVICES]),
         entry.need.amounts.get("cores", 0),
         entry.need.amounts.get("memory", 0),
@@ -131,5 +131,5 @@ def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
 def holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> tuple[str, ...]:
     """Return the names of the first jobs ahead of a position, and the number of other jobs ahead of it."""
     jobs = [entries[key] for key in position.holders if key in entries]
-    names = [f"{job.name} ({short_id(job.job)})" + ("" if job.own else f" of {job.user}") for job in jobs]
+    names = [f"{job.name} ({short_id(job.job)})" + ("" if job.is_own else f" of {job.user}") for job in jobs]
     return (*names, plural(position.others, "other")) if names and position.others else tuple(names)

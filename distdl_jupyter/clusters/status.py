@@ -30,7 +30,7 @@ ABSENT = "The machines have not been created yet."
 class ClusterStatus(ClusterConfig):
     """A cluster with its current status; ``problem`` is the reason why it cannot be used now ("": it can be used).
 
-    ``code`` is the stable identifier of the problem. ``looked`` is False until the cluster has answered once.
+    ``code`` is the stable identifier of the problem. ``checked`` is False until the cluster has answered once.
     """
 
     title: str = ""
@@ -39,8 +39,8 @@ class ClusterStatus(ClusterConfig):
     remedy: str = ""
     code: str = ""
     nodes: tuple[NodeInfo, ...] = ()
-    far: bool = False
-    looked: bool = True
+    is_remote: bool = False
+    checked: bool = True
     #: The machines as a whole, if this package creates and deletes them.
     machines: Machines | None = None
     can_create: bool = False
@@ -107,7 +107,7 @@ def _probe(target: ClusterConfig) -> ClusterStatus:
         problem=problem,
         remedy=remedy,
         nodes=nodes,
-        far=cluster.is_remote,
+        is_remote=cluster.is_remote,
         machines=machines,
         can_create=isinstance(cluster, Provisioner),
     )
@@ -115,7 +115,7 @@ def _probe(target: ClusterConfig) -> ClusterStatus:
 
 def unknown(target: ClusterConfig) -> ClusterStatus:
     """Return the status of a cluster that has not responded yet."""
-    return ClusterStatus.of(target, looked=False)
+    return ClusterStatus.of(target, checked=False)
 
 
 def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
@@ -226,11 +226,11 @@ def _key(target: ClusterConfig, *more: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CachedStatus:
-    """The known part of a cluster's status and checks (None: unknown yet); ``looking`` is true while probes run."""
+    """The known part of a cluster's status and checks (None: unknown yet); ``pending`` is true while probes run."""
 
     status: ClusterStatus | None
     checks: tuple[NodeCheck, ...] | None
-    looking: bool
+    pending: bool
 
 
 class StatusCache:
@@ -264,13 +264,13 @@ class StatusCache:
             concurrent.futures.wait([probe.answer], timeout)
         known = probe.known
         if known is None or known.problem:
-            return CachedStatus(known, None if known is None else (), looking=not probe.answer.done())
+            return CachedStatus(known, None if known is None else (), pending=not probe.answer.done())
         checks = self._check(target, needs, CHECKS_FRESH)
         is_down = any(node.state == "down" for node in known.nodes)
         if fresh or is_down or any(check.level == "error" for check in checks.known or ()):
             checks = self._check(target, needs, 0.0 if fresh else NODES_FRESH)
-        looking = not (probe.answer.done() and checks.answer.done())
-        return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), looking)
+        pending = not (probe.answer.done() and checks.answer.done())
+        return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), pending)
 
     def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
         return self._statuses.get(_key(target), lambda: probe(target), max_age)

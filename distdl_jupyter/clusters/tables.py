@@ -94,7 +94,10 @@ def choice_rows(choices: Sequence[OptionValue]) -> list[tuple[str, ...]]:
 def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
     """Return the rows of a table of checks, header first."""
     head = ("", "Node", "Check", "Result", "Fix")
-    return [head, *((_LEVEL_SIGNS[check.level], check.node, check.what, check.says, check.remedy) for check in checks)]
+    return [
+        head,
+        *((_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks),
+    ]
 
 
 def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
@@ -107,7 +110,7 @@ def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
     lines = []
     for check in checks:
         result_width = max(30, width - len(indent))
-        wrapped = textwrap.wrap(check.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
+        wrapped = textwrap.wrap(check.message, result_width, break_long_words=False, break_on_hyphens=False) or [""]
         head = f"{_LEVEL_SIGNS[check.level]} {check.node:<{node}}  {check.what:<{what}}  "
         lines += [
             f"{begin}{line}".rstrip()

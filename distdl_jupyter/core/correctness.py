@@ -65,7 +65,7 @@ class Difference:
     line: int | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the location in the user's code, such as "train.py, line 12", or "" if it is unknown."""
         return f"{self.file}, line {self.line}" if self.file else ""
 
@@ -109,7 +109,7 @@ class Comparison(Display):
     def _parts(self) -> Iterator[str]:
         yield self.summary
         for finding in self.findings:
-            where = f"{finding.place}: " if finding.place else ""
+            where = f"{finding.location}: " if finding.location else ""
             yield ""
             yield f"{finding.level.capitalize()}: {where}{finding.text}"
             if finding.remedy:

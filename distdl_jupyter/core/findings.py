@@ -45,7 +45,7 @@ class UndefinedName:
     """
 
     name: str
-    place: str
+    location: str
     where: str
     certain: bool
     similar: tuple[str, ...] = ()

@@ -59,11 +59,11 @@ def launch_failed(what: str, error: OSError) -> LaunchFailed:
 class Shortage:
     """A resource that is too scarce on a machine for the requested ranks; an ``error`` prevents the start.
 
-    ``says`` is a clause without a full stop, ``remedy`` is a sentence.
+    ``message`` is a clause without a full stop, ``remedy`` is a sentence.
     """
 
     level: Literal["warning", "error"]
-    says: str
+    message: str
     remedy: str
 
 

@@ -36,7 +36,7 @@ class Holder(NamedTuple):
     #: The host of the last process that signed the lock, "" for this host.
     host: str = ""
     #: Its last heartbeat (epoch seconds).
-    heard: float = 0.0
+    last_heartbeat: float = 0.0
 
     @property
     def is_dead(self) -> bool:
@@ -51,11 +51,11 @@ class Holder(NamedTuple):
     @property
     def is_silent(self) -> bool:
         """Whether its last heartbeat is so old that its host may be gone."""
-        return time.time() - self.heard > SILENT
+        return time.time() - self.last_heartbeat > SILENT
 
     def describe(self) -> str:
         """Return a sentence with the supervisor's host and the time of its last heartbeat."""
-        age = time.time() - self.heard
+        age = time.time() - self.last_heartbeat
         return f"Its supervisor runs on {self.host}, last heard {ago(age) if age >= 60 else 'just now'}."
 
     def remedy(self, id_: str) -> str:
@@ -77,7 +77,7 @@ def holder(path: Path, *signs: Path) -> Holder:
         return Holder(held=False)
     except OSError:
         held = True
-    return Holder(held=held, host=host, heard=last_sign(path, *signs))
+    return Holder(held=held, host=host, last_heartbeat=last_sign(path, *signs))
 
 
 def is_free(fd: int) -> bool:

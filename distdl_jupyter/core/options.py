@@ -238,7 +238,7 @@ class About:
     flags: tuple[str, ...] = ()
     metavar: str = ""
     #: The type of the flag's value: int, float or str; ``auto`` also allows the word auto.
-    word: type = str
+    value_type: type = str
     auto: bool = False
     repeats: bool = False
     switch: bool = False
@@ -249,7 +249,7 @@ class About:
     shown: Callable[[Any], str] = str
     #: Whether the form shows the option, and whether a resumed job inherits it.
     in_form: bool = True
-    kept: bool = True
+    is_inherited: bool = True
 
 
 def _about(check: Check, help_: str, **more: Any) -> dict[str, About]:
@@ -265,12 +265,12 @@ class JobOptions:
     """The options of every job, in the order of a ``%%distributed`` line; durations are in seconds."""
 
     node_count: int = _option(
-        1, check_count, "Nodes", by_default="1", flags=("-N",), metavar="N", word=int,
+        1, check_count, "Nodes", by_default="1", flags=("-N",), metavar="N", value_type=int,
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
     process_count_per_node: int = _option(
         1, _count_or_auto, "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N",
-        word=int, auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
+        value_type=int, auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
     distributed_backend: str = _option(
@@ -288,7 +288,7 @@ class JobOptions:
     #: Price of one node per hour, in the spec's ``currency``; None if unknown.
     price_per_hour: float | None = _option(
         None, _anything, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
-        kept=False,
+        is_inherited=False,
     )  # fmt: skip
     name: str = _option("", _name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
@@ -301,11 +301,11 @@ class JobOptions:
     #: starts at once.
     gpus: int | None = _option(
         None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
-        by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
+        by_default="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
         None, within(1, MOST_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
-        word=int, label="Cores per process",
+        value_type=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
         None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
@@ -314,34 +314,34 @@ class JobOptions:
     #: Orders the queued jobs of one user; jobs of other users keep their positions.
     priority: int = _option(
         0, within(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
-        by_default="0", metavar="N", word=int, label="Priority",
+        by_default="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
         (), _jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
         metavar="ID", repeats=True, label="Starts after", shown=lambda ids: ", ".join(map(humanize.short_id, ids)),
-        kept=False,
+        is_inherited=False,
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
-        None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),
+        None, _positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
         label="Stops after", shown=humanize.duration,
     )  # fmt: skip
     #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
-        word=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
+        value_type=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
     #: For persistent ranks; those on other machines have a default limit (see ``ranks.start``).
     idle_timeout_seconds: float | None = _option(
         None, _positive, "Stop a session's ranks after S seconds without a cell",
-        by_default="never on this machine, 2 h on other clusters", metavar="S", word=float, aliases=("idle_timeout",),
-        in_form=False, label="Ends when idle for", shown=humanize.duration,
+        by_default="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
+        aliases=("idle_timeout",), in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
     #: How often the ranks are restarted after a failure.
     max_restarts: int = _option(
         0, within(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
         "kept", by_default="0",
-        metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
+        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
     #: Rule for the checkpoints to keep (see ``keep_rule``); "" keeps all.
     keep_checkpoints: str = _option(
@@ -365,26 +365,26 @@ class JobOptions:
     min_node_count: int | None = _option(
         None, _count, "Restart with the remaining nodes after a node is lost, as long as at least N "
         "remain", by_default="all", metavar="N",
-        word=int, in_form=False, label="Minimum nodes",
+        value_type=int, in_form=False, label="Minimum nodes",
         shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
     #: A longer log is cut to its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
         1_000_000_000, _bytes, "Longest log in bytes; of a longer log, keep the first half and the last "
         "lines", by_default="1 GB",
-        metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
+        metavar="N", value_type=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
     #: Parse numbers in the output of ranks as metrics until they report metrics themselves.
     metrics_from_output: bool = _option(
         default=True, check=_yes_or_no, by_default="yes", switch=True,
         help_="Read metrics and progress from printed output, until the code reports its own",
-        label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
+        label="Printed metrics", shown=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
     #: Report replicated weights that diverge (worker.hooks.parallel).
     weight_check_steps: int = _option(
         100, within(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
-        by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
+        by_default="100", metavar="N", value_type=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
     #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
@@ -407,13 +407,13 @@ class JobOptions:
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
         5.0, _positive, "Time between the signals INT, TERM and KILL when the job is "
-        "stopped", by_default="5", metavar="S", word=float,
+        "stopped", by_default="5", metavar="S", value_type=float,
         in_form=False, label="Grace period", shown=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
         _variables,
         "An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
-        flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), kept=False,
+        flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
     ))  # fmt: skip
     #: Data that is staged on every node before the ranks start.
     data: tuple[DataSource, ...] = _option(

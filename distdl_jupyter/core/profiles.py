@@ -57,7 +57,7 @@ class Operator:
     name: str
     kind: str
     calls: float
-    own: float
+    self_seconds: float
     share: float
     by_rank: dict[int, float]
     stands_out: int | None = None
@@ -169,7 +169,7 @@ def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
         times = by_rank[worst] / others if is_outlier and others else 0.0
         share = self_time / step if step else 0.0
         rows.append(Operator(name, kind, calls, self_time, share, by_rank, worst if is_outlier else None, times))
-    return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
+    return sorted(rows, key=lambda row: -row.self_seconds)[:_OPERATORS]
 
 
 # secrets in names ----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The position of a queued job: ``place``, from 1, among ``of`` queued jobs.
+    """The position of a queued job: ``position``, from 1, among ``of`` queued jobs.
 
     ``needs``, ``free`` and ``total`` map the requested resources (gpus, cores, memory in bytes) to amounts. ``lacks``
     has the resources that are not free ("gpus", ...), or ``ORDER`` or ``AFTER``. ``names`` are the jobs that hold these
@@ -65,7 +65,7 @@ class QueueView:
     the order cannot be changed here.
     """
 
-    place: int = 1
+    position: int = 1
     of: int = 1
     why: str = ""
     priority: int = 0

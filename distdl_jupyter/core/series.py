@@ -330,7 +330,7 @@ class SeriesBook:
                 metric = self._metrics.get(name) or self._new(name)
                 if metric is None:
                     continue
-                if event.get("again"):
+                if event.get("replace"):
                     metric.forget_from(rank, step)
                 if folded is None:
                     metric.add(rank, step, float(value), time)

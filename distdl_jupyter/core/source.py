@@ -70,14 +70,14 @@ class Call:
         return self.name.rpartition(".")[2]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The location for display."""
         return f"line {self.line} of {self.label}"
 
     @property
     def beginning(self) -> str:
         """The location at the beginning of a sentence."""
-        return f"L{self.place[1:]}"
+        return f"L{self.location[1:]}"
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Code:
 
     texts: tuple[CodeText, ...] = ()
     calls: list[Call] = field(default_factory=list)
-    words: set[str] = field(default_factory=set)
+    identifiers: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     #: The last expression that is assigned to each name.
     assigned: dict[str, ast.expr] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Code:
     ranks: set[str] = field(default_factory=set)
     read: int = 0
     #: Labels of the training code itself, without modules that are sent with it.
-    own: set[str] = field(default_factory=set)
+    training_labels: set[str] = field(default_factory=set)
 
     def called(self, *last: str) -> Call | None:
         """Return the first call whose last word is one of these."""
@@ -108,7 +108,7 @@ class Code:
 
     def uses(self, *names: str) -> bool:
         """Return whether one of these names or attributes occurs anywhere."""
-        return not self.words.isdisjoint(names)
+        return not self.identifiers.isdisjoint(names)
 
     def needs(self, *modules: str) -> bool:
         """Return whether one of these top-level modules is needed."""
@@ -165,10 +165,10 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
     for piece, tree in _select_modules(texts, aliases, imports):
         code.read += 1
         if not piece.beside:
-            code.own.add(piece.label)
+            code.training_labels.add(piece.label)
         tree_aliases = _aliases(tree)
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
-        code.words.update(_identifiers(tree))
+        code.identifiers.update(_identifiers(tree))
         assigned = _assigned(tree)
         code.assigned.update(assigned)
         code.ranks.update(_ranks(assigned))

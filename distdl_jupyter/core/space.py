@@ -324,7 +324,7 @@ class Trial:
     value: float | None
     created: float
     ended: float | None = None
-    says: str = ""
+    message: str = ""
     #: Reported progress and its total, else the last step.
     done: float | None = None
     total: float | None = None
@@ -334,7 +334,7 @@ class Trial:
     @property
     def was_stopped(self) -> bool:
         """Whether the trial ended because the sweep was stopped; another trial with its values replaces it."""
-        return self.state == "canceled" and self.says == STOPPED
+        return self.state == "canceled" and self.message == STOPPED
 
     @property
     def has_ended(self) -> bool:

@@ -66,12 +66,12 @@ class Frame:
     cell: int | None = None
 
     @property
-    def own(self) -> bool:
+    def is_user_code(self) -> bool:
         """Whether it is in the user's code."""
         return self.kind in ("cell", "user")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The location for display: "In [7], line 12"."""
         return f"{self.label or self.file}, line {self.line}" if self.line else self.label or self.file
 
@@ -91,14 +91,14 @@ class Thread:
     collective: str = ""
 
     @property
-    def own(self) -> Frame | None:
+    def user_frame(self) -> Frame | None:
         """The newest frame in the user's code, None without one."""
-        return next((frame for frame in self.frames if frame.own), None)
+        return next((frame for frame in self.frames if frame.is_user_code), None)
 
     @property
     def inside(self) -> tuple[Frame, ...]:
         """The library calls made by the user's newest call, newest first; all calls if there is none."""
-        return tuple(itertools.takewhile(lambda frame: not frame.own, self.frames))
+        return tuple(itertools.takewhile(lambda frame: not frame.is_user_code, self.frames))
 
     @property
     def is_workers(self) -> bool:
@@ -121,8 +121,8 @@ class Thread:
     @property
     def key(self) -> tuple[object, ...]:
         """The key shared by threads at the same location."""
-        call, newest = self.own, next(iter(self.frames), None)
-        library = () if newest is None or newest.own else (newest.file, newest.function)
+        call, newest = self.user_frame, next(iter(self.frames), None)
+        library = () if newest is None or newest.is_user_code else (newest.file, newest.function)
         return (None if call is None else (call.file, call.line), self.waits_in or library)
 
 
@@ -176,7 +176,11 @@ class Names:
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
             kind = self._kind(frame.file)
-            if self._is_package(frame.file) and kind in ("worker", "library") and any(outer.own for outer in frames):
+            if (
+                self._is_package(frame.file)
+                and kind in ("worker", "library")
+                and any(outer.is_user_code for outer in frames)
+            ):
                 continue
             starts = frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(frame.file)
             if main and starts and all(outer.kind == "worker" for outer in frames):
@@ -278,7 +282,9 @@ class RankStacks:
     @property
     def others(self) -> tuple[Thread, ...]:
         """The other threads that run code of the user or of libraries, without the worker's own."""
-        return tuple(item for item in self.threads if not item.main and (item.own is not None or not item.is_workers))
+        return tuple(
+            item for item in self.threads if not item.main and (item.user_frame is not None or not item.is_workers)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +297,11 @@ class RankGroup:
     @property
     def position(self) -> str:
         """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        own_frame, waits = self.thread.own, self.thread.waits_in
+        own_frame, waits = self.thread.user_frame, self.thread.waits_in
         frame = own_frame or next(iter(self.thread.frames), None)
         if own_frame is None and self.thread.frames and all(entry.kind == "worker" for entry in self.thread.frames):
             return "code outside the job"
-        location = "native code" if frame is None else frame.place
+        location = "native code" if frame is None else frame.location
         return f"{waits} ({location})" if waits else location
 
     @property
@@ -410,14 +416,14 @@ def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Take
                 ranks[rank] = _with_collective(ranks[rank], row.title)
     positions = {rank: _stand_of(stacks.main) for rank, stacks in ranks.items()}
     finding = None if "raised" in ended.values() else collectives.explain(table, reports, positions)
-    why = str(data.get("why", "asked"))
+    why = str(data.get("why", "request"))
     return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
 
 
 def _place_in(names: Names) -> collectives.Place:
     def locate(calls: Sequence[collectives.Call]) -> str:
-        frame = names.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).own
-        return "" if frame is None else frame.place
+        frame = names.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
+        return "" if frame is None else frame.location
 
     return locate
 
@@ -433,10 +439,10 @@ def _with_collective(rank: RankStacks, title: str) -> RankStacks:
 
 def _stand_of(main: Thread) -> str:
     """Return the position in the user's code: "In [7], line 9 (time.sleep(10))"; "" if it is unknown."""
-    frame = main.own
+    frame = main.user_frame
     if frame is None or main.waits_in:
         return ""
-    return f"{frame.place} ({frame.source})" if frame.source else frame.place
+    return f"{frame.location} ({frame.source})" if frame.source else frame.location
 
 
 def _rank(

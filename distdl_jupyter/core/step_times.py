@@ -438,7 +438,7 @@ class Run:
 
     rate: float
     error: float
-    own: float
+    busy: float
     communication: float
     waiting: float
     batch: float
@@ -477,7 +477,7 @@ def measured(times: StepTimes) -> Run | None:
     means = StepTimes([row for record in records for row in record]).ranks()
     return Run(
         rate, error,
-        own=_median(rank_time.data + rank_time.compute + rank_time.rest for rank_time in means),
+        busy=_median(rank_time.data + rank_time.compute + rank_time.rest for rank_time in means),
         communication=_median(rank_time.communication for rank_time in means),
         waiting=_median(rank_time.waiting for rank_time in means),
         batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
@@ -503,7 +503,7 @@ class ScalingPoint:
     nodes: int
     rate: float
     error: float
-    own: float
+    busy: float
     communication: float
     waiting: float
     batch: float
@@ -517,7 +517,7 @@ def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Scal
     within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
     between = _standard_error(rates) if len(rates) > 1 else 0.0
     means = {
-        name: _average(getattr(run, name) for run in runs) for name in ("own", "communication", "waiting", "batch")
+        name: _average(getattr(run, name) for run in runs) for name in ("busy", "communication", "waiting", "batch")
     }
     return ScalingPoint(
         backend,

@@ -50,7 +50,7 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     tracker: str
     run: str = ""
     experiment: str = ""
-    place: str = ""
+    location: str = ""
     url: str = ""
     events: int = 0
     trouble: str = ""
@@ -64,7 +64,7 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Return it as text: ``MLflow: run 4f2a at tracking.example, complete``."""
         state = self.trouble or ("complete" if self.done else "being written")
-        return f"{self.title}: run {self.run} at {self.place}, {state}" if self.run else f"{self.title}: {state}"
+        return f"{self.title}: run {self.run} at {self.location}, {state}" if self.run else f"{self.title}: {state}"
 
     def write(self, job: Path) -> None:
         """Store it in a job's folder. Raises OSError, also if the folder is gone."""

@@ -92,7 +92,7 @@ class StacksView:
 
     number: int
     t: float
-    why: str = "asked"
+    why: str = "request"
     ranks: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
@@ -101,7 +101,7 @@ class StacksView:
     code: str = ""
 
 
-ProfileStatus = Literal["asked", "recording", "saving", "done", "failed"]
+ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
 
 
 @dataclass(slots=True)
@@ -490,7 +490,7 @@ def _metric(view: JobView, event: Event) -> None:
         if metric is None:
             metric = view.metrics[name] = MetricView(name)
         metric.take(
-            rank.rank, event["step"], float(value), event.get("reports", 1), repeated=event.get("again") is True
+            rank.rank, event["step"], float(value), event.get("reports", 1), repeated=event.get("replace") is True
         )
 
 

@@ -242,7 +242,7 @@ def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
     for name, about in ABOUT.items():
         default = by_default or about.by_default
         default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        takes: dict[str, Any] = {"type": _count_or_auto if about.auto else about.word, "metavar": about.metavar}
+        takes: dict[str, Any] = {"type": _count_or_auto if about.auto else about.value_type, "metavar": about.metavar}
         if about.repeats:
             takes = {"action": "append", "metavar": about.metavar}
         elif about.switch:

@@ -42,7 +42,7 @@ def choices() -> FormChoices:
 
 def _job_option(name: str) -> OptionField:
     about = ABOUT[name]
-    kind: OptionKind = "flag" if about.switch else "number" if about.word in (int, float) else "text"
+    kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
 
 
@@ -95,7 +95,7 @@ def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
             title=plugin.title if not system else "",
             detail=plugin.detail(options),
             reason=plugin.unavailable(options),
-            far=plugin.is_remote,
+            is_remote=plugin.is_remote,
             rents=isinstance(plugin, Provisioner),
         )
     except DistDLError as error:
@@ -131,7 +131,7 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
         rate=size.fabric_text if size.infiniband else size.ethernet_text,
         retired=str(size.retirement_date) if size.retired else "",
-        words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
+        search_text=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         price="",
     )
 

@@ -105,7 +105,7 @@ def cost(values: FormValues) -> CostNow | None:
         bills=nodes.bills,
         nodes=node_count,
         per_hour=money(price.per_hour * node_count, price.currency),
-        words=hourly_cost_text(price.per_hour, price.currency, node_count),
+        text=hourly_cost_text(price.per_hour, price.currency, node_count),
         source=price.source,
         problem=problem,
     )

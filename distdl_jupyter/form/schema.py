@@ -31,7 +31,7 @@ class DataRow(PageRequest, frozen=True):
     """A data source as typed; ``shard`` and ``mode`` have separate controls and apply only to stores."""
 
     name: str = ""
-    place: str = ""
+    address: str = ""
     shard: bool = False
     mode: Literal["download", "mount"] = "download"
 
@@ -87,21 +87,21 @@ class Variable(PageRequest, frozen=True):
 class FormRequest(PageRequest, frozen=True, kw_only=True):
     """A request of the launch form.
 
-    ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to
-    start from that line. ``apply`` is the code of the suggestion to apply. ``own`` is true for text without a
-    notebook; ``again`` refreshes the names and the cluster. ``kernel_name`` is the id of the kernel whose Python would
-    run it; "" is the server's Python.
+    ``code`` is the text with its ``%%distributed`` line, if it has one; ``values`` and ``environment`` are None to
+    start from that line. ``apply`` is the code of the suggestion to apply. ``standalone`` is true for text without a
+    notebook; ``refresh`` refreshes the names and the cluster. ``kernel_name`` is the id of the kernel whose Python
+    would run it; "" is the server's Python.
     """
 
     code: str = ""
     notebook: str = ""
     cell_id: str = ""
     execution_count: int | None = None
-    chosen: FormValues | None = None
+    values: FormValues | None = None
     environment: tuple[Variable, ...] | None = None
     apply: str = ""
-    own: bool = False
-    again: bool = False
+    standalone: bool = False
+    refresh: bool = False
     kernel_name: str = ""
 
 
@@ -110,7 +110,7 @@ class FormRequest(PageRequest, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSizeChoice:
-    """One VM size; "" is unknown. ``words`` is the lower-case text that the filter searches.
+    """One VM size; "" is unknown. ``search_text`` is the lower-case text that the filter searches.
 
     ``gpu`` is the model as one word, ``memory_gib`` the memory of each GPU, ``retired`` the day it was retired, and
     ``price`` the price per hour with its source.
@@ -127,7 +127,7 @@ class VmSizeChoice:
     retired: str
     successor: str
     successor_reason: str
-    words: str
+    search_text: str
     sources: tuple[str, ...]
     notes: str
     price: str = ""
@@ -160,7 +160,7 @@ class BackendChoice:
 class ClusterChoice:
     """One cluster; ``system`` is the operating system of this machine, "" for other clusters.
 
-    The nodes of a ``far`` cluster are other machines: backends must be installed there. The user added the ``named``
+    The nodes of a remote cluster are other machines: backends must be installed there. The user added the ``named``
     clusters and can remove them. The nodes of a cluster that ``rents`` are created on demand and billed.
     """
 
@@ -170,7 +170,7 @@ class ClusterChoice:
     detail: str = ""
     reason: str = ""
     local: bool = False
-    far: bool = False
+    is_remote: bool = False
     named: bool = False
     rents: bool = False
 
@@ -230,7 +230,7 @@ class CostNow:
     nodes: int
     per_hour: str = ""
     #: The cost as a clause.
-    words: str = ""
+    text: str = ""
     source: str = ""
     problem: str = ""
     #: Whether the problem is the typed value.
@@ -245,7 +245,7 @@ class FormState:
     without that line, and ``options`` the arguments of ``submit``, without secrets.
     """
 
-    chosen: FormValues
+    values: FormValues
     choices: FormChoices
     title: FormTitle
     #: Number of GPUs of a node for "one process for each GPU".
@@ -261,7 +261,7 @@ class FormState:
     cell: str
     problems: dict[str, str]
     #: The state of a remote cluster, with only those checks that need a remedy.
-    place: CachedStatus | None
+    cluster_status: CachedStatus | None
     #: Whether the cluster can mount data.
     mounts: bool
     cost: CostNow | None

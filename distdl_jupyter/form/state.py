@@ -39,8 +39,8 @@ def cell_state(
     request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = CLUSTER_TIMEOUT
 ) -> FormState:
     """Return the form of a text. ``directory`` is the base of local paths, "" for the current directory."""
-    kernel = kernel or KernelContext({} if request.own else None)
-    if request.again:
+    kernel = kernel or KernelContext({} if request.standalone else None)
+    if request.refresh:
         kernel.cache.clear()
     text = line.split(request.code)
     parsed = line.read(text, kernel.defaults)
@@ -49,7 +49,7 @@ def cell_state(
     target = Target(
         line=parsed,
         magic=text.magic if is_free else kernel.magic,
-        varied=request.chosen.sweep if request.chosen else parsed.values.get("sweep", ""),
+        varied=request.values.sweep if request.values else parsed.values.get("sweep", ""),
         text=text,
         request=request,
         kernel=kernel,
@@ -61,12 +61,12 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     """Return the form for the values of the page (default: the initial values)."""
     code, choices = target.inspect(), offered.choices()
     variables = variables_of(target, request)
-    values = request.chosen or _initial(target, code, choices, timeout)
-    rows = tuple(structs.replace(row, place=unsigned(row.place)) for row in values.data)
+    values = request.values or _initial(target, code, choices, timeout)
+    rows = tuple(structs.replace(row, address=unsigned(row.address)) for row in values.data)
     values = structs.replace(values, data=rows, outputs=unsigned(values.outputs))
     if request.apply:
         values, code = _apply_advice(target, values, code, request.apply)
-    status = clusters.poll(values.compute_target, values.distributed_backend, timeout, fresh=request.again)
+    status = clusters.poll(values.compute_target, values.distributed_backend, timeout, fresh=request.refresh)
     gpu_count = gpus_per_node(values, status)
     if values.automatic:
         values = structs.replace(values, process_count_per_node=max(1, gpu_count))
@@ -81,7 +81,7 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     valid = {**options, "data": valid_data(values.data), "outputs": "" if "outputs" in problems else options["outputs"]}
     magic, cell = _code(target, values, valid)
     return FormState(
-        chosen=values,
+        values=values,
         choices=choices,
         title=code.title,
         gpu_count=gpu_count,
@@ -96,7 +96,7 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
         magic=magic,
         cell=cell,
         problems=problems,
-        place=status and clusters.with_problems(status),
+        cluster_status=status and clusters.with_problems(status),
         mounts=cluster is not None and cluster.mounts,
         cost=clusters.cost(values),
         options=_without_secrets(options),
@@ -188,7 +188,7 @@ def _advice(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         cores=cores(),
         gpus=len(machine.gpu_numbers()),
         bills=nodes.bills,
-        rate=cost.words if cost else "",
+        rate=cost.text if cost else "",
         interruptible=nodes.interruptible,
         max_run_duration_seconds=values.max_run_duration_seconds or None,
     )

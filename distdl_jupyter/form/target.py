@@ -114,7 +114,7 @@ class Target:
             where = f"Line {mistake.lineno} of the cell" if isinstance(mistake, SyntaxError) else "The cell"
             reason = getattr(mistake, "msg", mistake)
             error = InvalidSpec(f"{where} is not valid Python: {reason}.", code="cell-syntax", field="cell")
-        name = Path(self.request.notebook).stem[:100] or ("job" if self.request.own else "cell")
+        name = Path(self.request.notebook).stem[:100] or ("job" if self.request.standalone else "cell")
         called = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
         numbers = {**(draft.numbers if draft else {}), **_assigned_numbers(body)}
         training = _training(name, f"{body}\n{called}", numbers)
@@ -166,7 +166,7 @@ def backend_of_code(code: str) -> str:
     If it names several, the default backend has the lowest priority, because many libraries use it.
     """
     backends = registry.backends()
-    names = [plugin.name for plugin in backends if plugin.usage.words and re.search(plugin.usage.words, code)]
+    names = [plugin.name for plugin in backends if plugin.usage.pattern and re.search(plugin.usage.pattern, code)]
     return min(names, key=lambda name: name == registry.DEFAULT, default="")
 
 

@@ -134,7 +134,7 @@ def unsigned(address: str) -> str:
 def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
     """Yield the name and the address, with its ``?`` options, of each row that is not empty."""
     for row in rows:
-        text, name = row.place.strip(), row.name.strip()
+        text, name = row.address.strip(), row.name.strip()
         query = "&".join((["shard"] if row.shard else []) + (["mode=mount"] if row.mode == "mount" else []))
         if query and text.startswith(_LISTED):
             text += f"{'&' if '?' in text else '?'}{query}"

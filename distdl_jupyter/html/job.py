@@ -109,7 +109,7 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
     band = book.band(name)
     return {
         "address": data_url(curve.svg(band, name, points=_POINTS).encode(), "svg+xml"),
-        "says": summary(name, band),
+        "caption": summary(name, band),
         "width": curve.WIDTH,
         "height": curve.HEIGHT,
     }
@@ -117,7 +117,7 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
 
 def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
     caption = f"picture {about.number}, {humanize.rank_spans(sorted(about.ranks))}, {humanize.clock(about.t)}"
-    return {"address": data_url(data, form), "says": caption, "width": about.width, "height": about.height}
+    return {"address": data_url(data, form), "caption": caption, "width": about.width, "height": about.height}
 
 
 # log lines ------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def own_frame(card: FailureCard) -> ErrorFrame | None:
 def where(card: FailureCard) -> str:
     """Return the location as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" if unknown."""
     frame = own_frame(card)
-    parts = [f"on {card.place}"] if card.place else []
+    parts = [f"on {card.location}"] if card.location else []
     if frame is not None:
         name = f"cell [{frame.cell}]" if frame.cell is not None else str(frame.label)
         parts.append(f"in {name}, line {frame.line}")

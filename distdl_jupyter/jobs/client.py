@@ -251,16 +251,17 @@ class Job:
 
         rank_requests.ask_stacks(self.folder, self.view())
 
-    def stacks(self, timeout: float = 10.0, *, kept: bool = False, number: int | None = None) -> StacksShown:
+    def stacks(self, timeout: float = 10.0, *, recorded: bool = False, number: int | None = None) -> StacksShown:
         """Return the stack traces of all threads of all ranks; ranks that differ from the others come first.
 
-        The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with ``kept``,
-        the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no rank runs and no
-        traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout`` seconds.
+        The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with
+        ``recorded``, the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no
+        rank runs and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout``
+        seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 
-        if kept or number is not None:
+        if recorded or number is not None:
             return rank_requests.saved_stacks(self.folder, number)
         with explain_interrupt(lambda: interrupted(self)):
             return rank_requests.take_stacks(self.folder, self.view, timeout)
@@ -280,7 +281,7 @@ class Job:
         ranks: Sequence[int] | None = None,
         *,
         timeout: float = 120.0,
-        kept: bool = False,
+        recorded: bool = False,
         number: int | None = None,
     ) -> ProfileShown:
         """Record the next ``steps`` training steps (1 to 50) of ``ranks``, by default all, with torch's profiler.
@@ -290,13 +291,13 @@ class Job:
         traces. The job keeps running, but its steps are slower while they are recorded. A step is one step of a
         torch optimizer.
 
-        For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.
+        For a job that has ended, or with ``recorded``, the last profile is returned, or the one with this ``number``.
         Raises InvalidSpec, JobNotRunning if nothing could be recorded, JobNotFound if that profile is not saved,
         TimeoutError after ``timeout`` seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 
-        if kept or number is not None:
+        if recorded or number is not None:
             return rank_requests.saved_profile(self.folder, number)
         with explain_interrupt(lambda: interrupted(self)):
             return rank_requests.take_profile(self.folder, self.view, steps, ranks, timeout)

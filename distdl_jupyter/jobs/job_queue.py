@@ -38,7 +38,7 @@ class WaitingJob:
     ``target`` is the cluster where it is queued.
     """
 
-    place: int | None
+    position: int | None
     id: str
     name: str
     user: str
@@ -115,7 +115,7 @@ class Queue(table.Display):
     def _waits(self) -> list[tuple[str, ...]]:
         return [
             (
-                str(job.place or ""),
+                str(job.position or ""),
                 short_id(job.id),
                 f"{job.name} of {job.user}" if job.user else job.name,
                 job.why,
@@ -188,24 +188,24 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     }
     for scheduled in slots.schedule(slot_entries, slots.limits()):
         entry = entries[scheduled.key]
-        row = rows.pop(entry.job, None) if entry.own else None
+        row = rows.pop(entry.job, None) if entry.is_own else None
         why = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
         yield WaitingJob(
-            place=scheduled.place,
+            position=scheduled.place,
             id=entry.job,
             name=entry.name,
-            user="" if entry.own else entry.user,
-            why=row.says if row is not None and entry.blocked else why,
+            user="" if entry.is_own else entry.user,
+            why=row.message if row is not None and entry.blocked else why,
             priority=int(entry.priority),
             target="local",
         )
     for row in rows.values():
         yield WaitingJob(
-            place=row.queue.place if row.queue else None,
+            position=row.queue.position if row.queue else None,
             id=row.id,
             name=row.name,
             user="",
-            why=row.says,
+            why=row.message,
             priority=row.queue.priority if row.queue else 0,
             target=row.compute_target,
         )

@@ -65,7 +65,7 @@ def _check_can_answer(folder: JobFolder, view: JobView) -> None:
     else:
         reason = f"is {view.state.value}, and none of its ranks has started"
     if view.stacks:
-        hint = f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(kept=True)"
+        hint = f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(recorded=True)"
     else:
         hint = "Capture stack traces while its ranks are running." if view.state.ended else ""
     text = f"Job {folder.id} {reason}, so it has no stack traces to capture."
@@ -129,7 +129,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
             )
         ranks = sorted(set(ranks))
     if reason := _cannot_record(view, ranks):
-        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)"
+        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)"
         raise JobNotRunning(
             f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
         )

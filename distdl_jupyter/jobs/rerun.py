@@ -254,7 +254,9 @@ def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) ->
 
     new = jobspec.resolved(options)
     variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}
-    options_of_job: dict[str, Any] = {name: getattr(earlier, name) for name, about in ABOUT.items() if about.kept}
+    options_of_job: dict[str, Any] = {
+        name: getattr(earlier, name) for name, about in ABOUT.items() if about.is_inherited
+    }
     if new.get("compute_target", earlier.compute_target) == earlier.compute_target:
         options_of_job |= earlier.cluster_options
     if new.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:

@@ -225,7 +225,7 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
             if event["type"] == "metric":
                 numbers = {name: float(v) for name, v in event["values"].items()}
                 index = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
-                if event.get("again"):
+                if event.get("replace"):
                     rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
                 rows.append({**index, **numbers})
             elif event["type"] == "metric_source" and not event["from_output"]:

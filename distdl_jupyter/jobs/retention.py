@@ -58,7 +58,7 @@ class Pruned(table.Display):
     """The jobs that were deleted, or would be (``dry_run``), and the number of jobs kept. Displays as a table."""
 
     jobs: tuple[OldJob, ...]
-    kept: tuple[KeptJobs, ...]
+    retained: tuple[KeptJobs, ...]
     dry_run: bool
 
     @property
@@ -71,7 +71,7 @@ class Pruned(table.Display):
         deleted_jobs = [job for job in self.jobs if not job.problem]
         amount = f"{humanize.plural(len(deleted_jobs), 'job')}, {humanize.size(sum(job.size for job in deleted_jobs))}"
         deleted = f"Would delete {amount} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {amount}."
-        reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_WORDS[group.reason]}" for group in self.kept)
+        reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_WORDS[group.reason]}" for group in self.retained)
         return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {reasons}.' if reasons else ''}"
 
     def _parts(self) -> list[str | table.Rows]:

@@ -122,7 +122,7 @@ def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
-        "says": why,
+        "message": why,
         "done": min(done, group.size),
         "metric": "" if share is None else "% of ideal",
         "value": None if share is None else round(100 * share),
@@ -137,7 +137,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
     if complete:
         return State.COMPLETED, ""
     if state in (State.FAILED, State.LOST):
-        return state, newest.says
+        return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
         return State.FAILED, step_times.too_few(newest.name)
     if now - (newest.ended or now) < _NEXT:
@@ -161,7 +161,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     values = [run.group.value for run in runs if run.state == "completed" and run.group and run.group.value is not None]
     state, end = sweep_state(group.id, runs, group.size)
     running = sum(not State(run.state).ended for run in runs)
-    pruned = sum(run.state == "canceled" and run.says.startswith(PRUNED) for run in runs)
+    pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED) for run in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
     if state in (State.RUNNING, State.COMPLETED):
         text = ", ".join(filter(None, counts))
@@ -170,7 +170,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     return {
         "name": f"Sweep of {group.name}",
         "state": state.value,
-        "says": text,
+        "message": text,
         "done": min(_ended(runs), group.size),
         "metric": f"best {group.metric}" if values else "",
         "ended": end.get("ended"),
@@ -180,7 +180,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 def _ended(runs: Sequence[JobRow]) -> int:
     """Return the number of ended trials that are not repeated."""
-    return sum(State(run.state).ended and run.state != "lost" and run.says != STOPPED for run in runs)
+    return sum(State(run.state).ended and run.state != "lost" and run.message != STOPPED for run in runs)
 
 
 def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:

@@ -181,7 +181,7 @@ class LiveJob:
         reading, metric = self._reading, key.rpartition(" ")[0]
         view = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
         return Encoded(
-            encode(from_fields(CurveMessage, view, id=self.id, asked=request.metric, key=key, type="curve")), key
+            encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )
 
     def resources_key(self) -> str:

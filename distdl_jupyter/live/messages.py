@@ -8,9 +8,9 @@ another process.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import field
+from msgspec import Meta, field
 
 from distdl_jupyter.live.clusters import ClusterRow
 from distdl_jupyter.views.card import Card
@@ -40,7 +40,7 @@ class JobSubscription(PageRequest, frozen=True):
     """The data to send about one job besides its card."""
 
     log: LogRequest | None = None
-    curves: tuple[CurveRequest, ...] = ()
+    curves: Annotated[tuple[CurveRequest, ...], Meta(max_length=20)] = ()
     key: str = ""
     resources: bool = False
 
@@ -54,7 +54,7 @@ class Subscription(PageRequest, frozen=True):
     number: int = 0
     jobs: bool = False
     clusters: bool = False
-    job: dict[str, JobSubscription] = field(default_factory=dict)
+    job: Annotated[dict[str, JobSubscription], Meta(max_length=200)] = field(default_factory=dict)
     jobs_key: str = ""
     clusters_key: str = ""
 
@@ -124,10 +124,10 @@ class LogMessage(LogChanges):
 
 @dataclass(frozen=True, slots=True)
 class CurveMessage(Curve):
-    """A curve of a job; ``asked`` is the requested metric, which may be ""."""
+    """A curve of a job; ``requested`` is the requested metric, which may be ""."""
 
     id: str
-    asked: str
+    requested: str
     key: str
     type: Literal["curve"]
 

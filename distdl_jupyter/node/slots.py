@@ -110,7 +110,7 @@ class QueueEntry(NamedTuple):
     job: str = ""
     name: str = ""
     user: str = ""
-    own: bool = False
+    is_own: bool = False
 
     @property
     def holds(self) -> bool:
@@ -392,7 +392,7 @@ def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> QueueEntry | No
             job=_printable(fields["job"], _LONGEST_JOB),
             name=_printable(fields["name"], _LONGEST_NAME),
             user=_user_name(uid),
-            own=is_own,
+            is_own=is_own,
             state=fields["state"] if fields["state"] in (CLAIMS, HOLDS) else WAITS,
             number=int(_number(fields["number"], _LARGEST_NUMBER)),
             need=Need(count, devices, amounts),
@@ -563,7 +563,7 @@ class QueueSlot:
         self._fields |= {"state": WAITS, "gpus": []}
 
     def _look(self, need: Need, wish: Mapping[str, Any], *, changed: bool) -> Turn | None:
-        if self._fd < 0 and sum(entry.own for entry in entries()) >= _MOST_JOBS:
+        if self._fd < 0 and sum(entry.is_own for entry in entries()) >= _MOST_JOBS:
             return self._stuck(f"You already have {_MOST_JOBS} jobs in the queue of this machine.")
         if changed or not self._is_there():
             self._write(wish)

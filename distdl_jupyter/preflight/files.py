@@ -40,7 +40,7 @@ def files(code: Code, spec: JobSpec) -> Check:
 
 def _more(calls: Sequence[Call]) -> Finding:
     """Return one finding for all calls that are not listed individually."""
-    rest = f", {calls[0].place} for one" if len(calls) > 1 else f", {calls[0].place}"
+    rest = f", {calls[0].location} for one" if len(calls) > 1 else f", {calls[0].location}"
     return Finding(
         "warning",
         "shared-file",
@@ -53,7 +53,7 @@ def _finding(call: Call, path: str) -> Finding:
     return Finding(
         "warning",
         "shared-file",
-        f"Every rank would write {path} in {call.place}, and the ranks would overwrite each other's file.",
+        f"Every rank would write {path} in {call.location}, and the ranks would overwrite each other's file.",
         "Put `if rank == 0:` before it, or include the rank in the file name.",
     )
 
@@ -122,7 +122,7 @@ def sources(code: Code, spec: JobSpec) -> Check | None:
 
 def _data_path_calls(code: Code) -> list[Call]:
     """Return the calls of ``data_path`` outside sent modules, because the job may not use these."""
-    return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
+    return [call for call in code.calls if call.last == "data_path" and call.label in code.training_labels]
 
 
 def _lacking(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
         yield Finding(
             "error" if refused else "warning",
             "undefined-name",
-            f"{name.name} is not defined in {name.where} ({name.place}).{similar}",
+            f"{name.name} is not defined in {name.where} ({name.location}).{similar}",
             f"Define it before using it{f', or start anyway with {option}' if refused else ''}.",
         )
 

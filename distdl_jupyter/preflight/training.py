@@ -47,12 +47,12 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Ch
     if helper is not None and usage.trainers_meet:
         return Check(name, f"{helper} initializes it")
     if (call := usage.met(code)) is not None:
-        return Check(name, f"{usage.written(call)} in {call.place}")
+        return Check(name, f"{usage.written(call)} in {call.location}")
     if not usage.meets:
         return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
     finding = _mismatch(code, spec, selected)
     if finding is None and (call := code.helper()) is not None:
-        return Check(name, f"{call.last}() in {call.place} may initialize it")
+        return Check(name, f"{call.last}() in {call.location} may initialize it")
     finding = finding or _never(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
@@ -90,7 +90,7 @@ def _has_explicit_address(call: Call) -> bool:
 def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
     for other, call in _other_backends(code, selected):
-        clause = f"The code calls {other.usage.written(call)} in {call.place}"
+        clause = f"The code calls {other.usage.written(call)} in {call.location}"
         text = f"{clause}, but the job runs on {spec.distributed_backend}."
         return Finding("error", "other-backend", text, f"{_choose(other)}.")
     return None
@@ -133,7 +133,9 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
 
     This is only a warning, because every process of the job may run workers that do not communicate.
     """
-    call = next((call for call in code.calls if call.label in code.own and _starts_processes(call, code)), None)
+    call = next(
+        (call for call in code.calls if call.label in code.training_labels and _starts_processes(call, code)), None
+    )
     if spec.process_count == 1 or call is None:
         return None
     text = f"{call.beginning} starts new processes in each of the {spec.process_count} processes of the job."
@@ -204,7 +206,7 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
         return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averages):
         if (helper := code.helper()) is not None:
-            return Check(name, f"{helper.last}() in {helper.place} may average them")
+            return Check(name, f"{helper.last}() in {helper.location} may average them")
         finding = Finding(
             "warning",
             "gradients-not-averaged",
@@ -229,13 +231,13 @@ def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     batch = tuple(_global_batch(code, draft, spec))
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
-        return Check(name, f"split by the sampler in {sampler.place}", (*_order(code, sampler), *batch))
+        return Check(name, f"split by the sampler in {sampler.location}", (*_order(code, sampler), *batch))
     if loader is None or code.uses(*_KNOWS_RANK) or code.needs(*usage.trainers):
         return Check(name, "no unsplit DataLoader", batch)
     finding = Finding(
         "warning",
         "data-not-divided",
-        f"The DataLoader in {loader.place} gives all the data to every rank.",
+        f"The DataLoader in {loader.location} gives all the data to every rank.",
         "Pass sampler=DistributedSampler(dataset, num_replicas=size, rank=rank) and remove shuffle.",
     )
     return Check(name, "not split", (finding, *batch))
@@ -248,7 +250,7 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
         yield Finding(
             "info",
             "no-set-epoch",
-            f"The sampler in {sampler.place} would use the same order in every epoch.",
+            f"The sampler in {sampler.location} would use the same order in every epoch.",
             "Call sampler.set_epoch(epoch) at the start of each epoch.",
         )
 

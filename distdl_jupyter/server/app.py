@@ -63,19 +63,13 @@ class DistDLApp(ExtensionApp):
     # Plain attributes, created on first use: Jupyter reads the value of every trait at the start.
 
     @functools.cached_property
-    def pool(self) -> ThreadPoolExecutor:
-        """The threads that read files and run short calls."""
-        return ThreadPoolExecutor(self.thread_count, thread_name_prefix="distdl")
-
-    @functools.cached_property
-    def slow_pool(self) -> ThreadPoolExecutor:
-        """The threads that run slow calls, so that no other request waits for them."""
-        return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
+    def pools(self) -> list[ThreadPoolExecutor]:
+        """The threads for file reads and short calls, and those for slow calls, for which no other request waits."""
+        return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW)]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
         """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
-        pool = self.slow_pool if slow else self.pool
-        return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.pools[slow], function, *args)
 
     @functools.cached_property
     def context(self) -> ServerContext:
@@ -142,7 +136,7 @@ class DistDLApp(ExtensionApp):
         if "feeds" in vars(self):
             self.feeds.stop()
             await asyncio.sleep(0)
-        for pool in (self.pool, self.slow_pool):
+        for pool in self.pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -164,9 +158,12 @@ class LazyRoutes(RuleRouter):
         from distdl_jupyter.server.events import Events
         from distdl_jupyter.server.handler import CallHandler
 
+        # ``id`` is a built-in function of Python, so the argument is ``id_``.
+        patterns = {"id": "(?P<id_>[^/]+)", "path": "(?P<path>.+)", "number": "(?P<number>[0-9]{1,9})"}
         addresses: dict[str, dict[str, ApiCall]] = {}
         for call in calls():
-            addresses.setdefault(re.sub(r"\{(\w+)\}", _pattern, call.path), {})[call.verb] = call
+            path = re.sub(r"\{(\w+)\}", lambda part: patterns.get(part[1], f"(?P<{part[1]}>[^/]+)"), call.path)
+            addresses.setdefault(path, {})[call.verb] = call
         handlers: list[tuple[str, Any, dict[str, Any]]] = [
             *((path, CallHandler, {"calls": verbs}) for path, verbs in addresses.items()),
             ("/events", Events, {}),
@@ -179,9 +176,3 @@ class LazyRoutes(RuleRouter):
     ) -> HTTPMessageDelegate | None:
         """Return the delegate that handles a request."""
         return self._application.get_handler_delegate(request, target, **target_params)
-
-
-def _pattern(part: re.Match[str]) -> str:
-    """Return the pattern of a part of a path; ``id`` is a built-in function of Python, so the argument is ``id_``."""
-    patterns = {"id": "(?P<id_>[^/]+)", "path": "(?P<path>.+)", "number": "(?P<number>[0-9]{1,9})"}
-    return patterns.get(part[1], f"(?P<{part[1]}>[^/]+)")

@@ -19,16 +19,11 @@ from distdl_jupyter.live.messages import Heartbeat, Subscription, SubscriptionEr
 from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.feeds import ClustersFeed, Feed, Feeds, JobFeed, ListFeed, SnapshotFeed
 from distdl_jupyter.server.handler import Handler, error_body
-from distdl_jupyter.views import wire
-from distdl_jupyter.views.wire import encode
+from distdl_jupyter.views.wire import encode, from_json
 
-#: Maximum number of jobs in one subscription, and of curves per job.
-_JOBS, _CURVES = 200, 20
 #: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
 _POLICY = 1008
-_NO_UPGRADE = (
-    "This address is a WebSocket, but something between the page and the Jupyter server does not forward WebSockets"
-)
+_NO_UPGRADE = "This address is a WebSocket, but a proxy in front of the Jupyter server does not forward WebSockets"
 
 
 class Events(WebSocketMixin, WebSocketHandler, Handler):
@@ -57,7 +52,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
     def on_message(self, message: str | bytes) -> None:
         """Replace the current subscription."""
         try:
-            subscription = _subscription(message.encode() if isinstance(message, str) else message)
+            subscription = from_json(Subscription, message.encode() if isinstance(message, str) else message)
         except InvalidSpec as error:
             self.write_message(encode(SubscriptionError(error_body(error, 400), "refused")))
             self.close(_POLICY, "The subscription was rejected.")
@@ -147,15 +142,3 @@ class Subscriber:
         held = any(subscriber.held for subscriber in self._jobs)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
-
-
-def _subscription(data: bytes) -> Subscription:
-    """Parse a subscription. Raises InvalidSpec."""
-    subscription = wire.from_json(Subscription, data)
-    if len(subscription.job) > _JOBS or any(len(request.curves) > _CURVES for request in subscription.job.values()):
-        raise InvalidSpec(
-            f"A page can subscribe to at most {_JOBS} jobs, and {_CURVES} curves of each.",
-            code="page-subscriptions",
-            field="job",
-        )
-    return subscription

@@ -121,8 +121,13 @@ class ListFeed(SnapshotFeed):
         """Read the rows that have changed."""
         old = self.value or {}
         jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.all(TURN)])
-        rows = [*jobs, *await self._app.run(study_rows.rows, jobs)]
-        self.update({row.id: old[row.id] if _is_same(old.get(row.id), row) else row for row in rows})
+        rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.rows, jobs))}
+        for id_, row in rows.items():
+            known = old.get(id_, row)
+            # The remaining time changes with every poll, so it does not count.
+            if known is not row and replace(known, left=None) == replace(row, left=None):
+                rows[id_] = known
+        self.update(rows)
         return self._app.list_seconds
 
     def message(self, known: dict[str, JobRow] | None) -> JobsMessage:
@@ -131,11 +136,6 @@ class ListFeed(SnapshotFeed):
         rows = tuple(row for id_, row in self.value.items() if old.get(id_) is not row)
         removed = tuple(id_ for id_ in old if id_ not in self.value)
         return JobsMessage(rows, removed, whole=known is None, key=self.key, type="jobs")
-
-
-def _is_same(old: JobRow | None, new: JobRow) -> bool:
-    """Return whether rows are equal apart from the remaining time, which changes with every poll."""
-    return old is new or (old is not None and replace(old, left=None) == replace(new, left=None))
 
 
 class ClustersFeed(SnapshotFeed):

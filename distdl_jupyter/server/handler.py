@@ -99,20 +99,20 @@ class Handler(APIHandler):
         self._refused: web.HTTPError | None = None
         try:
             await super().prepare()
-            if self.request.method != "OPTIONS":
-                await self._authorize(str(self.request.method))
         except web.HTTPError as error:
             self._refused = error
-            # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
-            setattr(self, str(self.request.method).lower(), lambda **_path: self.body())
-
-    async def _authorize(self, verb: str) -> None:
+        verb = str(self.request.method)
         call = self.calls.get(verb.lower())
         action = call.action if call else HTTP_METHOD_TO_AUTH_ACTION[verb]
-        if self.current_user is None:
-            raise web.HTTPError(403, "Not logged in")
-        if not await self.may(self.current_user, action):
-            raise web.HTTPError(403, f"This user does not have permission to {action} {self.auth_resource}")
+        if self._refused is None and verb != "OPTIONS":
+            if self.current_user is None:
+                self._refused = web.HTTPError(403, "Not logged in")
+            elif not await self.may(self.current_user, action):
+                message = f"This user does not have permission to {action} {self.auth_resource}"
+                self._refused = web.HTTPError(403, message)
+        if self._refused is not None:
+            # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
+            setattr(self, verb.lower(), lambda **_path: self.body())
 
     async def may(self, user: Any, action: str) -> bool:
         """Return whether the server's Authorizer allows an action."""
@@ -183,9 +183,8 @@ class CallHandler(Handler):
             )
         arguments: dict[str, Any] = {**path, "gone": self.gone, "context": self.app.context}
         if call.request is not None:
-            is_get = call.verb == "get"
-            query = self.request.query_arguments
-            body = wire.from_query(call.request, query) if is_get else wire.from_json(call.request, self.body())
+            query, kind = self.request.query_arguments, call.request
+            body = wire.from_query(kind, query) if call.verb == "get" else wire.from_json(kind, self.body())
             arguments |= {**msgspec.structs.asdict(body), "body": body}
         parameters = inspect.signature(call.function).parameters
         arguments = {name: value for name, value in arguments.items() if name in parameters}

@@ -149,7 +149,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         return None
     if spec.trial is None:
         return None
-    pruned = row.state == "canceled" and row.says.startswith(PRUNED)
+    pruned = row.state == "canceled" and row.message.startswith(PRUNED)
     done = row.done if row.done is not None else points[-1][0] if points else None
     return SweepTrial(
         number=spec.trial,
@@ -159,7 +159,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         value=value,
         created=row.created,
         ended=row.ended,
-        says=row.says.removeprefix(PRUNED),
+        message=row.message.removeprefix(PRUNED),
         done=done,
         total=row.total,
         points=points,

@@ -245,7 +245,7 @@ class Attempt:
                     self.reason = self.reason or str(request.get("reason") or "")
                 self._stop("user", now=bool(request.get("now")))
             elif request["type"] == "stacks":
-                self._hangs.collect_stacks("asked")
+                self._hangs.collect_stacks("request")
             elif request["type"] == "profile":
                 self._profile(request)
 

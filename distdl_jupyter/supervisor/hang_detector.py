@@ -231,7 +231,7 @@ class StackCollector:
         if self.why:
             if why == "failure":
                 self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
-            self.why = why if self.why == "asked" or why == "failure" else self.why
+            self.why = why if self.why == "request" or why == "failure" else self.why
             return
         seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
         self.why, self._until = why, time.monotonic() + seconds

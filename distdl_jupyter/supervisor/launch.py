@@ -387,7 +387,7 @@ class Wait:
             names=tuple(name[:_LONGEST_NAME] for name in view.names),
         )
         self.number = view.number if view.number is not None else self.number
-        if view != self._shown and self._may_write(_NOTE if view.place <= _FRONT else _NOTE_BEHIND):
+        if view != self._shown and self._may_write(_NOTE if view.position <= _FRONT else _NOTE_BEHIND):
             self._shown = view
             self._recorder.phase("stage", view.why)
             self._recorder.write("queue", **dataclasses.asdict(view))

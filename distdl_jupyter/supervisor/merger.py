@@ -63,7 +63,7 @@ class ReportMerger:
         book = self._book if self._report_count >= _UNMERGED and not replace else None
         is_alike = book is not None and book.extends(rank, step, values)
         if not is_alike or (held is not None and not held.accepts(step, values)):
-            more = {"again": True} if replace else {}
+            more = {"replace": True} if replace else {}
             before = [] if held is None else self._take_metrics(rank)
             return [*before, ("metric", {"rank": rank, "step": step, "values": values, **more}, origin)]
         if held is None:

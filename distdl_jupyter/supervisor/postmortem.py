@@ -140,7 +140,7 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     what = lines[begin].removeprefix(_FATAL).strip()
     thread = _crashed_thread(folder, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
-    at = thread and (thread.own or next(iter(thread.frames), None))
+    at = thread and (thread.user_frame or next(iter(thread.frames), None))
     message = _abort_message(lines[max(0, begin - 5) : begin])
     crash = f"{what}{f' in {_frame_location(at)}' if at else ''}{f' ({message})' if message else ''}"
     cells = stacks.payload(folder).get("sources") or {}
@@ -178,7 +178,7 @@ def _abort_message(lines: Sequence[str]) -> str:
 
 
 def _frame_location(frame: Frame) -> str:
-    return frame.place + ("" if frame.function.startswith("<") else f", in {frame.function}")
+    return frame.location + ("" if frame.function.startswith("<") else f", in {frame.function}")
 
 
 def _data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:

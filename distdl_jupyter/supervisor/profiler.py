@@ -86,7 +86,7 @@ class ProfileCollector:
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
         number = max([0, *profiles.numbers(folder), *(known.number for known in view.profiles)]) + 1
         self._now = _Profile(number, steps, running)
-        self._event("asked")
+        self._event("requested")
         why = self._run.no_stacks() or ("" if running else "None of these ranks is running.")
         try:
             if not why:

@@ -93,11 +93,11 @@ class _Metric(Report, tag="metric"):
     step: Number
     values: Annotated[dict[Name, Number | Literal["nan", "inf", "-inf"]], Meta(min_length=1)]
     #: Whether it replaces the rank's reports for this step and later ones.
-    again: bool = False
+    replace: bool = False
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         values = {name: float(value) for name, value in self.values.items()}
-        recorder.metric(rank, self.step, values, replace=self.again)
+        recorder.metric(rank, self.step, values, replace=self.replace)
 
 
 class _Progress(Report, tag="progress"):

@@ -203,7 +203,7 @@ def _restart_remedy(folder: JobFolder) -> str:
 def _declared_lost_reason(gone: Holder) -> str:
     return (
         f"The job was marked as lost because {gone.host}, the host of its supervisor, is gone for good. Its last "
-        f"heartbeat was at {date_and_clock(gone.heard)}."
+        f"heartbeat was at {date_and_clock(gone.last_heartbeat)}."
     )
 
 

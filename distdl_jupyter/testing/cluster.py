@@ -153,7 +153,7 @@ class ClusterContract(ClusterTests):
     def test_a_module_that_a_remote_node_lacks_is_an_error(self) -> None:
         """Remote nodes have a separate set of packages."""
         rows = self.check(modules=("distdl_a_missing_module",), programs=()) if self.cluster.is_remote else []
-        errors = [f"{row.what} {row.says}" for row in rows if row.level == "error"]
+        errors = [f"{row.what} {row.message}" for row in rows if row.level == "error"]
         assert not self.cluster.is_remote or any("distdl_a_missing_module" in text for text in errors), rows
 
     def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[NodeCheck]:
@@ -163,8 +163,8 @@ class ClusterContract(ClusterTests):
         assert time.monotonic() - began < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
         for row in rows:
             assert row.what, row
-            assert row.says, row
-            assert "\n" not in row.says + row.remedy, row
+            assert row.message, row
+            assert "\n" not in row.message + row.remedy, row
             assert row.remedy or row.level in ("ok", "info"), f"this check has no remedy: {row}"
         return rows
 

@@ -175,7 +175,7 @@ class RunWriter:
         if not self._is_open:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
-            self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.location, done=False)
+            self._keep(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
         current = self._folder.read_environment()
         if current != self._described:  # the versions and the state of git may be recorded after the start
             self._tracker.describe(parameters(self._spec), tags(self._spec, current))

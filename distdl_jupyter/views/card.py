@@ -71,7 +71,7 @@ class FailureCard:
     what: str = ""
     error_type: str = ""
     message: str = ""
-    place: str = ""
+    location: str = ""
     hint: str = ""
     #: The stable name of the failure for programs and help links.
     code: str = ""
@@ -207,7 +207,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         "rank": None if failure.kind == "unequal" else failure.rank,
         "when": failure.when,
         "what": failure.what,
-        "place": rank_place(view.ranks[failure.rank]),
+        "location": rank_place(view.ranks[failure.rank]),
         "hint": " ".join(part for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
         "code": failure.code,
         "others": failure.others,

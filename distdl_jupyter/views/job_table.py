@@ -77,16 +77,16 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow(JobSummary):
-    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``says`` is why it failed or is lost."""
+    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``message`` explains its state."""
 
-    says: str
+    message: str
     metric: str
     value: float | None
     spark: tuple[float | None, ...]
     notebook: str
     #: How often the ranks were restarted.
     restarts: int
-    #: Whether the job is stalled; ``says`` names the ranks that differ.
+    #: Whether the job is stalled; ``message`` names the ranks that differ.
     stalled: bool
     group: RowGroup | None = None
     #: The newest alert: a NaN metric, or a rule whose condition is met.
@@ -113,7 +113,7 @@ def job_row(
         JobRow,
         view,
         **summary(view, now, has_checkpoints=has_checkpoints),
-        says=_status_text(view),
+        message=_status_text(view),
         metric=metric.name if metric else "",
         value=finite(metric.mean) if metric else None,
         spark=sparkline(metric),
@@ -183,7 +183,8 @@ class JobTable(table.Display):
     def _parts(self) -> list[str | table.Rows]:
         if not self._jobs:
             return [_EMPTY]
-        reasons = [f"{humanize.short_id(job.id)}: {job.says}" for job in self._jobs if job.state == "lost" and job.says]
+        lost = (job for job in self._jobs if job.state == "lost" and job.message)
+        reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
         rows = ([text(job, self._now) for text in COLUMNS.values()] for job in self._jobs)
         return [table.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]

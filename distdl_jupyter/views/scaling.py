@@ -105,16 +105,16 @@ class ScalingView(table.Display, Scaling):
         if first is last or share is None:
             return ""
         summary = f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal."
-        step = last.own + last.communication + last.waiting
+        step = last.busy + last.communication + last.waiting
         losses = {
             "spent on communication": last.communication,
             "spent waiting for other ranks, not always the same one": last.waiting,
             f"additional computation compared with {plural(first.processes, 'process')}, for example because "
-            "processes share cores": last.own - first.own,
+            "processes share cores": last.busy - first.busy,
         }
         where, seconds = max(losses.items(), key=lambda part: part[1])
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
-        least = max(_LEAST * step, last.own - first.own, last.communication)
+        least = max(_LEAST * step, last.busy - first.busy, last.communication)
         if straggler is not None and straggler.seconds >= least:
             activity = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
             where = f"spent {activity.format(straggler.rank)}"
@@ -189,7 +189,7 @@ class ScalingView(table.Display, Scaling):
                 point.backend,
                 f"{number(point.rate)} ± {number(point.error)}",
                 self._share(point).removesuffix(" of ideal"),
-                *map(milliseconds, (point.own, point.communication, point.waiting)),
+                *map(milliseconds, (point.busy, point.communication, point.waiting)),
                 count(round(point.batch)),
             )
             for point in sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))

@@ -32,21 +32,21 @@ class StackGroup:
     differs: bool
     frames: tuple[Frame, ...]
     threads: tuple[Thread, ...]
-    places: tuple[RankStacks, ...]
+    processes: tuple[RankStacks, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JobStacks:
     """The stacks of all ranks at one moment: the groups with the fewest ranks first.
 
-    ``why`` is as in ``core.stacks.Taken``, ``says`` is a clause that locates the ranks. ``missing`` has the reason
+    ``why`` is as in ``core.stacks.Taken``, ``sentence`` is a clause that locates the ranks. ``missing`` has the reason
     of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
     """
 
     number: int
     t: float
     why: str
-    says: str
+    sentence: str
     groups: tuple[StackGroup, ...]
     missing: dict[int, str]
     explanation: str
@@ -56,7 +56,7 @@ class JobStacks:
 def stacks(taken: Taken) -> JobStacks:
     """Return the stacks for a page, the ranks that differ from the others first."""
     groups = tuple(_group(taken, group) for group in taken.groups())
-    return from_fields(JobStacks, taken, says=taken.sentence, groups=groups)
+    return from_fields(JobStacks, taken, groups=groups)
 
 
 def _group(taken: Taken, group: RankGroup) -> StackGroup:
@@ -67,7 +67,7 @@ def _group(taken: Taken, group: RankGroup) -> StackGroup:
         differs=set(group.ranks) <= set(taken.differ),
         frames=_job_frames(group.thread) or group.thread.frames,
         threads=tuple(replace(thread, frames=_job_frames(thread) or thread.frames) for thread in members[0].others),
-        places=tuple(replace(member, threads=(), text="") for member in members),
+        processes=tuple(replace(member, threads=(), text="") for member in members),
     )
 
 
@@ -93,7 +93,7 @@ class StacksShown(table.Display, Taken):
 
 def _head(taken: Taken) -> list[str]:
     rank_count = len(taken.ranks) + len(taken.missing)
-    why = "" if taken.why == "asked" else f" ({taken.why})"
+    why = "" if taken.why == "request" else f" ({taken.why})"
     lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(taken.t)}{why}"]
     if taken.sentence:
         lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
@@ -123,7 +123,7 @@ def _title(taken: Taken, group: RankGroup) -> str:
 def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
     yield from _calls(group.thread)
     threads = taken.ranks[group.ranks[0]].others
-    displayed = [thread for thread in threads if thread.own is not None][:_THREADS_SHOWN]
+    displayed = [thread for thread in threads if thread.user_frame is not None][:_THREADS_SHOWN]
     for thread in displayed:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
         yield from (f"  {line}" for line in _calls(thread))
@@ -135,13 +135,13 @@ def _calls(thread: Thread) -> Iterator[str]:
     frames = _job_frames(thread)
     if not frames:
         yield "code outside the job"
-    for is_own, run in itertools.groupby(frames, lambda frame: frame.own):
+    for is_own, run in itertools.groupby(frames, lambda frame: frame.is_user_code):
         if is_own:
             for frame in run:
-                yield f"{frame.place}, in {frame.function}"
+                yield f"{frame.location}, in {frame.function}"
                 if frame.source:
                     yield f"    {frame.source}"
         else:
             newest, *below = run
             more = f" and {plural(len(below), 'call')} below" if below else ""
-            yield f"· {newest.place}, in {newest.function}{more}"
+            yield f"· {newest.location}, in {newest.function}{more}"

@@ -28,11 +28,11 @@ _LEAST_SHARE = 0.0005
 class JobTime:
     """The mean step of each rank, split into parts, and the newest steps, in seconds.
 
-    ``says`` contains the sentences above the table, or why ``ranks`` is empty. ``own_share`` is the share of the ranks'
+    ``sentences`` are those above the table, or why ``ranks`` is empty. ``own_share`` is the share of the ranks'
     time (0 to 1) that is neither communication nor waiting.
     """
 
-    says: tuple[str, ...]
+    sentences: tuple[str, ...]
     samples_per_second: float | None
     own_share: float | None
     straggler: Straggler | None
@@ -108,14 +108,14 @@ def _rows(times: StepTimes) -> list[tuple[str, ...]]:
 class JobProfile:
     """Recorded steps of a job, with the operators by descending self time.
 
-    ``seconds`` is the mean step time, ``says`` explains missing ranks, ``traces`` are the ranks with a Chrome trace.
+    ``seconds`` is the mean step time, ``sentences`` explain missing ranks, ``traces`` are the ranks with a trace.
     """
 
     number: int
     t: float
     steps: int
     seconds: float
-    says: tuple[str, ...]
+    sentences: tuple[str, ...]
     ranks: tuple[ProfiledRank, ...]
     operators: tuple[Operator, ...]
     traces: tuple[int, ...]
@@ -186,7 +186,7 @@ def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
             printable(operator.name, 60),
             operator.kind,
             f"{round(operator.calls, 1):g}",
-            _milliseconds(operator.own),
+            _milliseconds(operator.self_seconds),
             f"{100 * operator.share:.1f} %",
             *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
             "" if operator.stands_out is None else f"rank {operator.stands_out}",
@@ -202,5 +202,5 @@ def _milliseconds(seconds: float) -> str:
 
 def job_profile(profile: Profile) -> JobProfile:
     """Return a profile as data for a page."""
-    return from_fields(JobProfile, profile, says=tuple(_missing(profile)), operators=tuple(shown(profile)),
+    return from_fields(JobProfile, profile, sentences=tuple(_missing(profile)), operators=tuple(shown(profile)),
                        traces=tuple(profile.traces))  # fmt: skip

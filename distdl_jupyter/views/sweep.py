@@ -31,7 +31,7 @@ class SweepPanel:
     state: State
     problem: str
     remedy: str
-    words: tuple[str, ...]
+    settings: tuple[str, ...]
     metric: str
     done: int
     size: int
@@ -54,7 +54,7 @@ def panel(study: Study) -> SweepPanel:
         study,
         name=study.group.name,
         remedy=study.hint,
-        words=_settings(study),
+        settings=_settings(study),
         metric=study.plan.metric,
         size=study.plan.trials,
         elapsed=space.duration(study),
@@ -100,7 +100,7 @@ class SweepTable(table.Display, list[Trial]):
                 *(value_text(trial.params.get(name)) for name in names),
                 _progress(trial),
                 trial.state.capitalize(),
-                "" if trial.state == "completed" else trial.says,
+                "" if trial.state == "completed" else trial.message,
                 humanize.short_id(trial.id),
             )
             for trial in self

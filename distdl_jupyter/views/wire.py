@@ -128,7 +128,7 @@ def _invalid(form: type[PageRequest], error: msgspec.ValidationError) -> Invalid
 
 
 def _expected(form: type[PageRequest], name: str, reason: str) -> str:
-    """Return the allowed values of a field: a choice, a number between limits, or a type."""
+    """Return the allowed values of a field: a choice, a number between limits, a maximum length, or a type."""
     schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([form])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
     if "enum" in rules:
@@ -139,7 +139,9 @@ def _expected(form: type[PageRequest], name: str, reason: str) -> str:
     if expected[2]:
         high = f" to {rules['maximum']:,}" if "maximum" in rules else ""
         return f"a number from {rules['minimum']:,}{high}"
-    return " or ".join(_TYPES[name] for name in expected[1].split(" | "))
+    types = " or ".join(_TYPES[name] for name in expected[1].split(" | "))
+    length = re.search("of length <= ([0-9]+)", reason)
+    return f"{types} with at most {length[1]} entries" if length else types
 
 
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:

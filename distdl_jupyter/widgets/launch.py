@@ -65,16 +65,16 @@ class LaunchForm(PageWidget):
 
     def state(self, request: FormRequest | None = None) -> FormState:
         """Return the form for the values of a page (default: those of the newest request)."""
-        if request is None or request.chosen is None:
-            request = msgspec.structs.replace(self._request, apply="", again=False)
+        if request is None or request.values is None:
+            request = msgspec.structs.replace(self._request, apply="", refresh=False)
         # A page receives no secrets, so it sends None for those that it submitted before.
         variables = variables_of(self._target, request)
         self._target.line = dataclasses.replace(self._target.line, environment_variables=variables)
-        if request.again:
+        if request.refresh:
             self._target.kernel.cache.clear()
-        self._target.varied = request.chosen.sweep if request.chosen else ""
+        self._target.varied = request.values.sweep if request.values else ""
         form = state(self._target, request)
-        self._request = msgspec.structs.replace(request, chosen=form.chosen, apply="")
+        self._request = msgspec.structs.replace(request, values=form.values, apply="")
         self.options = form.options
         return form
 
@@ -83,7 +83,7 @@ class LaunchForm(PageWidget):
         from distdl_jupyter.jobs import client
         from distdl_jupyter.studies import sweeps
 
-        values, target = self.state(request).chosen, self._target
+        values, target = self.state(request).values, self._target
         options = to_options(values, target.line.environment_variables, target.inspect().name)
         options = {name: value for name, value in options.items() if value is not None}
         started: Job | Sweep

@@ -70,7 +70,7 @@ class Channel:
         """
         moment = time.time() if t is None else t
         inside = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
-        more = ',"again":true' if replace else ""
+        more = ',"replace":true' if replace else ""
         line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{inside}}}{more}}}\n'.encode()
         if len(line) <= select.PIPE_BUF or len(values) == 1:
             self._write(line)

@@ -142,9 +142,9 @@ def test_only_frames_of_libraries_that_follow_each_other_fold(static_page: Calla
         page.get_by_role("button", name="Show stacks").click()
         wait_for(story.folder.control.exists, what="the question")
         (story.folder.path / "stacks").mkdir()
-        taken = {"t": story.t, "why": "asked", "ranks": ranks, "missing": {}}
+        taken = {"t": story.t, "why": "request", "ranks": ranks, "missing": {}}
         (story.folder.path / "stacks" / "1.json").write_text(json.dumps(taken))
-        story.event("stacks", number=1, why="asked", ranks=[0], missing=[])
+        story.event("stacks", number=1, why="request", ranks=[0], missing=[])
         column = page.locator(".dd-stackcol")
         expect(column.locator("summary")).to_have_text(["2 frames of torch"])
         expect(column.locator("b.dd-own")).to_have_text(["forward", "<module>"])

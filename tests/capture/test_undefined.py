@@ -168,7 +168,7 @@ def test_random_code_that_is_refused_fails(code):
 
 
 def all_undefined(draft):
-    return [(one.name, one.place, one.where, one.certain, one.similar) for one in draft.undefined]
+    return [(one.name, one.location, one.where, one.certain, one.similar) for one in draft.undefined]
 
 
 def test_functions_of_the_notebook_are_read_too(notebook):
@@ -210,7 +210,7 @@ def test_functions_that_are_submitted(notebook, cell, function, found):
     notebook.run(cell)
     draft = capture_function(eval(function, notebook.shell.user_ns))
     assert [(one.name, one.certain) for one in draft.undefined] == found
-    assert all(one.where == "the notebook" and one.place.endswith(" of Cell [1]") for one in draft.undefined)
+    assert all(one.where == "the notebook" and one.location.endswith(" of Cell [1]") for one in draft.undefined)
 
 
 def test_functions_of_a_module_are_read_by_its_names(notebook, tmp_path):

@@ -40,7 +40,7 @@ def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
     job = submit(compile_for, (8,), process_count_per_node=2, distributed_backend="torch")
     wait_for(lambda: [rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
     view = job.view()
-    assert job_row(view, job.spec, view.created).says == "torch.compile on rank 1"
+    assert job_row(view, job.spec, view.created).message == "torch.compile on rank 1"
     assert any("compiling" in line for line in lines(job))
     assert job.results(timeout=100) == [4.0, 4.0]
     assert not [event for event in all_written(job.folder) if event["type"] == "stall"]

@@ -64,7 +64,7 @@ def test_a_job_without_steps_has_no_profile():
     with pytest.raises(JobNotRunning, match=r"has ended \(canceled\)"):
         job.ask_profile()
     with pytest.raises(JobNotFound, match="has no profile"):
-        job.profile(kept=True)
+        job.profile(recorded=True)
 
 
 @pytest.mark.full

@@ -150,7 +150,7 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
     assert [line.split(",")[:4] for line in lines[:2]] == [["0", "0", "0", "1"], ["1", "0", "0", "1"]]
     page = job_time(times, 2)
     assert [(row.step, row.rank) for row in page.steps] == [(3, 0), (3, 1), (4, 0), (4, 1)]
-    assert (page.says, page.ranks) == (tuple(str(times).splitlines()[:2]), tuple(times.ranks()))
+    assert (page.sentences, page.ranks) == (tuple(str(times).splitlines()[:2]), tuple(times.ranks()))
 
 
 def test_job_that_trains_nothing_has_an_empty_table_and_says_why():

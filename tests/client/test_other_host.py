@@ -43,7 +43,7 @@ def test_the_job_is_shown_as_running_there(folder):
     assert card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
     assert view.to_json()["elsewhere"]["host"] == "login1"
     (row,) = [one.row for one in JobIndex().all()]
-    assert (row.state, row.says) == ("running", "Its supervisor runs on login1, last heard 3 min ago.")
+    assert (row.state, row.message) == ("running", "Its supervisor runs on login1, last heard 3 min ago.")
     assert folder.events.read_bytes() == written
     assert json.loads(folder.lock.read_text())["host"] == "login1"
 

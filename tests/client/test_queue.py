@@ -61,7 +61,7 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     runs(first)
     second, third = begin(tmp_path, "second"), begin(tmp_path, "third")
     view = waits(second)
-    assert (view.place, view.lacks, view.names) == (1, ("cores",), (f"first ({first.id[-5:]})",))
+    assert (view.position, view.lacks, view.names) == (1, ("cores",), (f"first ({first.id[-5:]})",))
     assert view.needs == {"cores": cores()}
     assert view.free == {"cores": 0}
     waits(third)
@@ -73,7 +73,7 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     assert f"waiting for {cores()} cores, held by first ({first.id[-5:]})" in printed
     assert cli.main(["queue", "--first", third.id[-5:]]) == 0
     assert capsys.readouterr().out == f"third {third.id[-5:]} has priority 1\n"
-    wait_for(lambda: third.view().queue.place == 1, 20, "the third job's new place")
+    wait_for(lambda: third.view().queue.position == 1, 20, "the third job's new place")
     now = queue()
     assert [one.name for one in now.waiting] == ["third", "second"]
     assert [(one.name, one.cores) for one in now.holding] == [("first", cores())]

@@ -204,8 +204,8 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
     assert found.state is State.LOST
     (row,) = study_rows.folded(client.rows())
     assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
-    assert row.says == f"{found.study.problem} {found.study.hint}"
-    assert row.says.startswith("The process that controls the sweep died 4 times in a row.")
+    assert row.message == f"{found.study.problem} {found.study.hint}"
+    assert row.message.startswith("The process that controls the sweep died 4 times in a row.")
     with pytest.raises(
         JobFailed, match=f'See .*supervisor.log for the cause. Continue with sweep."{found.id[-5:]}".*resume'
     ):
@@ -306,7 +306,7 @@ def test_trials_are_pruned_only_after_others_finished_and_a_tenth_of_their_steps
     assert {one.state for one in first} == {"completed"}
     pruned = [one for one in rest if one.state == "pruned"]
     assert pruned
-    assert all(one.done >= 6 and one.says.startswith("higher than the median at step ") for one in pruned)
+    assert all(one.done >= 6 and one.message.startswith("higher than the median at step ") for one in pruned)
 
 
 SCRIPT = """

@@ -10,5 +10,5 @@ def stacks_of_stuck(job, backend, seconds=40):
     taken = wait_for(lambda: (found := job.stacks(seconds)).ranks[0].main.waits_in.startswith(module) and found, 90)
     assert taken.missing == {}
     assert taken.differ == (1,)
-    assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+    assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     return taken

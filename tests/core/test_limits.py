@@ -11,7 +11,7 @@ def test_crowd_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four(
     assert limits.crowd(64, 1) is None
     assert limits.crowd(128, 16) is None
     short = limits.crowd(129, 16)
-    assert (short.level, short.says) == (
+    assert (short.level, short.message) == (
         "error", "129 processes are too many for 16 cores. The limit of one machine is 128",
     )  # fmt: skip
     assert short.remedy == "Use fewer processes, or set oversubscribe=True."
@@ -44,7 +44,7 @@ TASKS = "600 processes need about 1,200 processes and threads, but only 7 are av
 )  # fmt: skip
 def test_shortage_is_told_with_its_remedy(room, level, says):
     (short,) = limits.shortages(600, room)
-    assert (short.level, short.says) == (level, says)
+    assert (short.level, short.message) == (level, says)
     assert short.remedy.endswith(".")
 
 

@@ -23,10 +23,10 @@ from distdl_jupyter.views.scaling import Facts, ScalingView
 BATCH = 32.0
 
 
-def made(processes, *, own=0.041, communication=None, waiting=0.0, batch=BATCH, rate=None):
+def made(processes, *, busy=0.041, communication=None, waiting=0.0, batch=BATCH, rate=None):
     ring = 0.002 * (processes > 1) if communication is None else communication
-    rate = rate or processes * batch / (own + ring + waiting)
-    return ScalingPoint("torch", processes, 1, rate, 0.01 * rate, own, ring, waiting, processes * batch, 2)
+    rate = rate or processes * batch / (busy + ring + waiting)
+    return ScalingPoint("torch", processes, 1, rate, 0.01 * rate, busy, ring, waiting, processes * batch, 2)
 
 
 def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):
@@ -41,7 +41,7 @@ def test_steps_are_measured_without_the_first_ones():
     found = measured(StepTimes(slow + rows(2, 40, first=WARM_UP)))
     assert found is not None
     assert (found.rate, found.batch, found.steps) == (pytest.approx(320), 32, 40)
-    assert (found.own, found.communication, found.waiting) == (
+    assert (found.busy, found.communication, found.waiting) == (
         pytest.approx(0.07),
         pytest.approx(0.02),
         pytest.approx(0.01),
@@ -87,7 +87,7 @@ def test_names_are_text():
 def test_more_than_the_ideal_rate_is_not_comparable_and_no_result(ratio):
     """One process that shares the machine with another program is slower than each of two later."""
     slow = made(1)
-    shown = ScalingView("train", [slow, made(2, rate=2 * ratio * slow.rate, own=0.041 / ratio)])
+    shown = ScalingView("train", [slow, made(2, rate=2 * ratio * slow.rate, busy=0.041 / ratio)])
     assert shown.efficiency(shown.points[1]) is None
     assert shown.table.efficiency.isna().tolist() == [False, True]
     assert [bool(why) for why in shown.table.not_comparable] == [False, True]
@@ -122,7 +122,7 @@ def test_the_rank_that_the_others_wait_for_is_named():
 
 
 def test_own_work_that_grows_is_told_from_communication():
-    (shown,) = ScalingView("digits", [made(1), made(2, own=0.08)]).sentences
+    (shown,) = ScalingView("digits", [made(1), made(2, busy=0.08)]).sentences
     assert "39.0 of 82.0 ms per step are additional computation compared with 1 process" in shown
     (shown,) = ScalingView("digits", [made(1), made(2, communication=0.02)]).sentences
     assert shown.endswith("20.0 of 61.0 ms per step are spent on communication.")

@@ -40,7 +40,7 @@ HELPER = f"""Current thread 0x0000000000000001 (most recent call first):
 
 def file_of(texts, missing=(), **more):
     ranks = {str(rank): {"text": text, "about": ABOUT, **more} for rank, text in enumerate(texts)}
-    return {"t": 1763.0, "why": "asked", "ranks": ranks, "missing": dict(missing), "sources": {}}
+    return {"t": 1763.0, "why": "request", "ranks": ranks, "missing": dict(missing), "sources": {}}
 
 
 def taken(*texts, **more):
@@ -86,9 +86,9 @@ def test_cells_are_called_as_in_tracebacks():
     one = taken(HELPER, ALLREDUCE)
     helper, waits = one.ranks[0].main, one.ranks[1].main
     assert [frame.kind for frame in helper.frames] == ["cell", "cell", "worker", "worker", "worker", "worker"]
-    assert (helper.own.place, helper.own.source) == ("In [5], line 4", "wait()")
-    assert (helper.frames[1].place, helper.frames[1].source) == ("In [7], line 3", "hvd.init()")
-    assert (waits.own.place, waits.own.source, waits.waits_in) == (
+    assert (helper.user_frame.location, helper.user_frame.source) == ("In [5], line 4", "wait()")
+    assert (helper.frames[1].location, helper.frames[1].source) == ("In [7], line 3", "hvd.init()")
+    assert (waits.user_frame.location, waits.user_frame.source, waits.waits_in) == (
         "In [7], line 4",
         "hvd.allreduce(x)",
         "hvd.allreduce",
@@ -123,7 +123,7 @@ def test_a_rank_that_gave_none_differs():
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
     names = Names(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
     text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
-    frame = names.thread(stacks.parse(text)[0], main=True).own
+    frame = names.thread(stacks.parse(text)[0], main=True).user_frame
     assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
 
 

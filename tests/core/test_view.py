@@ -238,7 +238,7 @@ def test_time_in_a_queue_is_neither_run_time_nor_paid():
     view = JobView.of(spec)
     events = [
         ("state", 100.0, {"state": "queued"}),
-        ("queue", 100.0, {"place": 1, "of": 1}),
+        ("queue", 100.0, {"position": 1, "of": 1}),
         ("state", 147.0, {"state": "starting"}),
         ("state", 148.0, {"state": "running"}),
         ("restart", 150.0, {"queued": True, "requeued": True}),

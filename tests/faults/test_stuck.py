@@ -54,7 +54,7 @@ def events(job, type_):
 
 
 def thread_at(taken, rank, function):
-    return next(one for one in taken.ranks[rank].threads if one.own and one.own.function == function)
+    return next(one for one in taken.ranks[rank].threads if one.user_frame and one.user_frame.function == function)
 
 
 @pytest.mark.full
@@ -68,7 +68,7 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
     assert taken.differ == (1,)
     assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
     line = {"loop": ("while True:", "pass"), "sleep": ("time.sleep(3600)",)}[how]
-    assert taken.ranks[1].main.own.source in line
+    assert taken.ranks[1].main.user_frame.source in line
     assert taken.ranks[1].state == {"loop": "running", "sleep": "sleeping"}[how]
     assert taken.ranks[0].step == 2
     told = repr(taken)
@@ -78,14 +78,16 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
 
 
 def waits_for_second(rank):
-    return len(rank.others) == 1 and rank.main.own is not None and rank.main.own.source == "second.acquire()"
+    return (
+        len(rank.others) == 1 and rank.main.user_frame is not None and rank.main.user_frame.source == "second.acquire()"
+    )
 
 
 @pytest.mark.fault("stuck", "all threads of the rank are shown, each with the line at which it waits for the other")
 def test_two_threads_that_wait_for_each_other():
     job = run("deadlock")
     taken = wait_for(lambda: (found := job.stacks(30)) and waits_for_second(found.ranks[1]) and found, 60)
-    assert thread_at(taken, 1, "other").own.source == "first.acquire()"
+    assert thread_at(taken, 1, "other").user_frame.source == "first.acquire()"
     assert "first.acquire()" in repr(taken)
     assert "first.acquire()" in taken._repr_html_()
 
@@ -101,7 +103,7 @@ def test_a_stopped_rank():
         assert "stopped" in taken.missing[0]
         assert f"kill -CONT {pid}" in taken.missing[0]
         assert taken.differ == (0,)
-        assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+        assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     finally:
         os.kill(pid, signal.SIGCONT)
     assert job.stacks(30).ranks[0].main.waits_in == "torch.distributed.all_reduce"
@@ -116,7 +118,7 @@ def test_a_rank_that_has_become_another_program():
     for _ in range(3):
         taken = job.stacks(30)
         assert "another program (sleep)" in taken.missing[1]
-        assert taken.ranks[0].main.own
+        assert taken.ranks[0].main.user_frame
         assert psutil.Process(pid).name() == "sleep"
 
 
@@ -139,8 +141,8 @@ def test_code_that_uses_the_same_means():
         time.sleep(3600)
     """).strip(), options={"process_count_per_node": 1})  # fmt: skip
     reported(job, 2)
-    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.own.source == "time.sleep(3600)" and found)
-    own = taken.ranks[0].main.own
+    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.user_frame.source == "time.sleep(3600)" and found)
+    own = taken.ranks[0].main.user_frame
     assert (own.kind, own.line) == ("cell", 12)
 
 
@@ -174,10 +176,10 @@ def test_a_script_that_is_stuck(tmp_path):
     script.write_text("import time\n\n\ndef wait():\n    time.sleep(3600)\n\n\nprint('here', flush=True)\nwait()\n")
     job = client.submit(entry_script=str(script), process_count_per_node=2)
     wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, 60, "both ranks")
-    taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.own and found)
-    assert [frame.function for frame in taken.ranks[1].main.frames if frame.own] == ["wait", "<module>"]
-    assert taken.ranks[1].main.own.place == "train.py, line 5"
-    assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+    taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.user_frame and found)
+    assert [frame.function for frame in taken.ranks[1].main.frames if frame.is_user_code] == ["wait", "<module>"]
+    assert taken.ranks[1].main.user_frame.location == "train.py, line 5"
+    assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     assert [group.ranks for group in taken.groups()] == [(0, 1)]
 
 
@@ -265,7 +267,7 @@ def test_a_job_whose_time_is_over():
     assert job.state is State.FAILED
     assert "max_run_duration_seconds" in job.view().reason
     assert events(job, "stacks")[0]["t"] < events(job, "stop")[0]["t"]
-    assert job.stacks(kept=True).ranks[1].main.own.function == "stuck"
+    assert job.stacks(recorded=True).ranks[1].main.user_frame.function == "stuck"
     assert not until_gone(job.id)
 
 
@@ -289,7 +291,7 @@ def test_asking_when_nobody_runs():
     with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so it has no stack traces to capture"):
         job.stacks()
     with pytest.raises(JobNotFound, match="has no stack traces"):
-        job.stacks(kept=True)
+        job.stacks(recorded=True)
 
 
 @pytest.mark.fault("stuck", "the command line shows the same, also saved stacks and every thread")
@@ -299,5 +301,5 @@ def test_asking_from_a_terminal():
     assert "time.sleep(3600)" in said
     assert "rank 0 waits for it in torch.distributed.all_reduce" in said
     end(job)
-    assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept").stdout
-    assert "Current thread" in distdl("stacks", job.id, "--kept", "1", "--whole").stdout
+    assert "time.sleep(3600)" in distdl("stacks", job.id, "--recorded").stdout
+    assert "Current thread" in distdl("stacks", job.id, "--recorded", "1", "--whole").stdout

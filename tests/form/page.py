@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def asked(code: str, kernel: KernelContext | None = None, directory: str = "", **more: Any) -> dict[str, Any]:
     """Return what a page is answered to a text, what is chosen beside the rest."""
     found = to_json(cell_state(from_data(FormRequest, {"code": code, **more}), kernel, directory))
-    return {**found, **found["chosen"]}
+    return {**found, **found["values"]}
 
 
 def answered_apart(code: str, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def answered_apart(code: str, **more: Any) -> dict[str, Any]:
     done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["value"]
-    return {**found, **found["chosen"]}
+    return {**found, **found["values"]}
 
 
 class Page:
@@ -49,7 +49,7 @@ class Page:
     ) -> None:
         self.__dict__.update(jobs=[], status={}, answers=0)
         self.__dict__["form"] = LaunchForm(function, args, kwargs, on_submitted=self.jobs.append, **given)
-        self.__dict__["chosen"] = None
+        self.__dict__["values"] = None
         self.ask()
 
     def __getattr__(self, name: str) -> Any:
@@ -65,16 +65,16 @@ class Page:
             changes["automatic"] = False
         if "distributed_backend" in changes:
             changes["backend_options"] = {}
-        self.__dict__["chosen"] = {**self.chosen, **changes}
+        self.__dict__["values"] = {**self.values, **changes}
         self.ask()
 
     def ask(self, **more: Any) -> None:
         """Ask for the form as it follows from what is chosen."""
         given = {"environment": [{"name": one["name"], "value": one["value"]} for one in self.environment]} \
-            if self.chosen else {}  # fmt: skip
-        found = to_json(self.form.state(from_data(FormRequest, {"chosen": self.chosen, **given, **more})))
-        self.__dict__.update(shown=found, chosen=found["chosen"], answers=self.answers + 1)
-        self.__dict__["shown"] = {**found, **found["chosen"]}
+            if self.values else {}  # fmt: skip
+        found = to_json(self.form.state(from_data(FormRequest, {"values": self.values, **given, **more})))
+        self.__dict__.update(shown=found, values=found["values"], answers=self.answers + 1)
+        self.__dict__["shown"] = {**found, **found["values"]}
 
     def look(self) -> None:
         """Ask again, as a page does while machines are polled."""
@@ -82,7 +82,7 @@ class Page:
 
     def refresh(self) -> None:
         """Press "Check again"."""
-        self.ask(again=True)
+        self.ask(refresh=True)
 
     def apply(self, code: str) -> None:
         """Follow an advice."""
@@ -100,8 +100,8 @@ class Page:
     def options(self) -> dict[str, Any]:
         """Return what ``submit`` gets, secrets included."""
         target, request = self.form._target, self.form._request
-        assert request.chosen is not None
-        return to_options(request.chosen, target.line.environment_variables, target.inspect().name)
+        assert request.values is not None
+        return to_options(request.values, target.line.environment_variables, target.inspect().name)
 
     def submit(self) -> Job | None:
         """Press Submit; None when it is refused, and ``status`` says why."""

@@ -48,7 +48,7 @@ def test_a_kernel_knows_the_names_and_looks_once() -> None:
     assert form["global_batch"] == 8 * form["process_count_per_node"]
     names["x"] = [1.0] * 100_000
     assert asked(BODY, kernel)["captured"] == form["captured"]
-    assert asked(BODY, kernel, again=True)["captured"][0]["size"] != form["captured"][0]["size"]
+    assert asked(BODY, kernel, refresh=True)["captured"][0]["size"] != form["captured"][0]["size"]
     kernel.count = 4
     del names["lr"]
     assert asked(BODY, kernel)["checks"]["level"] == "error"
@@ -80,7 +80,7 @@ def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.Monkey
     assert form["compute_target"] == "mini"
     assert form["problems"] == {}
     assert "--compute-target mini" in form["magic"]
-    gone = asked("1", chosen={"compute_target": "none"})
+    gone = asked("1", values={"compute_target": "none"})
     assert "Unknown cluster 'none'" in gone["problems"]["compute_target"]
 
 
@@ -100,14 +100,14 @@ def test_a_process_of_another_python_answers_the_same() -> None:
     ],
 )
 def test_the_form_refuses_what_submit_refuses(values: dict[str, Any], field: str, message: str) -> None:
-    form = asked("1", KernelContext({}), chosen=values)
+    form = asked("1", KernelContext({}), values=values)
     assert form["problems"][field].startswith(message)
     assert form["checks"]["level"] == "error"
 
 
 def test_a_plan_of_very_many_ranks_is_not_made_for_each_click() -> None:
     begun = time.process_time()
-    form = asked("1", KernelContext({}), chosen={"node_count": 9_999, "process_count_per_node": 9_999})
+    form = asked("1", KernelContext({}), values={"node_count": 9_999, "process_count_per_node": 9_999})
     assert form["checks"]["errors"] == 0
     assert time.process_time() - begun < 10
 
@@ -125,10 +125,10 @@ def test_a_sweep_is_read_from_the_line_and_written_into_it() -> None:
     assert found["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --sampler random -o best"
     assert asked(found["cell"], kernel)["magic"] == found["magic"]
     # Without anything to vary it is one job again, and words that only a sweep takes are left out.
-    one = asked(SWEPT, kernel, chosen={**found["chosen"], "sweep": ""})
+    one = asked(SWEPT, kernel, values={**found["values"], "sweep": ""})
     assert one["magic"] == f"%%distributed {options} -o best"
     job = "%%distributed -p 1 --no-panel -o job\nprint(lr, width)\n"
-    swept = asked(job, kernel, chosen={**found["chosen"], "parallel": 2})
+    swept = asked(job, kernel, values={**found["values"], "parallel": 2})
     assert swept["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --parallel 2 -o found"
 
 
@@ -139,7 +139,7 @@ def test_a_sweep_is_read_from_the_line_and_written_into_it() -> None:
      ("lr=uniform(0,1) width", "Cannot parse width.")],
 )  # fmt: skip
 def test_what_cannot_be_varied_is_said_beside_its_field(varied: str, says: str) -> None:
-    chosen = {**asked("x = 1\n", KernelContext({}))["chosen"], "sweep": varied}
-    found = asked("x = 1\n", KernelContext({}), chosen=chosen)
+    chosen = {**asked("x = 1\n", KernelContext({}))["values"], "sweep": varied}
+    found = asked("x = 1\n", KernelContext({}), values=chosen)
     assert found["problems"]["sweep"].startswith(says)
     assert found["checks"]["level"] == "error"

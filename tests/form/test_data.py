@@ -33,7 +33,7 @@ def labels(tmp_path: Path) -> Path:
 
 
 def row(name: str, place: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "place": place, "shard": False, "mode": "download", **more}
+    return {"name": name, "address": place, "shard": False, "mode": "download", **more}
 
 
 def form(**given: Any) -> Page:
@@ -57,14 +57,14 @@ def test_a_line_becomes_rows_and_rows_the_same_line() -> None:
     ]
     assert shown["outputs"] == "blob://acct/results"
     assert shown["magic"] == LINE
-    again = asked("1", chosen={name: shown[name] for name in ("data", "outputs")})
+    again = asked("1", values={name: shown[name] for name in ("data", "outputs")})
     assert again["options"]["data"] == shown["options"]["data"]
     assert again["options"]["outputs"] == "blob://acct/results"
 
 
 def test_what_cannot_be_read_stays_in_its_row_and_out_of_the_line() -> None:
     typed = [row("train", "blob://Acct/cont"), row("my data", "./x"), row("", ""), row("empty", "")]
-    shown = asked("1", chosen={"data": typed, "outputs": "./out", "name": "n"})
+    shown = asked("1", values={"data": typed, "outputs": "./out", "name": "n"})
     assert shown["data"] == typed
     assert shown["problems"]["data"].startswith("'Acct' is not a valid storage account name.")
     assert "blob://account/container/prefix" in shown["problems"]["outputs"]
@@ -113,16 +113,16 @@ def test_the_job_reads_the_folder_of_a_row(labels: Path, distdl_home: Path) -> N
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_before_the_start(labels: Path, rows: list[dict[str, Any]]) -> None:
-    shown = asked("1", chosen={"data": rows}, directory=str(labels.parent))
+    shown = asked("1", values={"data": rows}, directory=str(labels.parent))
     assert shown["checks"]["level"] == "error"
     assert shown["problems"]["data"]
 
 
 def test_local_paths_begin_in_the_folder_where_the_job_works(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"data": [row("labels", "./labels")]}
-    assert "data" not in asked("1", chosen=fields, directory=str(labels.parent))["problems"]
+    assert "data" not in asked("1", values=fields, directory=str(labels.parent))["problems"]
     monkeypatch.chdir(labels)
-    shown = asked("1", chosen=fields)
+    shown = asked("1", values=fields)
     assert f"points to {labels / 'labels'}, which does not exist here" in shown["problems"]["data"]
 
 

@@ -41,7 +41,7 @@ def test_the_form_has_a_field_for_it_and_reads_and_writes_its_flag() -> None:
     shown = asked("%%distributed -p 1 --tea-minutes 5\n1")
     field = next(one for one in shown["choices"]["options"] if one["name"] == "tea_minutes")
     assert (field["label"], field["help"], field["kind"]) == ("Tea minutes", TEA.help, "number")
-    assert shown["chosen"]["other_options"] == {"tea_minutes": 5}
+    assert shown["values"]["other_options"] == {"tea_minutes": 5}
     assert "--tea-minutes 5" in shown["magic"]
     assert shown["options"]["tea_minutes"] == 5
     form = Page(train, tea_minutes=3)
@@ -77,7 +77,7 @@ def test_what_a_job_holds_is_read_from_the_line_as_it_was_typed() -> None:
     line = "--gpus 2 --memory '24 GB' --priority -3 --after k3f9x --after ab7qd"
     shown = asked(f"%%distributed -p 1 {line}\n1")
     typed = {"gpus": 2, "memory": "24 GB", "priority": -3, "after": "k3f9x,ab7qd"}
-    assert shown["chosen"]["other_options"] == typed
+    assert shown["values"]["other_options"] == typed
     assert all(word in shown["magic"] for word in ("--gpus 2", "--memory '24 GB'", "--priority -3", "--after ab7qd"))
-    wrong = asked("1", chosen={"other_options": {"memory": "much"}})
+    wrong = asked("1", values={"other_options": {"memory": "much"}})
     assert wrong["problems"]["memory"].startswith("memory must be a size")

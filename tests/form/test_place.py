@@ -61,8 +61,8 @@ def train():
 
 
 def settled(form):
-    wait_for(lambda: form.look() or not form.place["looking"], what="the look at the cluster")
-    return form.place
+    wait_for(lambda: form.look() or not form.cluster_status["pending"], what="the look at the cluster")
+    return form.cluster_status
 
 
 def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
@@ -82,7 +82,7 @@ def test_other_machines_are_shown_with_what_is_wrong(monkeypatch):
     form.automatic = True
     assert form.process_count_per_node == 4
     form.compute_target = "local"
-    assert form.place is None
+    assert form.cluster_status is None
     assert form.checks["level"] == "error"
 
 
@@ -102,7 +102,7 @@ def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
     for count in (2, 3, 4):
         form.node_count = count
     assert time.monotonic() - begun < 50
-    assert (form.place["looking"], form.place["status"]) == (True, None)
+    assert (form.cluster_status["pending"], form.cluster_status["status"]) == (True, None)
 
 
 def test_check_again_looks_anew(tmp_path):
@@ -110,10 +110,10 @@ def test_check_again_looks_anew(tmp_path):
     form = Page(train, distributed_backend="torch", compute_target="lab")
     settled(form)
     form.refresh()
-    assert form.place["looking"] or form.place["checks"] is not None
+    assert form.cluster_status["pending"] or form.cluster_status["checks"] is not None
     assert settled(form)["checks"] is not None
-    told = asked("1 + 1", chosen={"compute_target": "lab"}, again=True)
-    assert len(told["place"]["status"]["nodes"]) == 2
+    told = asked("1 + 1", values={"compute_target": "lab"}, refresh=True)
+    assert len(told["cluster_status"]["status"]["nodes"]) == 2
 
 
 def test_checks_are_kept_until_new_ones_are_requested(tmp_path):
@@ -122,7 +122,7 @@ def test_checks_are_kept_until_new_ones_are_requested(tmp_path):
     target, needs, cache = cluster_configs.find("lab"), {"modules": (), "programs": ()}, StatusCache()
 
     def checked():
-        return not cache.cached(target, needs, timeout=60).looking
+        return not cache.cached(target, needs, timeout=60).pending
 
     wait_for(checked, what="the first check")
     assert count.read_text() == "x"
@@ -135,4 +135,4 @@ def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_
     assert [one.name for one in choices.clusters()] == ["local"]
     cluster_configs.add("lab", "far", {})
     local, lab = choices.clusters()
-    assert (local.far, lab.far, lab.name) == (False, True, "lab")
+    assert (local.is_remote, lab.is_remote, lab.name) == (False, True, "lab")

@@ -323,7 +323,7 @@ def test_undefined_names_are_refused_until_the_form_allows_them(
     assert form.options()["allow_undefined"] is True
     assert Page(train, allow_undefined=True).checks["errors"] == 0
     cell = asked("%%distributed --allow-undefined\nmislaid")
-    assert (cell["checks"]["errors"], cell["chosen"]["allow_undefined"]) == (0, True)
+    assert (cell["checks"]["errors"], cell["values"]["allow_undefined"]) == (0, True)
 
 
 def test_a_form_prints_nothing_about_large_values(capsys: pytest.CaptureFixture[str]) -> None:

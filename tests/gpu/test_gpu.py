@@ -352,7 +352,7 @@ def test_second_job_waits_for_the_one_gpu():
     wait_for(lambda: first.view().state == State.RUNNING, 100)
     second = submit(use_gpu, process_count_per_node=1, distributed_backend="torch", gpus=1)
     waiting = wait_for(lambda: second.view().queue, 60)
-    assert waiting.place == 1
+    assert waiting.position == 1
     assert second.results(timeout=150) == first.results(timeout=10) == [(1.0, "cuda:0")]
     assert second.view().phases[0].begun is not None
 

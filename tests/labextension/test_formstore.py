@@ -9,9 +9,9 @@ from tests.front_end import bundle, evaluate
 #: Answers come when they are let go; each says what it was asked.
 PAGE = """
 const waiting = [], submitted = [], asked = [];
-const answer = ({ chosen = { process_count_per_node: 2, data: [] } }) => ({
-  chosen, checks: {}, environment: [], problems: {},
-  options: { processes: chosen.process_count_per_node } });
+const answer = ({ values = { process_count_per_node: 2, data: [] } }) => ({
+  values, checks: {}, environment: [], problems: {},
+  options: { processes: values.process_count_per_node } });
 const text = {
   about: () => ({ code: 'x' }),
   ask: (question) => new Promise((resolve) => {

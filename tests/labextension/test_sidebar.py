@@ -40,7 +40,7 @@ def node(tmp_path_factory):
 def row(**given):
     """A row as the server sends it."""
     fields = {
-        "id": "20261121-024912-k3f9", "name": "digits", "state": "running", "says": "", "compute_target": "lab-3",
+        "id": "20261121-024912-k3f9", "name": "digits", "state": "running", "message": "", "compute_target": "lab-3",
         "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
         "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
         "notebook": "quickstart.ipynb", "can_rerun": False,
@@ -65,18 +65,18 @@ PAST = {"created": NOW - 1142, "ended": NOW - 960}
     [
         (PROGRESS, "lab-3, 2 × 2, 62 %, 28 s left"),
         ({}, "lab-3, 2 × 2, running"),
-        ({"says": "runs In [7]"}, "lab-3, 2 × 2, runs In [7]"),
-        ({"says": "waits for a cell", "value": 0.3}, "lab-3, 2 × 2, waits for a cell"),
-        ({"stalled": True, "says": STALLED}, STALLED),
-        ({"state": "starting", "says": "waiting for rank 1"}, "lab-3, 2 × 2, waiting for rank 1"),
+        ({"message": "runs In [7]"}, "lab-3, 2 × 2, runs In [7]"),
+        ({"message": "waits for a cell", "value": 0.3}, "lab-3, 2 × 2, waits for a cell"),
+        ({"stalled": True, "message": STALLED}, STALLED),
+        ({"state": "starting", "message": "waiting for rank 1"}, "lab-3, 2 × 2, waiting for rank 1"),
         ({"state": "queued"}, "lab-3, 2 × 2, queued"),
-        ({"state": "queued", "says": "waiting for 2 GPUs", "queue": {"place": 1}}, "waiting for 2 GPUs"),
+        ({"state": "queued", "message": "waiting for 2 GPUs", "queue": {"position": 1}}, "waiting for 2 GPUs"),
         ({"state": "completed", **PAST}, "lab-3, 2 × 2, 3 min 2 s, 16 min ago"),
         ({"state": "completed", "created": NOW - 50, "ended": NOW, "waited": 46.6},
          "lab-3, 2 × 2, ran 3 s, waited 47 s, just now"),
         ({"state": "canceled", "done": 18, "total": 100, **PAST}, "lab-3, 2 × 2, canceled at 18 %"),
-        ({"state": "failed", "says": "KeyError on `rank` 2", **PAST}, "KeyError on rank 2, 16 min ago"),
-        ({"state": "lost", "says": "supervisor ended, no result. Run it again.", "last_sign": NOW - 960},
+        ({"state": "failed", "message": "KeyError on `rank` 2", **PAST}, "KeyError on rank 2, 16 min ago"),
+        ({"state": "lost", "message": "supervisor ended, no result. Run it again.", "last_sign": NOW - 960},
          "supervisor ended, no result, 16 min ago"),
     ],
 )  # fmt: skip
@@ -87,13 +87,13 @@ def test_the_second_line_of_a_row(node, changes, text):
 def test_the_time_that_is_left_counts_down_and_stops_with_the_server(node):
     assert line(node, row(**PROGRESS), heard=NOW - 10) == "lab-3, 2 × 2, 62 %, 18 s left"
     assert line(node, row(**PROGRESS), heard=NOW - 100) == "lab-3, 2 × 2, 62 %, 0 s left"
-    told = line(node, row(**PROGRESS, stalled=True, says=STALLED), stale=True)
+    told = line(node, row(**PROGRESS, stalled=True, message=STALLED), stale=True)
     assert told.startswith("lab-3, 2 × 2, 62 % at ")
     assert "left" not in told
 
 
 def test_in_a_narrow_list_a_waiting_job_says_first_for_what(node):
-    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", queue={"place": 1})
+    waits = row(state="queued", message="waiting for 2 GPUs, held by digits", queue={"position": 1})
     parts = node(f"(({{ tell, more }}) => [tell, more])(ui.secondLine(given, {NOW}, {NOW}, false))", waits)
     assert parts == ["waiting for 2 GPUs", "held by digits"]
 
@@ -277,7 +277,7 @@ def test_what_several_clusters_cost_is_known_where_it_is_known_of_all_in_one_cur
     ],
 )
 def test_what_is_typed_behind_a_place_becomes_what_is_chosen_beside_it(node, place, normalized):
-    row = {"name": "data", "place": place, "shard": False, "mode": "download"}
+    row = {"name": "data", "address": place, "shard": False, "mode": "download"}
     assert node("(({place, mode, shard}) => [place, mode, shard])(ui.normalizeRow(given))", row) == list(normalized)
-    chosen = {**row, "place": "blob://a/c?mode=download", "shard": True}
-    assert node("ui.normalizeRow(given)", chosen) == {**chosen, "place": "blob://a/c"}
+    chosen = {**row, "address": "blob://a/c?mode=download", "shard": True}
+    assert node("ui.normalizeRow(given)", chosen) == {**chosen, "address": "blob://a/c"}

@@ -29,7 +29,7 @@ def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
     plain_kernel.ok("import numpy as np\ndata = np.arange(1000.0)\nlr = 0.25")
     shown = asked(plain_kernel, "form.state", request={"code": CELL, "cell_id": "c1", "execution_count": 2})
     assert [item["name"] for item in shown["captured"]] == ["data", "lr"]
-    chosen = shown["chosen"]
+    chosen = shown["values"]
     assert (chosen["name"], chosen["distributed_backend"]) == ("digits", "horovod-gloo")
     assert chosen["process_count_per_node"] == 2
     assert shown["checks"]["level"] != "error", shown["checks"]
@@ -43,10 +43,10 @@ def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
 
 def test_the_kernels_own_defaults_count_where_the_line_says_nothing(kernel):
     kernel.ok("%dist_config process_count_per_node=3 distributed_backend=plain")
-    chosen = asked(kernel, "form.state", request={"code": "1 + 1"})["chosen"]
+    chosen = asked(kernel, "form.state", request={"code": "1 + 1"})["values"]
     assert (chosen["process_count_per_node"], chosen["distributed_backend"]) == (3, "plain")
     kernel.ok("%load_ext distdl_jupyter")
-    assert asked(kernel, "form.state", request={"code": "1 + 1"})["chosen"]["process_count_per_node"] == 3
+    assert asked(kernel, "form.state", request={"code": "1 + 1"})["values"]["process_count_per_node"] == 3
 
 
 def test_a_secret_is_kept_in_the_kernel_and_reaches_the_ranks(kernel):

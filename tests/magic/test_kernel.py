@@ -216,8 +216,8 @@ def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
     assert "time.sleep(300)" in shown["text/html"]
     kernel.ok("%dist_cancel --now")
     wait_for(lambda: jobs()[0].state.ended)
-    assert "time.sleep(300)" in kernel.ok("%dist_stacks --kept").value["text/plain"]
-    assert "has no stack traces 99" in kernel.run("%dist_stacks --kept 99").error
+    assert "time.sleep(300)" in kernel.ok("%dist_stacks --recorded").value["text/plain"]
+    assert "has no stack traces 99" in kernel.run("%dist_stacks --recorded 99").error
 
 
 def test_line_magics(kernel):

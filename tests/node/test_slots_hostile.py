@@ -131,7 +131,7 @@ def test_two_users_never_get_the_same_gpu(attacker, slot):
         other = QueueSlot("theirs", "theirs")
         first = other.ask(gpus(1)) is None
         waits = QueueSlot("waits", "waits").ask(gpus(1))
-        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.own) for one in waits.entries]]
+        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.is_own) for one in waits.entries]]
 
     first, got, lacks, seen = attacker(theirs)
     assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])

@@ -96,7 +96,12 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
 def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack):
     server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
     (row,) = server.post("/clusters/mini/check", None, 200)
-    assert (row["node"], row["what"], row["level"], row["says"]) == ("", "Reachable", "error", "node-1 cannot be used.")
+    assert (row["node"], row["what"], row["level"], row["message"]) == (
+        "",
+        "Reachable",
+        "error",
+        "node-1 cannot be used.",
+    )
     assert row["remedy"]
     whole = server.post("/clusters/local/check", None, 200)
     assert [one["level"] for one in whole] == ["ok"]
@@ -108,7 +113,7 @@ def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_on
     with serve(root, traits={"cluster_seconds": 3.0}) as server:
         server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 6.0}})
         first = server.get("/clusters/slow")
-        assert (first["looked"], first["problem"], first["nodes"]) == (False, "", [])
+        assert (first["checked"], first["problem"], first["nodes"]) == (False, "", [])
         for _ in range(12):
             listed = {one["name"]: one for one in server.get("/clusters")}
             assert listed["local"]["nodes"], "the others are there"
@@ -162,7 +167,7 @@ def test_nodes_tell_what_machines_they_are(server):
     assert here["load"] >= 0
     assert here["ranks"] is None
     listed = server.get("/clusters")[0]
-    assert (listed["far"], listed["looked"]) == (False, True)
+    assert (listed["is_remote"], listed["checked"]) == (False, True)
 
 
 def test_the_form_of_a_new_cluster_knows_what_to_ask_first_and_what_to_offer(server, tmp_path, monkeypatch):

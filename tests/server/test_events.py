@@ -46,7 +46,7 @@ def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
         assert log["whole"]
         assert page.open[0][4].startswith("3%|")
         (curve,) = page.until_told("curve")[:1]
-        assert (curve["metric"], curve["band"]["count"], curve["asked"]) == ("loss", 40, "")
+        assert (curve["metric"], curve["band"]["count"], curve["requested"]) == ("loss", 40, "")
 
         story.train(80)
         page.until(lambda p: p.of("curve")[-1]["band"]["count"] == 80, "the longer curve")

@@ -22,7 +22,7 @@ CELL = (
 
 def test_it_begins_with_what_the_cells_own_line_says(server):
     form = server.post("/form", {"code": CELL, "notebook": "a/quickstart.ipynb"}, 200)
-    chosen = form["chosen"]
+    chosen = form["values"]
     assert (chosen["process_count_per_node"], chosen["automatic"]) == (2, False)
     assert (chosen["distributed_backend"], chosen["name"]) == ("horovod-gloo", "digits")
     assert chosen["max_run_duration_seconds"] == 90.0
@@ -45,25 +45,25 @@ def test_it_begins_with_what_the_cells_own_line_says(server):
 @pytest.mark.parametrize(
     ("question", "field", "words"),
     [
-        ({"code": "train(", "own": True}, "cell", "Line 1 of the cell is not valid Python"),
+        ({"code": "train(", "standalone": True}, "cell", "Line 1 of the cell is not valid Python"),
         ({"code": "\n%%bash\nls"}, "cell", "begins with %%bash"),
         ({"code": "%%distributed -p 2\n"}, "cell", "The cell is empty"),
         ({"code": "%%distributed --nme x\n1"}, "line", "Did you mean --name? "),
         ({"code": "1\0"}, "cell", "null bytes"),
-        ({"code": "1", "chosen": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
-        ({"code": "1", "chosen": {"process_count_per_node": 2, "distributed_backend": "plain"}},
+        ({"code": "1", "values": {"name": "a\nb"}}, "name", "1 to 120 printable characters"),
+        ({"code": "1", "values": {"process_count_per_node": 2, "distributed_backend": "plain"}},
          "distributed_backend", "plain runs one process"),
-        ({"code": "1", "chosen": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "machine has none"),
+        ({"code": "1", "values": {"use_gpu": "yes", "distributed_backend": "torch"}}, "use_gpu", "machine has none"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(server, question, field, words):
     form = server.post("/form", question, 200)
     assert words in form["problems"][field], form["problems"]
-    assert (question.get("chosen") or {}).items() <= form["chosen"].items()
+    assert (question.get("values") or {}).items() <= form["values"].items()
 
 
 def test_text_of_its_own_has_no_notebook_to_take_names_from(server):
-    form = server.post("/form", {"code": "print(model)", "own": True}, 200)
+    form = server.post("/form", {"code": "print(model)", "standalone": True}, 200)
     assert form["captured"] == []
     assert form["checks"]["level"] == "error"
     assert "model" in json.dumps(form["checks"]["items"])
@@ -73,13 +73,15 @@ def test_a_script_brings_its_folder_along(server, root):
     (root / "proj").mkdir()
     (root / "proj" / "model.py").write_text("NAME = 'net'\n")
     code = "import model\nprint(model.NAME)"
-    form = server.post("/form", {"code": code, "notebook": "proj/train.py", "own": True}, 200)
-    assert form["chosen"]["name"] == "train"
+    form = server.post("/form", {"code": code, "notebook": "proj/train.py", "standalone": True}, 200)
+    assert form["values"]["name"] == "train"
     assert [item["name"] for item in form["captured"]] == ["model.py"]
     id_ = server.submit(code, notebook="proj/train.py", options=form["options"])
     assert server.until_ended(id_)["state"] == "completed"
     assert "net" in server.ask("GET", f"/jobs/{id_}/log", params={"format": "text"}).text
-    assert server.post("/form", {"code": "1", "notebook": "../train.py", "own": True}, 400)["field"] == "notebook"
+    assert (
+        server.post("/form", {"code": "1", "notebook": "../train.py", "standalone": True}, 400)["field"] == "notebook"
+    )
 
 
 def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path):
@@ -99,7 +101,7 @@ def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):
         "code": code,
         "notebook": "proj/train.ipynb",
     }
-    for more in ({}, {"own": True}):
+    for more in ({}, {"standalone": True}):
         assert "data" not in server.post("/form", {**question, **more}, 200)["problems"]
     shown = server.post("/form", {**question, "notebook": "train.ipynb"}, 200)
     assert "does not exist here" in shown["problems"]["data"]

@@ -40,7 +40,7 @@ def test_ranks_are_asked_and_their_stacks_are_read(server):
         server.get(f"/jobs/{id_}/stacks", 404)
         assert server.post(f"/jobs/{id_}/stacks", status=202) is None
         taken = wait_for(lambda: server.get(f"/jobs/{id_}")["card"]["stacks"], 60, "stacks")
-        assert (taken[0]["why"], taken[0]["number"]) == ("asked", server.get(f"/jobs/{id_}/stacks")["number"])
+        assert (taken[0]["why"], taken[0]["number"]) == ("request", server.get(f"/jobs/{id_}/stacks")["number"])
         told = server.get(f"/jobs/{id_}/stacks", number=taken[0]["number"])
         assert [group["ranks"] for group in told["groups"]] == [[1], [0]]
         assert told["groups"][0]["differs"]

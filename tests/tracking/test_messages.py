@@ -174,7 +174,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
     assert said["message"].endswith(f"distdl sweep --resume {found.id[-5:]}")
     assert not jobs()
     (row,) = study_rows.folded(client.rows())
-    assert (row.state, row.done, row.says, row.ended is None) == ("failed", 0, said["message"], False)
+    assert (row.state, row.done, row.message, row.ended is None) == ("failed", 0, said["message"], False)
     assert prune(older="1h").jobs == ()
     assert [one.name for one in prune(keep=0).jobs] == ["Sweep of digits"]
     assert study_rows.folded(client.rows()) == []

@@ -174,9 +174,9 @@ def test_a_job_is_tracked_with_event_files_and_once_more_with_nothing_written_tw
     assert job.wait(60).state is State.COMPLETED
     found = complete(job, "tensorboard")["tensorboard"]
     expected = [(step, round(1 / (step + 1), 4)) for step in range(5)]
-    assert scalars(f"{found.place}/mean", "loss") == expected
-    assert str(job.track()[0]) == f"TensorBoard: run {job.id} at {found.place}, complete"
-    assert scalars(f"{found.place}/mean", "loss") == expected
+    assert scalars(f"{found.location}/mean", "loss") == expected
+    assert str(job.track()[0]) == f"TensorBoard: run {job.id} at {found.location}, complete"
+    assert scalars(f"{found.location}/mean", "loss") == expected
     (row,) = [row for row in spec_rows(job.spec) if row.field == "track"]
     assert (row.label, row.value) == ("Tracked with", "TensorBoard")
 

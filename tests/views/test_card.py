@@ -113,7 +113,7 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
     said = f"Rank 1 had finished 15 s earlier (step 3) while rank 0 was in step 4: {conclusion}"
     assert (failure.rank, failure.what, failure.others) == (None, said, ())
     assert "drop_last=True" in failure.hint
-    assert job_table.job_row(view, SPEC, 30.0).says == conclusion
+    assert job_table.job_row(view, SPEC, 30.0).message == conclusion
 
 
 def test_a_failure_is_told_only_when_the_job_has_ended(seen):

@@ -36,9 +36,14 @@ def test_the_rank_that_differs_comes_first_with_its_line():
         ("<module>", 3, 7, "step(a)", "cell")
     ]
     assert [one.kind for one in others.frames] == ["library", "cell"]
-    assert [(one.rank, one.pid, one.silent) for one in others.places] == [(0, 40, 61.0), (1, 41, 61.0), (3, 43, 61.0)]
+    assert [(one.rank, one.pid, one.silent) for one in others.processes] == [
+        (0, 40, 61.0),
+        (1, 41, 61.0),
+        (3, 43, 61.0),
+    ]
     assert (
-        told.says == "rank 2 is in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
+        told.sentence
+        == "rank 2 is in In [7], line 3, while ranks 0, 1 and 3 wait for it in hvd.allreduce (In [7], line 2)"
     )
 
 
@@ -62,7 +67,7 @@ def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
     assert [(one.number, one.why) for one in told.stacks] == [(1, "stall")]
     assert told.can_ask_stacks
     row = job_row(found, spec, 80.0)
-    assert (row.stalled, row.says) == (True, "No progress: rank 1 differs")  # short enough for a list
+    assert (row.stalled, row.message) == (True, "No progress: rank 1 differs")  # short enough for a list
     found.apply({"type": "stall", "t": 90.0, "since": None})
     assert card(found, 90.0).stall is None
     assert not job_row(found, spec, 90.0).stalled

@@ -43,7 +43,7 @@ def answered(form: Any, monkeypatch: pytest.MonkeyPatch, ask: str, **given: Any)
 def test_neither_widget_nor_answer_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     form = opened(environment_variables={"HF_TOKEN": "hf_abc"}).form
     typed = [{"name": "HF_TOKEN", "value": None}, {"name": "MY_KEY", "value": "hf_def"}]
-    found = answered(form, monkeypatch, "form.state", request={"environment": typed, "chosen": {}})
+    found = answered(form, monkeypatch, "form.state", request={"environment": typed, "values": {}})
     assert [one["secret"] for one in found["environment"]] == [True, True]
     assert "hf_" not in repr(found)
     assert "hf_" not in repr(form.get_state())
@@ -53,12 +53,12 @@ def test_neither_widget_nor_answer_holds_a_secret(monkeypatch: pytest.MonkeyPatc
 def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     form = opened(vm_size="NC96ads_A100_v4", node_count=2, distributed_backend="torch").form
     first = answered(form, monkeypatch, "form.state", request={})
-    assert first["chosen"]["node_count"] == 2
-    found = answered(form, monkeypatch, "form.state", request={"chosen": first["chosen"], "apply": "no-infiniband"})
-    assert found["chosen"]["node_count"] == 1
+    assert first["values"]["node_count"] == 2
+    found = answered(form, monkeypatch, "form.state", request={"values": first["values"], "apply": "no-infiniband"})
+    assert found["values"]["node_count"] == 1
     again = answered(form, monkeypatch, "form.state", request={})
-    assert again["chosen"] == found["chosen"], "a page that is opened again goes on"
-    wrong = answered(form, monkeypatch, "form.state", request={"chosen": {**first["chosen"], "node_count": 0}})
+    assert again["values"] == found["values"], "a page that is opened again goes on"
+    wrong = answered(form, monkeypatch, "form.state", request={"values": {**first["values"], "node_count": 0}})
     assert (wrong["field"], wrong["message"]) == ("node_count", "node_count must be a number from 1 to 10,000.")
     page(form, type="nonsense")
 
@@ -66,8 +66,8 @@ def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: 
 def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, jobs = opened(), []
     shown.observe(lambda change: jobs.append(change["new"]), "job")
-    chosen = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
-    told = answered(shown.form, monkeypatch, "form.submit", request={"chosen": {**chosen, "name": "mine"}})
+    chosen = answered(shown.form, monkeypatch, "form.state", request={})["values"]
+    told = answered(shown.form, monkeypatch, "form.submit", request={"values": {**chosen, "name": "mine"}})
     first = shown.job
     assert first is not None
     assert told == {"name": "mine", "job": first.id}
@@ -83,10 +83,10 @@ def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.Monk
 
 def test_submit_starts_a_sweep_and_shows_the_cell_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = launcher(swept.trains, kwargs={"epochs": 1}, process_count_per_node=1, distributed_backend="plain")
-    first = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
+    first = answered(shown.form, monkeypatch, "form.state", request={})["values"]
     chosen = {**first, "sweep": "lr=0.01,0.02 width=integers(1,4)", "trials": 1}
-    cell = answered(shown.form, monkeypatch, "form.state", request={"chosen": chosen})["cell"]
-    told = answered(shown.form, monkeypatch, "form.submit", request={"chosen": chosen})
+    cell = answered(shown.form, monkeypatch, "form.state", request={"values": chosen})["cell"]
+    told = answered(shown.form, monkeypatch, "form.submit", request={"values": chosen})
     (found,) = shown.sweeps
     assert told == {"name": "trains", "job": found.id}
     assert shown.children[1].outputs[0]["data"][SWEEP_MIME]["id"] == found.id

@@ -114,7 +114,7 @@ def test_this_process_in_a_container_is_no_other_one():
     facts = {"allocated": GIB, "unused": GIB // 2}
     assert [one.pid for one in others(4194001, text, **facts)] == [4194000]
     assert [one.pid for one in others(4194001, **facts)] == []
-    assert [one.kind for one in others(4194001, own=2 * GIB, **facts)] == ["hidden"]
+    assert [one.kind for one in others(4194001, this_process=2 * GIB, **facts)] == ["hidden"]
     assert [one.pid for one in others(os.getpid(), text, **facts)] == [4194000]
 
 

@@ -28,14 +28,14 @@ _POLL_SECONDS = 0.5
 
 
 class HostTrouble(LaunchFailed):
-    """A problem with one host: ``says`` is the message, ``remedy`` the fix."""
+    """A problem with one host: ``reason`` is the message, ``remedy`` the fix."""
 
     code = "host-unusable"
 
     def __init__(self, host: str, reason: str, remedy: str = "", *, code: str = "") -> None:
         super().__init__(f"{host}: {reason}" if host else reason, code=code, hint=remedy)
         self.host = host
-        self.says = reason
+        self.reason = reason
         self.remedy = remedy
 
 

@@ -104,7 +104,7 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
 def unreachable(trouble: HostTrouble) -> NodeCheck:
     """Return the row of a host that could not be reached or that stopped responding."""
     what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
-    return NodeCheck(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
+    return NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, code=trouble.code)
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
@@ -318,7 +318,7 @@ def _room(survey: Survey) -> Iterator[NodeCheck]:
             crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [crowd, *shortages] if crowd else shortages
         for shortage in shortages:
-            yield report.fault("Room", shortage.level, shortage.says, shortage.remedy, "host-room")
+            yield report.fault("Room", shortage.level, shortage.message, shortage.remedy, "host-room")
 
 
 #: The rules, in display order.

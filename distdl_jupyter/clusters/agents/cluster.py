@@ -260,4 +260,4 @@ def _sentence(check: NodeCheck) -> str:
     """Return a check as one line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
     remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
     where = f"{check.node}: " if check.node else ""
-    return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()
+    return f"{where}{check.message.rstrip('.')}. {remedy}".rstrip()

@@ -175,7 +175,7 @@ class Connection(AgentConnection):
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
-            return dict.fromkeys(ranks, StackDump(missing=str(getattr(error, "says", error))))
+            return dict.fromkeys(ranks, StackDump(missing=str(getattr(error, "reason", error))))
         return dict(msgspec.convert(answer.result(), _Stacks, str_keys=True).answers)
 
     # start and close ------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Connection(AgentConnection):
             answer.set_exception(HostFailed(self.host, why, code="host-lost"))
         for sink in sinks:
             sink(b"")
-        self.on_event({"type": "lost", "says": why})
+        self.on_event({"type": "lost", "reason": why})
 
 
 def _number(value: object) -> int:

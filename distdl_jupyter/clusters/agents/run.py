@@ -245,7 +245,7 @@ class AgentRun(Run):
             self._process_ended(node, data)
         elif data["type"] == "lost":
             for slot in self.slots_on(node):
-                self.ended(Exit(slot.rank, None, None, str(data["says"])))
+                self.ended(Exit(slot.rank, None, None, str(data["reason"])))
         elif data["type"] == "warned":
             if not self._warned:
                 self._nodes.notices.append(RunNotice("warning", _WARNED, "ends-soon"))
@@ -691,7 +691,7 @@ class Relay:
 
     def _started(self, number: int, reply: Future[dict[str, Any]], answer: Callable[..., Any]) -> None:
         if (error := reply.exception()) is not None:
-            answer(err=f"{getattr(error, 'says', error)}\n")
+            answer(err=f"{getattr(error, 'reason', error)}\n")
             self.ended(number, _NO_CONNECTION)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:

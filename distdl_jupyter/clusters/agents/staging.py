@@ -289,7 +289,7 @@ class AgentNodes(JobNodes):
     def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the variables of all processes on a host, which extend its login environment."""
         inherited = environment.for_ranks(self._context.inherited)
-        return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
+        return {**inherited, **self._context.variables, "DISTDL_JOB_DIR": node.folder}
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the paths of the rank's folder and data on its host."""
@@ -307,7 +307,7 @@ class AgentNodes(JobNodes):
                 copy_back(self._job, node, copied, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
-                missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")
+                missing.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not missing and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job, copied)
         self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}

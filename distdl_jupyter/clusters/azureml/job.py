@@ -247,7 +247,7 @@ def _write_payload(folder: JobFolder, target: Path) -> None:
 def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
     """Return the plain data that every process reads on its node."""
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
-    job_variables = {name: value for name, value in context.own.items() if name not in hidden}
+    job_variables = {name: value for name, value in context.variables.items() if name not in hidden}
     return {
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,

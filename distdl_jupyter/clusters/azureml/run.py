@@ -101,7 +101,7 @@ class AzureMLRun(Run):
         for notice in notices:
             self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
-        self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, read)
+        self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
         #: Ranks whose exit is not reported yet, whether a rank has failed, and the signals that were sent.
         self._open = set(range(spec.process_count))
         self._failed = False

@@ -114,10 +114,12 @@ def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[
         link = SshProcess(_NODE, command, commands.environment())
         connections = start_all([(Host(_NODE, ""), link)], first)
     except Unreachable as error:
-        if re.search("immediate|requested nodes are busy", error.says, re.IGNORECASE):
+        if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
             return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
         remedy = "Check that this command works: srun hostname"
-        return [NodeCheck("", "Packages", "warning", f"nodes were not checked. {error.says}", remedy, "slurm-packages")]
+        return [
+            NodeCheck("", "Packages", "warning", f"nodes were not checked. {error.reason}", remedy, "slurm-packages")
+        ]
     try:
         result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_SECONDS)
     finally:

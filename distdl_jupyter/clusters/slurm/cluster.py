@@ -106,7 +106,7 @@ class SlurmCluster(AgentCluster):
                 code="slurm-container-unsupported",
                 hint=script.CONTAINER_REMEDY,
             )
-        secrets = {name: context.own[name] for name in spec.secret_variables if name in context.own}
+        secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
         if directory.copied:
             context.report("stage", "copying the job's files")
         directory.write(context.folder, spec, options)
@@ -246,8 +246,8 @@ def _why(state: commands.JobState | None) -> str:
 
 
 def _without_secrets(spec: JobSpec, context: Context) -> Context:
-    variables = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
-    return dataclasses.replace(context, own=variables)
+    variables = {name: value for name, value in context.variables.items() if name not in spec.secret_variables}
+    return dataclasses.replace(context, variables=variables)
 
 
 def _cancel(job: str) -> list[str]:

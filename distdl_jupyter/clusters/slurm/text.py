@@ -257,7 +257,7 @@ def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
     partition_jobs = [job for job in jobs if partitions & set(job.partition.split(","))]
     pending = [job for job in partition_jobs if not job.runs]
     return QueueView(
-        place=1 + earlier_tasks + sum(job.tasks for job in pending[: pending.index(queued)]),
+        position=1 + earlier_tasks + sum(job.tasks for job in pending[: pending.index(queued)]),
         of=sum(job.tasks for job in pending),
         priority=queued.priority,
         holding=tuple(_holding(job) for job in partition_jobs if job.runs)[:_MAX_HOLDING],

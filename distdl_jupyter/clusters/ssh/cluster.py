@@ -174,7 +174,7 @@ class SshCluster(AgentCluster):
         ]
         if silent:
             raise LaunchFailed(
-                f"{listing([error.host for error in silent])} cannot be reached: {silent[0].says}",
+                f"{listing([error.host for error in silent])} cannot be reached: {silent[0].reason}",
                 code="hosts-unreachable",
                 hint=f"Ranks on these hosts stop on their own. {silent[0].remedy}".strip(),
             )
@@ -200,7 +200,7 @@ def host_states(options: SshOptions, timeout: float = STATE_SECONDS) -> list[Nod
         answers = ask_all(queries, "facts", timeout)
     troubles = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
     nodes = {
-        trouble.host: (_PAUSES.get(trouble.code, RETRY_SECONDS), NodeInfo(trouble.host, "down", trouble.says))
+        trouble.host: (_PAUSES.get(trouble.code, RETRY_SECONDS), NodeInfo(trouble.host, "down", trouble.reason))
         for trouble in troubles
     }
     for connection, facts in zip(connections, answers, strict=True):

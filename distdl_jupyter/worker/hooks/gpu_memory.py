@@ -35,7 +35,7 @@ _PATTERNS = {
     "requested": rf"Tried to allocate {_SIZE}",
     "total": rf"has a total capacity of {_SIZE}",
     "free": rf"of which {_SIZE} is free",
-    "own": rf"this process has {_SIZE} memory in use",
+    "this_process": rf"this process has {_SIZE} memory in use",
     "allocated": rf"{_SIZE} is allocated by PyTorch",
     "pools": rf"{_SIZE} allocated in private pools",
     "unused": rf"{_SIZE} is reserved by PyTorch but unallocated",
@@ -86,7 +86,7 @@ class GpuMemory:
     total: int | None = None
     free: int | None = None
     #: Memory used by this process, including CUDA itself.
-    own: int | None = None
+    this_process: int | None = None
     #: Memory of tensors, and the part of it in private pools, for example of CUDA graphs.
     allocated: int | None = None
     pools: int | None = None
@@ -186,7 +186,7 @@ def _named(memory: GpuMemory) -> list[GpuProcess]:
     assumed to be the smallest hidden process that uses at least the memory that torch has reserved.
     """
     others = [_name(process) for process in memory.processes if process.pid != os.getpid()]
-    is_listed = memory.own is not None or len(others) < len(memory.processes)
+    is_listed = memory.this_process is not None or len(others) < len(memory.processes)
     held = (memory.allocated or 0) + (memory.unused or 0)
     hidden = [process for process in others if process.kind == "hidden" and process.size >= held]
     if hidden and not is_listed:

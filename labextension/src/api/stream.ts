@@ -305,7 +305,7 @@ export class Live {
   }
 
   #receiveCurve(watched: JobState, message: Of<'curve'>): void {
-    const name = curveName({ ...message, metric: message.asked });
+    const name = curveName({ ...message, metric: message.requested });
     watched.curves.set(name, message);
     const viewers = [...watched.viewers].filter(({ request }) => request.curve && curveName(request.curve) === name);
     notify(viewers, ({ handlers }) => handlers.curve?.(message));

@@ -22,15 +22,15 @@ export class ClusterStatusView implements Part {
   constructor(private readonly store: Store) {}
 
   update(): void {
-    const place = this.store.get('place');
-    this.element.hidden = place === null;
-    fill(this.element, JSON.stringify(place), () => (place ? this.#parts(place) : []));
+    const cluster = this.store.get('cluster_status');
+    this.element.hidden = cluster === null;
+    fill(this.element, JSON.stringify(cluster), () => (cluster ? this.#parts(cluster) : []));
   }
 
-  #parts({ status, checks: results, looking }: CachedStatus): (Node | false)[] {
+  #parts({ status, checks: results, pending }: CachedStatus): (Node | false)[] {
     const { problem = '', remedy = '', code = '', nodes = [] } = status ?? {};
     const checks = results ?? [];
-    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(status !== null, results !== null, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
+    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(status !== null, results !== null, pending, checks.length)), !pending && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
     return [
       nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
       nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),
@@ -41,8 +41,8 @@ export class ClusterStatusView implements Part {
   }
 }
 
-function stateOf(known: boolean, checked: boolean, looking: boolean, found: number): string {
-  if (looking) return known ? __('Checking the nodes') : __('Reaching the nodes');
+function stateOf(known: boolean, checked: boolean, pending: boolean, found: number): string {
+  if (pending) return known ? __('Checking the nodes') : __('Reaching the nodes');
   if (!known) return __('Its nodes have not responded yet.');
   if (!checked) return '';
   return found ? _n('%1 finding', '%1 findings', found) : __('All node checks passed');

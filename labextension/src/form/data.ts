@@ -37,7 +37,7 @@ export class Data implements Part {
     const place = this.store.get('outputs');
     this.#outputs.show(place);
     const [wrongData, wrongPlace] = this.#problems.map((problem) => problem.update());
-    const names = rows.map(({ name, place }) => name || place).filter(Boolean).join(', ');
+    const names = rows.map(({ name, address }) => name || address).filter(Boolean).join(', ');
     this.#data.update(names || __('none (captured variables are sent automatically)'), rows.length > 0, wrongData);
     this.#delivered.update(place || __('kept with the job'), Boolean(place), wrongPlace);
   }
@@ -59,7 +59,7 @@ export class Data implements Part {
 
   #append(): void {
     this.#data.choose(true);
-    const row = this.#view({ name: '', place: '', shard: false, mode: 'download' });
+    const row = this.#view({ name: '', address: '', shard: false, mode: 'download' });
     this.#rows.push(row);
     this.#list.append(row.element);
     this.#send();

@@ -14,11 +14,11 @@ export const maskSignature = (location: string): string => SIGNED.test(location)
 
 /** Move `?shard` and `?mode=` from the location of a row to the fields beside it. */
 export function normalizeRow(row: DataRow): DataRow {
-  const [location = '', query = ''] = maskSignature(row.place).split('?', 2);
+  const [location = '', query = ''] = maskSignature(row.address).split('?', 2);
   const parameters = query.split('&');
-  if (!isListed(location) || !parameters.every((parameter) => PARAMETER.test(parameter))) return { ...row, place: maskSignature(row.place) };
+  if (!isListed(location) || !parameters.every((parameter) => PARAMETER.test(parameter))) return { ...row, address: maskSignature(row.address) };
   const mode = parameters.includes('mode=mount') ? 'mount' : parameters.includes('mode=download') ? 'download' : row.mode;
-  return { ...row, place: location, mode, shard: row.shard || parameters.some((parameter) => parameter.startsWith('shard')) };
+  return { ...row, address: location, mode, shard: row.shard || parameters.some((parameter) => parameter.startsWith('shard')) };
 }
 
 /** Return whether a location is in an object store, where each node can read its own shard. */
@@ -38,7 +38,7 @@ export class DataRowView {
     this.#row = row;
     const attributes = { 'aria-label': __('Name of the data'), placeholder: 'data', maxlength: '40', class: 'dd-mono' };
     this.#name = new TextField(attributes, (name) => this.#set({ name: name.trim() }));
-    this.#place = new TextField({ 'aria-label': __('Location of the data'), placeholder: PLACEHOLDER, class: 'dd-mono' }, (location) => this.#set({ place: location.trim() }));
+    this.#place = new TextField({ 'aria-label': __('Location of the data'), placeholder: PLACEHOLDER, class: 'dd-mono' }, (location) => this.#set({ address: location.trim() }));
     const mode = freshId('mode');
     this.#mode = new Select(mode, (value) => this.#set({ mode: value === 'mount' ? 'mount' : 'download' }));
     this.#mode.offer([
@@ -66,16 +66,16 @@ export class DataRowView {
   show(row: DataRow, mounts: boolean): void {
     this.#row = row;
     this.#name.show(row.name);
-    this.#place.show(row.place);
+    this.#place.show(row.address);
     this.#shard.input.checked = row.shard;
     this.#mode.show(row.mode);
-    show(this.#storeOptions, isListed(row.place));
+    show(this.#storeOptions, isListed(row.address));
     show(this.#modeField, mounts || row.mode === 'mount');
   }
 
   #set(changes: Partial<DataRow>): void {
     this.#row = normalizeRow({ ...this.#row, ...changes });
-    this.#place.input.value = this.#row.place;
+    this.#place.input.value = this.#row.address;
     this.changed();
   }
 }

@@ -79,7 +79,7 @@ export class Form {
   /** Poll while machines are checked and the form is on the page. */
   #lookAgain(): void {
     clearTimeout(this.#look);
-    if (this.#store.get('place')?.looking) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
+    if (this.#store.get('cluster_status')?.pending) this.#look = setTimeout(() => this.element.isConnected && this.#store.send({ type: 'look' }), LOOK);
   }
 
   #set(changes: Parameters<Store['set']>[0]): void {

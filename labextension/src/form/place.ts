@@ -38,12 +38,12 @@ export class Place implements Part {
     const { backends, clusters } = this.store.get('choices');
     const backend = backends.find((one) => one.label === this.store.get('distributed_backend'));
     const cluster = clusters.find((one) => one.name === this.store.get('compute_target'));
-    fill(this.#icon, String(cluster?.far), () => [icon(cluster?.far ? 'server' : 'laptop')]);
+    fill(this.#icon, String(cluster?.is_remote), () => [icon(cluster?.is_remote ? 'server' : 'laptop')]);
     // Other machines have packages of their own: what is missing here may be there.
-    const unusable = cluster?.far ? [] : backends.filter((one) => one.reason);
+    const unusable = cluster?.is_remote ? [] : backends.filter((one) => one.reason);
     this.#backends.allow(new Map(unusable.map(({ label, reason }) => [label, reason])));
     this.#backends.show(backend?.label ?? '');
-    setLine(this.#versions, backend && !cluster?.far ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
+    setLine(this.#versions, backend && !cluster?.is_remote ? __('%1 on %2', backend.detail, this.store.get('compute_target')) : '');
     for (const problem of this.#problems) problem.update();
     this.#now.update();
     this.#named.update();

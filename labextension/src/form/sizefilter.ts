@@ -61,7 +61,7 @@ export class SizeFilter {
     if (this.#model.value && size.gpu !== this.#model.value) return false;
     if (this.#memory.value && (size.memory_gib ?? 0) < Number(this.#memory.value)) return false;
     const words = this.words.input.value.toLowerCase().replace('standard_', '').split(/\s+/);
-    return words.every((word) => size.words.includes(word));
+    return words.every((word) => size.search_text.includes(word));
   }
 
   /** Reset every filter except that of retired sizes. */

@@ -7,7 +7,7 @@ export type { Advice, CachedStatus, FormCheck, FormRequest, NodeInfo, OptionFiel
 export type DataRow = Required<schema.DataRow>;
 export type Variable = Required<schema.Variable>;
 export type Chosen = Required<Omit<schema.FormValues, 'data'>> & { data: DataRow[] };
-export type FormState = Omit<schema.FormState, 'chosen' | 'environment'> & { chosen: Chosen; environment: Variable[] };
+export type FormState = Omit<schema.FormState, 'values' | 'environment'> & { values: Chosen; environment: Variable[] };
 
 export type OptionValue = Chosen['backend_options'][string];
 
@@ -20,7 +20,7 @@ export interface Status {
 }
 
 /** All that the form shows, under one name each. `answered` counts the answers. */
-export type Fields = Chosen & Omit<FormState, 'chosen'> & { status: Status; answered: number };
+export type Fields = Chosen & Omit<FormState, 'values'> & { status: Status; answered: number };
 
 export type Message =
   | { type: 'submit'; check?: boolean }

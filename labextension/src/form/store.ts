@@ -18,12 +18,12 @@ export interface Text {
 
 /** Clicks in quick succession are one request. */
 const PAUSE = 120;
-const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
+const fieldsOf = ({ values, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...values, status, answered });
 
 export class FormStore implements Store {
   /** The last answer; what is chosen now, and all that the form shows. */
   #answer: FormState;
-  #chosen: Chosen;
+  #values: Chosen;
   #form: Fields;
   #secrets: Record<string, string> = {};
   #round = 0;
@@ -34,7 +34,7 @@ export class FormStore implements Store {
 
   constructor(private readonly text: Text, first: FormState, private readonly changed: () => void) {
     this.#answer = first;
-    this.#chosen = first.chosen;
+    this.#values = first.values;
     this.#form = fieldsOf(first, {}, 1);
   }
 
@@ -58,7 +58,7 @@ export class FormStore implements Store {
   }
 
   set(changes: Partial<Chosen>): void {
-    this.#chosen = { ...this.#chosen, ...changes };
+    this.#values = { ...this.#values, ...changes };
     this.#form = { ...this.#form, ...changes };
     // An answer that is under way knows nothing of this.
     this.#round += 1;
@@ -69,7 +69,7 @@ export class FormStore implements Store {
   send(message: Message): void {
     if (message.type === 'submit') void this.#submit(message.check);
     else if (message.type === 'apply') void this.ask({ apply: message.code });
-    else if (message.type === 'refresh') void this.ask({ again: true });
+    else if (message.type === 'refresh') void this.ask({ refresh: true });
     else if (message.type === 'look') this.#lookNow();
     else this.#setEnvironment(message.entries);
   }
@@ -83,14 +83,14 @@ export class FormStore implements Store {
    * Request the form again because the text or its context has changed; `fresh` starts from the text's own line. Return
    * false if a newer request has superseded this one.
    */
-  async ask(more: { apply?: string; again?: boolean; fresh?: boolean } = {}): Promise<boolean> {
+  async ask(more: { apply?: string; refresh?: boolean; fresh?: boolean } = {}): Promise<boolean> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const round = (this.#round += 1);
     this.#asking.abort();
     const asking = (this.#asking = new AbortController());
     const { fresh = false, ...rest } = more;
-    const known = fresh ? {} : { chosen: this.#chosen, environment: this.#form.environment.map(({ name, value }) => ({ name, value })) };
+    const known = fresh ? {} : { values: this.#values, environment: this.#form.environment.map(({ name, value }) => ({ name, value })) };
     try {
       const answer = await this.text.ask({ ...this.text.about(), ...known, ...rest }, asking.signal);
       if (round === this.#round && !this.#over) this.#take(answer);
@@ -110,7 +110,7 @@ export class FormStore implements Store {
   #take(answer: FormState): void {
     const { status, answered } = this.#form;
     this.#answer = answer;
-    this.#chosen = answer.chosen;
+    this.#values = answer.values;
     this.#form = fieldsOf(answer, status.level === 'error' ? {} : status, answered + 1);
     this.changed();
   }

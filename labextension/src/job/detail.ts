@@ -71,7 +71,7 @@ export function checkpointsPart(checkpoints: CheckpointRow[], fork: (path: strin
 export function trackersPart(trackers: TrackerRecord[]): HTMLElement[] {
   if (!trackers.length) return [];
   const rows = trackers.map((one) => [
-    titleOf(one), h('div', { class: 'dd-mono dd-wrap' }, one.run), h('div', { class: 'dd-wrap' }, one.place),
+    titleOf(one), h('div', { class: 'dd-mono dd-wrap' }, one.run), h('div', { class: 'dd-wrap' }, one.location),
     one.trouble ? h('div', { class: 'dd-ink-warn dd-wrap' }, one.trouble) : one.done ? __('Complete') : __('Being written'), trackerLink(one),
   ]);
   return [box(__('Tracking'), null, grid([__('Tracker'), __('Run'), __('Where'), __('State'), ''], rows))];

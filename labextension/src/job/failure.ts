@@ -52,7 +52,7 @@ export class FailureView {
   #where(failure: Failure, card: Card): Child[] {
     const deepest = ownFrame(failure);
     const hint = failure.hint || (failure.rank === null ? card.reason : '');
-    return [...this.#whereWords(failure.place, deepest && this.#place(deepest)), ' ', ...quoted(hint), ' ', help(failure.code)];
+    return [...this.#whereWords(failure.location, deepest && this.#place(deepest)), ' ', ...quoted(hint), ' ', help(failure.code)];
   }
 
   #whereWords(place: string, frame: HTMLElement | undefined): Child[] {

@@ -54,7 +54,7 @@ export class Finding {
 function found(used: Used | null): string {
   const { marks = [], time = null } = used ?? {};
   const memory = marks.find(({ kind }) => kind === 'memory');
-  const slow = time?.straggler ? time.says.at(-1) : undefined;
+  const slow = time?.straggler ? time.sentences.at(-1) : undefined;
   return memory?.text ?? slow ?? marks[0]?.text ?? '';
 }
 

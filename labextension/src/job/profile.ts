@@ -141,7 +141,7 @@ export class ProfileView {
   }
 
   #content(shown: JobProfile): Child[] {
-    const notes = shown.says.map((text) => h('div', { class: 'dd-sub dd-s12' }, ...quoted(text)));
+    const notes = shown.sentences.map((text) => h('div', { class: 'dd-sub dd-s12' }, ...quoted(text)));
     return [...notes, this.#traces(shown), h('div', { class: 'dd-table dd-profiletable' }, table(shown))];
   }
 
@@ -182,5 +182,5 @@ function row(operator: Operator, ranks: JobProfile['ranks'], columns: number): H
   const cell = (text: string, odd = false): HTMLElement => h('td', { class: odd ? 'dd-right dd-num dd-ink-warn dd-b' : 'dd-right dd-num' }, text);
   const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${operator.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: operator.name }, operator.name)));
   const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(operator.by_rank[rank] ?? 0), rank === operator.stands_out));
-  return h('tr', {}, name, cell(number(Number(operator.calls.toPrecision(3)))), cell(ms(operator.own)), cell(percent(operator.share, 1)), ...each);
+  return h('tr', {}, name, cell(number(Number(operator.calls.toPrecision(3)))), cell(ms(operator.self_seconds)), cell(percent(operator.share, 1)), ...each);
 }

@@ -59,7 +59,7 @@ export class QueuePart {
     else this.dispose();
     this.#target = card.compute_target;
     if (queue) {
-      setText(this.#place, __('Position %1 of %2', queue.place, queue.of));
+      setText(this.#place, __('Position %1 of %2', queue.position, queue.of));
       setText(this.#why, sentence(queue));
       fill(this.#rows, JSON.stringify([queue.needs, queue.free, queue.lacks, queue.names, queue.priority]), () => reasons(queue));
       show(this.#raise, !queue.is_fixed);
@@ -130,7 +130,7 @@ function reasons(queue: Queue): HTMLElement[] {
     return check(WORDS[name]?.() ?? name, __('needs %1, %2 free', amount(name, needs), name === 'cores' ? count(free) : amount(name, free)), !queue.lacks.includes(name));
   });
   const before = queue.lacks.includes('order') ? __('after %1', queue.names.join(', ')) : __('first in line');
-  const order = queue.place > 1 && !queue.lacks.includes('order') ? _n('%1 job ahead', '%1 jobs ahead', queue.place - 1) : before;
+  const order = queue.position > 1 && !queue.lacks.includes('order') ? _n('%1 job ahead', '%1 jobs ahead', queue.position - 1) : before;
   return [...rows, check(__('Order'), order, !queue.lacks.includes('order'))];
 }
 

@@ -203,23 +203,23 @@ function blocks(frames: StackFrame[]): StackFrame[][] {
   return result;
 }
 
-function chips({ ranks, places }: StackGroup): HTMLElement[] {
+function chips({ ranks, processes }: StackGroup): HTMLElement[] {
   if (ranks.length > CHIPS) return [h('b', { class: 'dd-chip', title: ranks.join(', ') }, rankSpans(ranks))];
   return ranks.map((rank) => {
-    const process = places.find((entry) => entry.rank === rank);
+    const process = processes.find((entry) => entry.rank === rank);
     const swatch = h('i', { class: `dd-swatch dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}` });
     return h('b', { class: 'dd-chip dd-row', title: process ? [process.host, process.pid ? __('pid %1', process.pid) : ''].filter(Boolean).join(', ') : null }, swatch, __('rank %1', rank));
   });
 }
 
 /** Return hosts, states and progress of a group: "node-b, pid 48213", "step 12, no progress for 1 min". */
-function processSummary({ places }: StackGroup): HTMLElement[] {
-  const hosts = [...new Set(places.map(({ host }) => host).filter(Boolean))];
-  const [only] = places;
-  const where = places.length === 1 && only?.pid ? [...hosts, __('pid %1', only.pid)] : hosts.length > 3 ? [_n('%1 host', '%1 hosts', hosts.length)] : hosts;
-  const states = [...new Set(places.map(({ state }) => state).filter(Boolean))].map(stateText);
-  const steps = places.flatMap(({ step }) => (step === null ? [] : [step]));
-  const silent = places.flatMap((process) => (process.silent === null ? [] : [process.silent]));
+function processSummary({ processes }: StackGroup): HTMLElement[] {
+  const hosts = [...new Set(processes.map(({ host }) => host).filter(Boolean))];
+  const [only] = processes;
+  const where = processes.length === 1 && only?.pid ? [...hosts, __('pid %1', only.pid)] : hosts.length > 3 ? [_n('%1 host', '%1 hosts', hosts.length)] : hosts;
+  const states = [...new Set(processes.map(({ state }) => state).filter(Boolean))].map(stateText);
+  const steps = processes.flatMap(({ step }) => (step === null ? [] : [step]));
+  const silent = processes.flatMap((process) => (process.silent === null ? [] : [process.silent]));
   const parts = [...where, listing(states), stepText(steps), silent.length ? __('no progress for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
   return parts.length ? [h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...parts.map((part) => h('span', {}, part)))] : [];
 }
@@ -263,7 +263,7 @@ function captureSummary({ t, why, groups, missing }: Stacks): string {
 
 function reasonText(why: string): string {
   const labels: Record<string, string> = {
-    asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'), failure: __('a rank failed'),
+    request: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'), failure: __('a rank failed'),
   };
   return labels[why] ?? '';
 }

@@ -152,7 +152,7 @@ export class SweepView {
 
   #draw(sweep: Sweep): void {
     const key = (...parts: unknown[]): string => JSON.stringify(parts);
-    fill(this.#head, key(sweep.state, sweep.words), () => this.#drawHead(sweep));
+    fill(this.#head, key(sweep.state, sweep.settings), () => this.#drawHead(sweep));
     fill(this.#problem, key(String(this.#refused), sweep.problem, sweep.remedy), () => (this.#refused ? explained(this.#refused) : explained(sweep.problem, sweep.remedy)));
     show(this.#problem, Boolean(this.#refused) || sweep.problem !== '');
     fill(this.#progress, key(sweep.done, sweep.size, sweep.state, sweep.trials.map(({ state }) => state), Math.round(sweep.elapsed), Math.round(sweep.left ?? -1)), () => progressOf(sweep));
@@ -180,7 +180,7 @@ export class SweepView {
     const goesOn = sweep.state === 'running';
     const canResume = !goesOn && sweep.done < sweep.size;
     const top = h('div', { class: 'dd-row dd-top' }, ...identityOf(sweep, __('Sweep of %1', sweep.name)), h('span', { class: 'dd-grow' }), this.host.open ? open : null, canResume ? resume : null, goesOn ? stop : null);
-    return [top, h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...sweep.words.map((word) => h('span', {}, word)))];
+    return [top, h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...sweep.settings.map((word) => h('span', {}, word)))];
   }
 
   async #ask(): Promise<void> {
@@ -256,7 +256,7 @@ export class SweepView {
     const open = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Open job page') }, String(trial.number));
     onClick(open, () => this.host.openJob(trial.id));
     const state = h('span', { class: 'dd-row dd-nw' }, icon(trial.state === 'pruned' ? 'pruned' : trial.state, 14), trialWord(trial.state));
-    const detail = isBest ? h('span', { class: 'dd-tag dd-tag-ok' }, __('best')) : h('span', { class: 'dd-sub' }, trial.state === 'completed' ? '' : trial.says);
+    const detail = isBest ? h('span', { class: 'dd-tag dd-tag-ok' }, __('best')) : h('span', { class: 'dd-sub' }, trial.state === 'completed' ? '' : trial.message);
     return h(
       'tr',
       { class: [isBest ? 'dd-sweepfirst' : '', ['pruned', 'failed', 'canceled'].includes(trial.state) ? 'dd-sub' : ''].join(' ').trim() },

@@ -68,7 +68,7 @@ class CellForm extends Widget implements Text {
 
   about(): FormRequest {
     const { model } = this.cell;
-    return { code: this.#code, notebook: this.panel.context.localPath, cell_id: model.id, execution_count: model.executionCount, own: false };
+    return { code: this.#code, notebook: this.panel.context.localPath, cell_id: model.id, execution_count: model.executionCount, standalone: false };
   }
 
   async ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState> {
@@ -91,7 +91,7 @@ class CellForm extends Widget implements Text {
     this.#submitting = true;
     try {
       this.#write(form.cell);
-      return await this.#run(form.chosen.name);
+      return await this.#run(form.values.name);
     } finally {
       this.#submitting = false;
     }

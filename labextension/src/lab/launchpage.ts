@@ -137,7 +137,7 @@ class NewJob extends Widget implements Text {
   }
 
   about(): FormRequest {
-    return { code: this.#code, notebook: this.#source, cell_id: '', execution_count: null, own: true };
+    return { code: this.#code, notebook: this.#source, cell_id: '', execution_count: null, standalone: true };
   }
 
   ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState> {
@@ -147,7 +147,7 @@ class NewJob extends Widget implements Text {
   async submit(form: FormState, secrets: Record<string, string>, check = false): Promise<Status> {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
     const options = { ...form.options, environment_variables: variables };
-    const { sweep: parameters, trials, metric, parallel } = form.chosen;
+    const { sweep: parameters, trials, metric, parallel } = form.values;
     const plan = { ...(trials && { trials }), ...(metric && { metric }), ...(parallel && { parallel }) };
     const { id, name } = parameters ? await sweepText(form.code, this.#source, this.#kernel, { ...options, ...plan }, parameters) : await submitText(form.code, this.#source, this.#kernel, options, check);
     const page = parameters ? OPEN_SWEEP : OPEN_JOB;

@@ -167,7 +167,7 @@ function textOf(items: ReadonlyMap<JobRow, News>): string {
 function newsOf(before: JobRow, row: JobRow): News | null {
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
   if (row.alert && row.alert.text !== before.alert?.text) return { kind: row.alert.level === 'warning' ? 'warning' : 'info', text: row.alert.text };
-  if (row.stalled && !before.stalled) return { kind: 'warning', text: unquoted(row.says), whileStalled: true };
+  if (row.stalled && !before.stalled) return { kind: 'warning', text: unquoted(row.message), whileStalled: true };
   return null;
 }
 
@@ -175,7 +175,7 @@ function endOf(row: JobRow): News | null {
   if (row.state === 'canceled') return null; // the user canceled it
   const value = isStudy(row) && row.value !== null ? `, ${metricOf(row)} ${number(row.value)}` : '';
   if (row.state === 'completed') return { kind: 'success', text: `${stateWord(row.state)}${value}` };
-  return { kind: 'error', text: unquoted(row.says) || stateWord(row.state) };
+  return { kind: 'error', text: unquoted(row.message) || stateWord(row.state) };
 }
 
 export default plugin;

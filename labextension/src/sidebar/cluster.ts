@@ -67,7 +67,7 @@ export class ClusterView {
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
     assign(this.#toggle, { title: [cluster.name, this.#kind.textContent].filter(Boolean).join(', ') });
-    setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.looked ? summary(cluster) : __('loading')));
+    setText(this.#summary, stateWords(cluster) || (cluster.problem ? __('not usable') : cluster.checked ? summary(cluster) : __('loading')));
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
     this.#drawMachines(cluster);
     this.#slots.update(cluster.in_use);
@@ -76,12 +76,12 @@ export class ClusterView {
     this.#drawOpen();
   }
 
-  #drawBody({ problem, remedy, code, nodes, far, machines }: ClusterRow): void {
+  #drawBody({ problem, remedy, code, nodes, is_remote, machines }: ClusterRow): void {
     // Machines that do not exist yet are not a problem: the command that creates them is shown instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy, code))]);
     show(this.#nodes, nodes.length > 0);
-    this.#drawNodes(nodes, far && nodes.length <= WORDY);
+    this.#drawNodes(nodes, is_remote && nodes.length <= WORDY);
   }
 
   /** Show what the machines of a cluster are and cost, or how to create them. */

@@ -89,8 +89,8 @@ export class ClusterList {
   }
 
   /** Open a cluster of several nodes or with GPUs, or with a problem, when it answers first; later that is the user's choice. */
-  #meet({ name, nodes, problem, named, looked, in_use }: ClusterRow, view: ClusterView): void {
-    if (this.#met.has(name) || !(looked || problem)) return;
+  #meet({ name, nodes, problem, named, checked, in_use }: ClusterRow, view: ClusterView): void {
+    if (this.#met.has(name) || !(checked || problem)) return;
     this.#met.add(name);
     if (!this.#opened.has(name)) view.open(nodes.length > 1 || Boolean(problem && named) || Boolean(in_use?.total['gpus']));
   }

@@ -20,13 +20,13 @@ const COMMAND = /(?:^|: )((?:ssh|ssh-\w+|sudo|pip|conda|python\d?|apt|apt-get|ch
 export const commandOf = (remedy: string): string => COMMAND.exec(remedy)?.[1] ?? '';
 
 /** Return a row of the list. */
-export function checkItem({ node, what, level, says, remedy, code }: NodeCheck): HTMLElement {
+export function checkItem({ node, what, level, message, remedy, code }: NodeCheck): HTMLElement {
   const [name, ink] = MARKS[level];
   const bad = level === 'error' || level === 'warning';
   const words = { ok: __('passed'), info: __('for information'), warning: __('warning'), error: __('error') };
   const mark = h('span', { class: 'dd-check-mark', role: 'img', 'aria-label': words[level] }, icon(name, 14, ink));
   const head = h('span', { class: 'dd-b' }, [node, what].filter(Boolean).join(' · '));
-  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, head, ' ', h('span', { class: 'dd-sub' }, ...quoted(says)), ' ', bad && help(code)), remedy && remedyLine(remedy)));
+  return h('li', { class: 'dd-check-item', 'data-level': level }, mark, h('div', { class: 'dd-check-text' }, h('div', {}, head, ' ', h('span', { class: 'dd-sub' }, ...quoted(message)), ' ', bad && help(code)), remedy && remedyLine(remedy)));
 }
 
 function remedyLine(remedy: string): HTMLElement {

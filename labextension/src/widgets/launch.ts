@@ -21,9 +21,9 @@ function textOf(ask: Ask): Text {
     canSweep: true,
     about: () => ({}),
     ask: async (request) => (await ask('form.state', { request })) as FormState,
-    submit: async ({ chosen, environment }, secrets) => {
+    submit: async ({ values, environment }, secrets) => {
       const variables = environment.map(({ name, value }) => ({ name, value: secrets[name] ?? value }));
-      const started = (await ask('form.submit', { request: { chosen, environment: variables } })) as { name: string; job: string };
+      const started = (await ask('form.submit', { request: { values, environment: variables } })) as { name: string; job: string };
       return { level: 'ok', ...started };
     },
   };

@@ -68,14 +68,14 @@ def test_code_that_others_may_have_changed_is_not_run(tmp_path):
     planted(tmp_path).chmod(0o777)
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
-    assert "is writable by others" in told.says
+    assert "is writable by others" in told.reason
     assert "option directory" in told.remedy
 
 
 def test_a_link_in_the_place_of_the_package_is_not_followed(tmp_path):
     (tmp_path / "base" / "lib").mkdir(parents=True)
     (tmp_path / "base" / "lib" / built().digest).symlink_to(planted(tmp_path))
-    assert "is a link" in trouble(tmp_path / "base").says
+    assert "is a link" in trouble(tmp_path / "base").reason
     assert not (tmp_path / "ran").exists()
 
 
@@ -87,13 +87,13 @@ def test_code_of_another_user_is_not_run(tmp_path, below):
     os.chown(tmp_path / below, 4321, 4321)
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
-    assert told.says.startswith(f"On the host, {tmp_path / below} ".rstrip("/"))
-    assert "belongs to another user (uid 4321)" in told.says
+    assert told.reason.startswith(f"On the host, {tmp_path / below} ".rstrip("/"))
+    assert "belongs to another user (uid 4321)" in told.reason
 
 
 def test_a_folder_that_others_may_write_is_refused_and_one_with_the_sticky_bit_is_none(tmp_path):
     tmp_path.chmod(0o777)
-    assert "is writable by others" in trouble(tmp_path).says
+    assert "is writable by others" in trouble(tmp_path).reason
     assert not (tmp_path / "lib").exists()
     tmp_path.chmod(0o1777)
     begin(tmp_path)

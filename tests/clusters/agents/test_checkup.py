@@ -43,13 +43,13 @@ def rule(lab, name, *words):
 def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_hosts):
     rows = check(three_hosts, programs=("mpirun",))
     assert {row.level for row in rows} == {"ok", "info"}
-    assert {name: row.says for name, row in of(rows, "Network").items()} == {
+    assert {name: row.message for name, row in of(rows, "Network").items()} == {
         name: f"{three_hosts.address('node-a')[:-2]}0/24 on {three_hosts.interface(name)}" for name in three_hosts.names
     }
     for what in ("Reachable", "Host key", "Python", "torch", "Code", "GPUs", "InfiniBand", "Disk", "Clock", "mpirun"):
         assert sorted(of(rows, what)) == three_hosts.names, what
     assert of(rows, "Ports")[""].level == "ok"
-    assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
+    assert of(rows, "Code")["node-a"].message == "sees this machine's folders"
     wait_for(lambda: not any(map(three_hosts.pids, three_hosts.names)), what="the end of everything on the hosts")
 
 
@@ -63,7 +63,7 @@ def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are
         assert time.monotonic() - begin < 3 + checkup.LOOK_SECONDS
     finally:
         three_hosts.join("node-c")
-    assert [(row.node, row.what, row.says) for row in red(rows)] == [
+    assert [(row.node, row.what, row.message) for row in red(rows)] == [
         ("node-c", "Reachable", "The host does not respond.")
     ]
     assert sorted(of(rows, "Network")) == ["node-a", "node-b"]
@@ -74,16 +74,16 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_direction(three_h
     with rule(three_hosts, "node-a", "to", three_hosts.address("node-b"), "ipproto", "tcp", "dport", "1024-65534"):
         rows = red(check(three_hosts))
     assert {(row.node, row.what) for row in rows} == {("node-a", "Ports"), ("node-b", "Ports")}
-    assert any(row.says.startswith("node-a does not reach node-b at ") for row in rows)
-    assert any(row.says.startswith("node-b does not reach node-a at ") for row in rows)
+    assert any(row.message.startswith("node-a does not reach node-b at ") for row in rows)
+    assert any(row.message.startswith("node-b does not reach node-a at ") for row in rows)
     assert all("Allow TCP from node-" in row.remedy for row in rows)
 
 
 def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home):
     lab = hosts_of(2, private={"node-b": [str(distdl_home)]})
     rows = check(lab)
-    assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
-    assert of(rows, "Code")["node-b"].says.startswith("code and data are copied")
+    assert of(rows, "Code")["node-a"].message == "sees this machine's folders"
+    assert of(rows, "Code")["node-b"].message.startswith("code and data are copied")
     assert not list(distdl_home.glob(".seen-*"))
     (row,) = red(check(lab, shared=True))
     assert (row.node, row.what) == ("node-b", "Code")

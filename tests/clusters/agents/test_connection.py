@@ -55,7 +55,7 @@ def test_what_a_host_refuses_is_one_sentence_with_its_name(reach):
     with pytest.raises(HostFailed) as told:
         reach().ask("start", processes=[])
     assert told.value.host == "node-a"
-    assert "prepare" in told.value.says
+    assert "prepare" in told.value.reason
 
 
 def test_the_package_is_unpacked_once(reach, tmp_path):
@@ -99,7 +99,7 @@ def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):
     told = news.get(timeout=60)
     assert time.monotonic() - began < 20
     assert told["type"] == "lost"
-    assert told["says"].startswith("No response from node-a for ")
+    assert told["reason"].startswith("No response from node-a for ")
     assert end.read(10) == b"", "its streams end"
     with pytest.raises(HostFailed, match="No response from"):
         link.ask("alive")
@@ -116,4 +116,4 @@ def test_an_agent_that_is_killed_is_told(lab, reach):
         break
     while (event := news.get(timeout=60))["type"] != "lost":
         pass  # the end of a process that died with it
-    assert "node-a" in event["says"]
+    assert "node-a" in event["reason"]

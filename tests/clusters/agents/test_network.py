@@ -147,7 +147,7 @@ THREE = {"a": [address("net0", "10.0.0.1")], "b": [address("net1", "10.0.0.2")],
 
 def test_each_hosts_interface_is_named_and_that_all_are_reached():
     found = rows(offered(**THREE), everything)
-    assert [(row.node, row.says) for row in found] == [
+    assert [(row.node, row.message) for row in found] == [
         ("a", "10.0.0.0/24 on net0"),
         ("b", "10.0.0.0/24 on net1"),
         ("c", "10.0.0.0/24 on net2"),
@@ -159,14 +159,14 @@ def test_each_hosts_interface_is_named_and_that_all_are_reached():
 def test_a_firewall_names_both_ends_and_the_direction():
     found = rows(offered(**THREE), lambda source, endpoint: (source, endpoint.host) != ("a", "b"))
     (red,) = [row for row in found if row.level == "error"]
-    assert (red.node, red.what, red.says) == ("b", "Ports", "a does not reach b at 10.0.0.2: timed out")
+    assert (red.node, red.what, red.message) == ("b", "Ports", "a does not reach b at 10.0.0.2: timed out")
     assert red.remedy.startswith("Allow TCP from a to 10.0.0.2")
 
 
 def test_a_host_that_nobody_reaches_is_one_row():
     found = rows(offered(**THREE), lambda _source, endpoint: endpoint.host != "c")
     (red,) = [row for row in found if row.level == "error"]
-    assert red.says == "a and b do not reach c at 10.0.0.3: timed out"
+    assert red.message == "a and b do not reach c at 10.0.0.3: timed out"
 
 
 def test_another_machine_at_an_address_has_another_remedy():
@@ -178,7 +178,7 @@ def test_another_machine_at_an_address_has_another_remedy():
 
 def test_hosts_without_a_common_network_say_what_they_do_not_reach():
     found = rows(offered(a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), lambda *_: False)
-    assert [(row.node, row.level, row.says) for row in found] == [
+    assert [(row.node, row.level, row.message) for row in found] == [
         ("a", "error", "b does not reach a at 10.0.0.1: timed out"),
         ("b", "error", "a does not reach b at 10.1.0.1: timed out"),
     ]
@@ -198,4 +198,4 @@ def test_a_host_without_the_wanted_network_is_named_with_the_option():
         offered("10.0.0.0/24", a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), everything, "10.0.0.0/24"
     )
     (red,) = found
-    assert (red.node, red.says) == ("b", "has no address on 10.0.0.0/24, which the option network names")
+    assert (red.node, red.message) == ("b", "has no address on 10.0.0.0/24, which the option network names")

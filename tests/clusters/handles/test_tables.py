@@ -50,7 +50,7 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
         *each("Network", "ok", "10.0.0.0/24 on ib0", hosts),
         *each("Disk", "warning", "3 GB free", hosts[:5], "Make room."),
     ]
-    rows = [(row.node, row.says) for row in tables.merge_hosts(found)]
+    rows = [(row.node, row.message) for row in tables.merge_hosts(found)]
     assert rows == [
         ("60 hosts", "3.11.7"),
         ("40 hosts", "3.11.9"),

@@ -107,7 +107,7 @@ def test_queue_shows_everybody_s_jobs_and_the_own_place(slurm, capsys, tmp_path,
               "--wrap=sleep 600", cwd="/tmp")  # fmt: skip
     job = submit(COUNT.format(lines=1, pause=0), compute_target="farm", time_limit="2", extra="--exclusive")
     place = wait_for(lambda: job.view().queue, what="a place")
-    assert (place.place, place.of, place.is_fixed) == (2, 2, True)
+    assert (place.position, place.of, place.is_fixed) == (2, 2, True)
     assert [(one.name, one.user, one.cores) for one in place.holding] == [("fold", "nobody", 8)]
     assert "waiting for" in detail(job)
     (found,) = queue().clusters

@@ -103,7 +103,7 @@ def test_that_no_node_is_free_is_no_warning(srun, message, level):
     (row,) = checks._software(SlurmOptions(), [], [])
     assert row.level == level
     assert bool(row.remedy) == (level == "warning")
-    assert (message in row.says) == (level == "warning")
+    assert (message in row.message) == (level == "warning")
 
 
 @pytest.mark.parametrize(

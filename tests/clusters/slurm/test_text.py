@@ -113,7 +113,9 @@ def test_a_name_can_pass_for_no_field_of_slurm():
 
 
 def test_a_place_that_is_not_known_yet_is_not_shown():
-    one = WaitingJob(place=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm")
+    one = WaitingJob(
+        position=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm"
+    )
     shown = str(Queue(waiting=(one,), holding=(), total={}, free={})).splitlines()[-1]
     assert shown.split() == ["abcde", "train", "3"]
 
@@ -178,7 +180,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
         )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
-    assert (row.level, row.says) == ("error", "Slurm is not configured on this machine.")
+    assert (row.level, row.message) == ("error", "Slurm is not configured on this machine.")
     assert "SLURM_CONF" in row.remedy
 
 
@@ -222,7 +224,7 @@ def test_own_place_is_among_those_that_wait_for_its_partition():
     assert [one.id for one in jobs] == ["3", "4", "5", "6", "7"]
     assert (jobs[2].gpus, jobs[2].why, jobs[4].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
     place = text.position(jobs, "7")
-    assert (place.place, place.of) == (2, 2)
+    assert (place.position, place.of) == (2, 2)
     held = [(one.job, one.name) for one in place.holding]
     assert held == [("20260101-000000-abcde", "dig-its"), ("4", "dock")]
     assert text.position(jobs, "4") is None
@@ -239,7 +241,7 @@ def test_tasks_of_an_array_that_wait_are_counted_each():
     assert [(one.id, one.tasks, one.runs) for one in jobs] == [
         ("8_1", 1, True), ("8", 4, False), ("9", 1, False), ("7", 1, False)]  # fmt: skip
     place = text.position(jobs, "7")
-    assert (place.place, place.of) == (6, 6)
+    assert (place.position, place.of) == (6, 6)
     rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).rows()
     assert [row[0] for row in rows] == ["", "1", "5", "6"]
     assert rows[1][4] == "4 times 1 node, 2 cores"

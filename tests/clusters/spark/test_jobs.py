@@ -103,7 +103,7 @@ def test_ranks_get_the_gpus_that_spark_has_given_to_the_job(on_spark):
 def test_cluster_that_does_not_respond_is_refused_with_the_remedy(options):
     (row,) = SparkCluster().checks(SparkOptions(**options))
     assert (row.level, row.code) == ("error", "spark-unreachable")
-    assert "127.0.0.1:1 does not respond: Connection refused" in row.says
+    assert "127.0.0.1:1 does not respond: Connection refused" in row.message
     assert "correct the option master" in row.remedy
 
 

@@ -53,7 +53,7 @@ def test_an_old_python_is_told_its_age(monkeypatch):
     done = log_in(package.first_input(sys.executable, "~", []))
     trouble = command.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
-    assert "/usr/bin/python3 is 3." in trouble.says
+    assert "/usr/bin/python3 is 3." in trouble.reason
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_old_python_is_told_its_age(monkeypatch):
 def test_last_words_are_explained(said, code, kind, words):
     trouble = command.explain(GPU1, "", "/py", said, code)
     assert trouble.kind == kind
-    assert words in f"{trouble.says} {trouble.remedy}"
+    assert words in f"{trouble.reason} {trouble.remedy}"
     assert trouble.remedy
     assert "{" not in str(trouble)
 
@@ -110,23 +110,23 @@ class TestForReal:
     def test_no_key_that_is_accepted(self, lab):
         (lab.folder / "authorized_keys").write_text("")
         trouble = self.trouble(lab)
-        assert (trouble.kind, trouble.says) == ("denied", "The host rejected all SSH keys (publickey).")
+        assert (trouble.kind, trouble.reason) == ("denied", "The host rejected all SSH keys (publickey).")
 
     def test_a_name_without_an_address(self, lab):
-        assert self.trouble(lab, Host("nowhere", "nowhere")).says == "The host name nowhere cannot be resolved."
+        assert self.trouble(lab, Host("nowhere", "nowhere")).reason == "The host name nowhere cannot be resolved."
 
     def test_a_port_without_sshd(self, lab, tmp_path):
         (tmp_path / "c").write_text("Port 23\n" + lab.ssh_config.read_text())
-        assert self.trouble(lab, ssh_config=str(tmp_path / "c")).says == "The host refused the connection on port 23."
+        assert self.trouble(lab, ssh_config=str(tmp_path / "c")).reason == "The host refused the connection on port 23."
 
     def test_a_path_without_python(self, lab):
-        assert self.trouble(lab, python="/nowhere/python").says == "Python was not found at /nowhere/python."
+        assert self.trouble(lab, python="/nowhere/python").reason == "Python was not found at /nowhere/python."
 
     def test_a_folder_that_cannot_be_written(self, lab):
         trouble = self.trouble(lab, directory="/proc/none")
         assert trouble.kind == "folder"
-        assert "/proc/none" in trouble.says
+        assert "/proc/none" in trouble.reason
 
     def test_a_configuration_with_a_wrong_word(self, lab, tmp_path):
         (tmp_path / "c").write_text("Nonsense yes\n")
-        assert "Bad configuration option: nonsense" in self.trouble(lab, ssh_config=str(tmp_path / "c")).says
+        assert "Bad configuration option: nonsense" in self.trouble(lab, ssh_config=str(tmp_path / "c")).reason

@@ -39,7 +39,7 @@ def test_jobs_of_two_submitters_wait_for_each_other_on_a_host(lab_of, tmp_path):
     second = lab.submit(wait_for_file, (str(tmp_path / "second"),), name="second", cores=1, **ONE)
     view = wait_for(lambda: second.view().queue, 90, "the second job's place")
     assert second.state is State.QUEUED
-    assert (view.place, view.host, view.lacks) == (1, "node-a", ("cores",))
+    assert (view.position, view.host, view.lacks) == (1, "node-a", ("cores",))
     assert view.names == (f"first ({first.id[-5:]})",)
     (tmp_path / "second").touch()
     (tmp_path / "first").touch()
