@@ -124,7 +124,7 @@ class ClusterHandle(table.Display):
         cluster, options = status.plugin(self.target)
         return cluster.machines(options) if isinstance(cluster, Provisioner) else None
 
-    def create(self, *, wait: bool = False, **options: Any) -> ClusterHandle:
+    def create(self, *, wait: bool = False, **compute: Any) -> ClusterHandle:
         """Create the machines of the cluster: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
 
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
@@ -132,7 +132,7 @@ class ClusterHandle(table.Display):
         """
         cluster, options = self._provisioner()
         about = f"machines of a cluster of type {self.kind}"
-        cluster.create(options, registry.checked(cluster.compute_spec, options, about))
+        cluster.create(options, registry.checked(cluster.compute_spec, compute, about))
         delete = f"clusters()[{self.name!r}].delete()"
         text = f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
         with explain_interrupt(lambda: text):

@@ -278,6 +278,6 @@ def test_what_several_clusters_cost_is_known_where_it_is_known_of_all_in_one_cur
 )
 def test_what_is_typed_behind_a_place_becomes_what_is_chosen_beside_it(node, place, normalized):
     row = {"name": "data", "address": place, "shard": False, "mode": "download"}
-    assert node("(({place, mode, shard}) => [place, mode, shard])(ui.normalizeRow(given))", row) == list(normalized)
+    assert node("(({address, mode, shard}) => [address, mode, shard])(ui.normalizeRow(given))", row) == list(normalized)
     chosen = {**row, "address": "blob://a/c?mode=download", "shard": True}
     assert node("ui.normalizeRow(given)", chosen) == {**chosen, "address": "blob://a/c"}

@@ -310,7 +310,7 @@ def test_two_ranks_are_one_run_in_all_three(server, monkeypatch):
     assert server.history(job) == EXPECTED
     assert [one.path for one in client.list_artifacts(run.info.run_id, "outputs")] == ["outputs/model.txt"]
 
-    assert scalars(f"{found['tensorboard'].place}/mean", "loss") == EXPECTED
+    assert scalars(f"{found['tensorboard'].location}/mean", "loss") == EXPECTED
 
     (offline,) = (job.folder.path / "tracking" / "wandb" / "wandb").glob(f"offline-run-*-{job.id}")
     assert offline_rows(offline / f"run-{job.id}.wandb", "loss") == EXPECTED

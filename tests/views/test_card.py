@@ -62,7 +62,7 @@ def test_a_canceling_job_has_its_next_signal_and_the_ranks_that_are_left(seen):
 def test_a_failure_is_told_in_order(seen):
     view = seen("failed")
     failure = failure_card(view)
-    assert (failure.rank, failure.what, failure.place) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
+    assert (failure.rank, failure.what, failure.location) == (2, "KeyError: 'label'", "node-b (pid 48213, GPU 0)")
     assert [(other.rank, other.what.split(":")[0]) for other in failure.others] == [
         (0, "HorovodInternalError"), (1, "HorovodInternalError"), (3, "ended by SIGTERM"),
     ]  # fmt: skip
