@@ -73,7 +73,7 @@ def test_the_check_of_the_directory_removes_nothing_of_the_user_s(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
     tmp_path.chmod(0o777)
     told = checks._folder(SlurmOptions(directory=str(tmp_path)))
-    assert (told.level, "is writable by others" in told.reason) == ("error", True)
+    assert (told.level, "is writable by others" in told.message) == ("error", True)
 
 
 def test_a_directory_that_is_the_folder_of_jobs_keeps_the_job(folder):
