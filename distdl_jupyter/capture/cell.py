@@ -49,7 +49,8 @@ def capture_cell(
     """
     begin = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
-    filename = _filename(location)
+    number = "" if execution_count is None else f" {execution_count}"
+    filename = f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
     code = plain_python(code, first_line=first_line, filename=filename)
     free, tree = free_names(code), parse(code)
     ip = shell()
@@ -63,12 +64,11 @@ def capture_cell(
         refuse(notes, values, unit="cell")
         sent_modules = modules.local_modules([*notes.modules, *imports], modules.roots(location))
     text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
-    notebook_functions = [function for function in notes.functions.values() if function.__module__ == "__main__"]
-    functions = {id(function): CompiledSource.from_function(function, location) for function in notebook_functions}
+    functions = [function for function in notes.functions.values() if function.__module__ == "__main__"]
     main = CompiledSource.from_text(code, first_line=first_line)
     return CapturedCode(
         kind="cell",
-        name=_job_name(location),
+        name=f"{Path(location.name).stem[:100] or 'cell'}{'' if execution_count is None else f' [{execution_count}]'}",
         source=CodeSource(
             code=code,
             filename=filename,
@@ -88,20 +88,9 @@ def capture_cell(
         ),
         payload=file,
         seconds=time.perf_counter() - begin,
-        undefined=find_undefined(main, namespace, "the cell or the notebook", functions),
+        undefined=find_undefined(main, namespace, "the cell or the notebook", functions, location),
         **listing.fields_of(values, notes, sent_modules, location, texts=[text], imports=imports),
     )
-
-
-def _filename(location: CodeLocation) -> str:
-    number = "" if location.execution_count is None else f" {location.execution_count}"
-    return f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
-
-
-def _job_name(location: CodeLocation) -> str:
-    notebook = Path(location.name).stem[:100]
-    number = "" if location.execution_count is None else f" [{location.execution_count}]"
-    return f"{notebook}{number}" if notebook else f"cell{number}"
 
 
 # the cell as plain Python -----------------------------------------------------------------------------

@@ -39,8 +39,9 @@ _SET_BY_PYTHON = {
 }
 #: Notebook names that ranks also have (``_`` is also the usual name of gettext's function), and those they lack.
 _ON_RANKS, _ONLY_IN_NOTEBOOKS = {"display", "_"}, {"get_ipython", "__IPYTHON__"}
-#: Code that reads one of these can define names that its source does not show.
+#: Code that reads or imports one of these can define names that its source does not show.
 _DYNAMIC = {"exec", "eval", "globals", "locals", "builtins", "__builtins__"}
+_DYNAMIC_IMPORTS = {"*", "__main__", "builtins"}
 _EXITS = ("exit", "quit", "sys.exit", "os._exit", "os.abort", "os.execv", "os.execvp", "os.execve")
 _CATCHES_NAME_ERROR = re.compile(r"\b(NameError|Exception|BaseException)\b")
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -229,18 +230,25 @@ def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
 
 @deep_recursion()
 def find_undefined(
-    main: CompiledSource, namespace: Mapping[str, Any], where: str, functions: Mapping[int, CompiledSource | None]
+    main: CompiledSource,
+    namespace: Mapping[str, Any],
+    where: str,
+    functions: Iterable[FunctionType],
+    location: CodeLocation,
 ) -> tuple[UndefinedName, ...]:
     """Return the names that are defined neither in ``namespace`` nor in the code, the certain ones first.
 
-    ``main`` is the module that runs or the function that is called; ``functions`` are those that may be called, by id.
+    ``main`` is the module that runs or the function that is called; ``functions`` are those that may be called.
     """
-    sources = [main, *(source for source in functions.values() if source is not None)]
-    if any(map(_is_dynamic, sources)):
-        return ()
+    by_id = {id(function): CompiledSource.from_function(function, location) for function in functions}
+    sources = [main, *(source for source in by_id.values() if source is not None)]
+    for source in sources:
+        imports = (part.name for part in ast.walk(source.node) if isinstance(part, ast.alias))
+        if not _DYNAMIC.isdisjoint(reads_of(source.compiled)) or not _DYNAMIC_IMPORTS.isdisjoint(imports):
+            return ()
     stores = Counter(step.argval for s in sources for step in instructions(s.compiled, (*WRITES, "STORE_NAME")))
     bound = {*dir(builtins), *_SET_BY_PYTHON, *_ON_RANKS} - _ONLY_IN_NOTEBOOKS | {*namespace, *stores}
-    callees = {name: functions.get(id(value)) for name, value in namespace.items() if name not in stores}
+    callees = {name: by_id.get(id(value)) for name, value in namespace.items() if name not in stores}
     codes = {part.co_name: part for part in main.compiled.co_consts if isinstance(part, CodeType)}
     for node in main.body:
         if isinstance(node, ast.FunctionDef) and not node.decorator_list and stores[node.name] == 1:
@@ -301,12 +309,6 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
 def _ends_process(node: ast.AST) -> bool:
     calls_exit = isinstance(node, ast.Call) and dotted_name(node.func, {}) in _EXITS
     return calls_exit or (isinstance(node, ast.Name) and node.id == "SystemExit")
-
-
-def _is_dynamic(source: CompiledSource) -> bool:
-    """Return whether code can define names that are not visible in its source."""
-    imports = (part.name for part in ast.walk(source.node) if isinstance(part, ast.alias))
-    return not _DYNAMIC.isdisjoint(reads_of(source.compiled)) or not {"*", "__main__", "builtins"}.isdisjoint(imports)
 
 
 def _harmless_lines(code: ast.AST) -> set[int]:

@@ -36,10 +36,19 @@ def capture_function(
     """
     begin = time.perf_counter()
     args, kwargs = tuple(args), dict(kwargs or {})
-    name = _name(function)
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    name = getattr(called, "__name__", None) or type(called).__name__
     arguments = _arguments(function, name, args, kwargs)
-    _refuse_async(function, name)
-    location, inner = here(), _innermost(function)
+    if inspect.iscoroutinefunction(function):
+        raise InvalidSpec(
+            f"{name} is an async function, but the ranks make a plain call.",
+            code="async-function",
+            field="function",
+            hint=f"Pass a function that calls asyncio.run({name}()).",
+        )
+    location, inner = here(), _plain_function(called)
     is_from_notebook = inner is not None and inner.__module__ == "__main__"
     namespace = inner.__globals__ if inner is not None and is_from_notebook else vars(sys.modules["__main__"])
     used = names_used((function, args, kwargs), namespace)
@@ -71,16 +80,8 @@ def capture_function(
     )
 
 
-def _name(function: Callable[..., Any]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", None) or type(function).__name__
-
-
-def _innermost(function: object) -> types.FunctionType | None:
-    """Return the plain function inside a partial, a bound method or an object with ``__call__``."""
-    while isinstance(function, functools.partial):
-        function = function.func
+def _plain_function(function: object) -> types.FunctionType | None:
+    """Return the plain function inside a bound method or an object with ``__call__``."""
     if isinstance(function, types.MethodType):
         function = function.__func__
     if isinstance(function, types.FunctionType):
@@ -120,30 +121,15 @@ def _arguments(
     return {**named, **kwargs}
 
 
-def _refuse_async(function: Callable[..., Any], name: str) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise InvalidSpec(
-            f"{name} is an async function, but the ranks make a plain call.",
-            code="async-function",
-            field="function",
-            hint=f"Pass a function that calls asyncio.run({name}()).",
-        )
-
-
 def _undefined(
     inner: types.FunctionType | None, notes: PickleReport, location: CodeLocation
 ) -> tuple[UndefinedName, ...]:
     main = CompiledSource.from_function(inner, location) if inner is not None else None
     if inner is None or main is None:
         return ()
-    space = inner.__globals__
-    functions = {
-        id(function): CompiledSource.from_function(function, location)
-        for function in notes.functions.values()
-        if function.__globals__ is space
-    }
+    functions = [function for function in notes.functions.values() if function.__globals__ is inner.__globals__]
     where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
-    return find_undefined(main, space, where, functions)
+    return find_undefined(main, inner.__globals__, where, functions, location)
 
 
 def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:

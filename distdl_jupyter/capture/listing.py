@@ -45,11 +45,18 @@ def fields_of(
     described = [(name, *_describe(name, value)) for name, value in values.items() if not is_reference(value)]
     captured = [Captured(name=name, kind=kind, detail=text, size=notes.sizes[name]) for name, kind, text in described]
     captured.sort(key=lambda variable: variable.kind)  # class, function, value
+    is_installed = installed()
+    functions = [f for f in notes.functions.values() if not is_installed(f.__code__.co_filename)]
+    function_texts = [text for f in functions if (text := function_text(f, location)) is not None]
+    references: dict[str, Any] = {name: value for name, value in values.items() if is_reference(value)}
     return {
         "captured": (*captured, *(module.captured for module in modules)),
         "modules": tuple(modules),
-        "texts": (*texts, *_texts_of(notes, location), *module_texts(modules)),
-        "aliases": _aliases_of(values),
+        "texts": (*texts, *dict.fromkeys(function_texts), *module_texts(modules)),
+        "aliases": {
+            name: value.__name__ if isinstance(value, types.ModuleType) else f"{value.__module__}.{value.__qualname__}"
+            for name, value in references.items()
+        },
         "imports": frozenset(name.partition(".")[0] for name in (*notes.modules, *imports)),
         "on_gpu": tuple(notes.on_gpu),
         "numbers": {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)},
@@ -69,14 +76,6 @@ def sources_of(notes: PickleReport, location: CodeLocation) -> dict[str, dict[st
     return sources
 
 
-def _texts_of(notes: PickleReport, location: CodeLocation) -> list[CodeText]:
-    """Return the text of each function that is sent by value, except those of installed packages."""
-    is_installed = installed()
-    functions = [f for f in notes.functions.values() if not is_installed(f.__code__.co_filename)]
-    texts = (function_text(function, location) for function in functions)
-    return list({(text.label, text.first_line): text for text in texts if text is not None}.values())
-
-
 def function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
     """Return the text of a function, None if unknown."""
     text, first = code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
@@ -89,17 +88,6 @@ def function_text(function: types.FunctionType, location: CodeLocation) -> CodeT
 def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
     """Return the text of every Python file that is sent with the job."""
     return [CodeText(text, path, beside=True) for module in modules for path, text in module.texts()]
-
-
-def _aliases_of(values: Mapping[str, object]) -> dict[str, str]:
-    """Return the full names of all modules, functions and classes that a rank imports, by their name in the code."""
-    aliases: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, types.ModuleType):
-            aliases[name] = value.__name__
-        elif is_reference(value):
-            aliases[name] = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
-    return aliases
 
 
 # short descriptions of values --------------------------------------------------------------------
@@ -133,10 +121,6 @@ def _value(value: Any) -> str:
         return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"{name}, {humanize.plural(len(value), 'item')}"
-    return _library_value(value, name)
-
-
-def _library_value(value: Any, name: str) -> str:
     if (count := tensors.parameters(value)) is not None:
         return f"{name}, {humanize.plural(count, 'parameter')}"
     shape = tensors.shape(value)

@@ -52,7 +52,10 @@ def here() -> CodeLocation:
         return CodeLocation()
     inputs = getattr(getattr(ip, "history_manager", None), "input_hist_raw", None) or [""]
     raw, number = (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
-    return CodeLocation(path=_notebook_path(ip), cell_id=_cell_id(ip), execution_count=number, raw=raw)
+    parent = ip.get_parent() if hasattr(ip, "get_parent") else {}
+    metadata = (parent.get("metadata") if isinstance(parent, dict) else None) or {}
+    cell_id = metadata.get("cellId")
+    return CodeLocation(_notebook_path(ip), cell_id if isinstance(cell_id, str) else "", number, raw)
 
 
 def _notebook_path(ip: Any) -> str:
@@ -63,13 +66,6 @@ def _notebook_path(ip: Any) -> str:
             # Collaborative sessions have names such as "RTC:json:notebook:<path>".
             return path.rpartition(":")[2] if path.startswith("RTC:") else path
     return ""
-
-
-def _cell_id(ip: Any) -> str:
-    parent = ip.get_parent() if hasattr(ip, "get_parent") else {}
-    metadata = parent.get("metadata") if isinstance(parent, dict) else None
-    value = (metadata or {}).get("cellId") or ""
-    return value if isinstance(value, str) else ""
 
 
 def cell_number(filename: str) -> int | None:

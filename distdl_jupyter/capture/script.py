@@ -15,6 +15,7 @@ from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, 
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import local_modules
+from distdl_jupyter.capture.notebook import CodeLocation
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Captured, CodeSource
@@ -45,7 +46,7 @@ def capture_script(
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
-    undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, {})
+    undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
@@ -103,7 +104,7 @@ def _checked(script: Path) -> str:
 
 
 def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
-    """Return the arguments after the script's name, and the positions of secrets in them."""
+    """Return the arguments after the script's name, and the positions of those whose flag has a secret-looking name."""
     if parameters is None:
         return [], []
     if isinstance(parameters, str) or not isinstance(parameters, Mapping | Sequence):
@@ -115,8 +116,12 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
         )
     if isinstance(parameters, Mapping):
         parameters = [text for flag, value in parameters.items() for text in _flag_arguments(str(flag), value)]
-    arguments = [str(parameter) for parameter in parameters]
-    return arguments, _secret_positions(arguments)
+    arguments, secret = [str(parameter) for parameter in parameters], []
+    for number, text in enumerate(arguments):
+        flag, equals, _ = text.partition("=")
+        if text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_")):
+            secret.append(number if equals else number + 1)
+    return arguments, [number for number in secret if number < len(arguments)]
 
 
 def _flag_arguments(flag: str, value: Any) -> list[str]:
@@ -126,13 +131,3 @@ def _flag_arguments(flag: str, value: Any) -> list[str]:
         return [flag]
     values = value if isinstance(value, list | tuple) else [value]
     return [flag, *(str(item) for item in values)]
-
-
-def _secret_positions(arguments: list[str]) -> list[int]:
-    """Return which arguments belong to flags with secret-looking names."""
-    secret = []
-    for number, text in enumerate(arguments):
-        flag, equals, _ = text.partition("=")
-        if text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_")):
-            secret.append(number if equals else number + 1)
-    return [n for n in secret if n < len(arguments)]
