@@ -243,7 +243,7 @@ def log(
         rows = [row for row in reader.window.before(end, limit) if row.n >= first]
     else:
         rows = [row for row in reader.log.between(first, end) if rank in row.lines][-limit:]
-    return job_page.log_changes(reader.log, rows)
+    return job_page.log_changes(reader.view, reader.log, rows)
 
 
 def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.view import JobView
 
 Kind = Literal["end", "failure", "stall", "nan", "rule"]
@@ -98,7 +98,12 @@ class AlertWatch:
             yield Alert("stall", str(event["text"]))
         elif event["type"] == "state" and view.state.ended and not self._ended:
             self._ended = True
-            yield _end(view)
+            if view.state in (State.FAILED, State.LOST):
+                yield Alert("failure", view.reason or "The job failed.")
+                return
+            metric = next(iter(view.metrics.values()), None)
+            last = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
+            yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{last}")
 
     def skip(self, event: Event) -> None:
         """Do not repeat the alert in an event that an earlier supervisor has written."""
@@ -120,11 +125,3 @@ class AlertWatch:
                 self._rules.remove(pending)
                 step = number(metric.step)
                 yield Alert("rule", f"{pending}: mean {pending.metric} is {number(metric.mean)} at step {step}.")
-
-
-def _end(view: JobView) -> Alert:
-    if view.state in (State.FAILED, State.LOST):
-        return Alert("failure", view.reason or "The job failed.")
-    metric = next(iter(view.metrics.values()), None)
-    last = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
-    return Alert("end", f"The job was canceled.{last}" if view.state is State.CANCELED else f"The job completed.{last}")

@@ -81,12 +81,9 @@ class Checkpoint:
         """Return Python code that loads it in a single process."""
         location = Path(self.location)
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
-        template = next(
-            (code for form, code in frameworks.LOADS if any(re.fullmatch(form, name) for name in names)), ""
-        )
-        return (template or "checkpoint = {path!r}").format(
-            path=str(location), folder=str(location.parent), tag=location.name
-        )
+        codes = (code for form, code in frameworks.LOADS if any(re.fullmatch(form, name) for name in names))
+        template = next(codes, "") or "checkpoint = {path!r}"
+        return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 
     @property
     def moment(self) -> float | str:
@@ -159,21 +156,18 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
         files = []
     groups: dict[str, list[os.DirEntry[str]]] = {}
     for file in files:
-        if not (_UNFINISHED.fullmatch(file.name) or _BESIDE.fullmatch(file.name) or _is_pointer(file)):
-            piece = _PIECE.fullmatch(file.name)
-            groups.setdefault(piece[1] if piece else file.name, []).append(file)
+        if _UNFINISHED.fullmatch(file.name) or _BESIDE.fullmatch(file.name):
+            continue
+        with contextlib.suppress(OSError):
+            # A small file without a suffix names the newest checkpoint.
+            if "." in file.name or file.stat(follow_symlinks=False).st_size > _SMALL:
+                piece = _PIECE.fullmatch(file.name)
+                groups.setdefault(piece[1] if piece else file.name, []).append(file)
     for name, pieces in groups.items():
         yield _checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
             yield from search(root, prefix + entry.name)
-
-
-def _is_pointer(file: os.DirEntry[str]) -> bool:
-    """Return whether a file is small and has no suffix, as a file that names the newest checkpoint."""
-    with contextlib.suppress(OSError):
-        return "." not in file.name and file.stat(follow_symlinks=False).st_size <= _SMALL
-    return False
 
 
 def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.PathLike[str]]) -> Checkpoint:
@@ -213,20 +207,12 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
         for checkpoint in known
         if (step is None or checkpoint.step == step) and (path is None or checkpoint.path == path.rstrip("/"))
     ]
-    if not matches:
-        steps = sorted({checkpoint.step for checkpoint in known if checkpoint.step is not None})
-        hint = f"It has checkpoints of steps {listing([count(existing) for existing in steps[-20:]])}." if steps else ""
-        if step is not None:
-            raise InvalidSpec(
-                f"The job has no checkpoint of step {count(step)}.",
-                code="checkpoint-step-unknown",
-                field="step",
-                hint=hint,
-            )
-        raise InvalidSpec(
-            f"The job has no checkpoint {path!r}.", code="checkpoint-path-unknown", field="path", hint=hint
-        )
-    return next((checkpoint for checkpoint in matches if not checkpoint.is_alias), matches[0])
+    if matches:
+        return next((checkpoint for checkpoint in matches if not checkpoint.is_alias), matches[0])
+    steps = [count(existing) for existing in sorted({entry.step for entry in known if entry.step is not None})]
+    hint = f"It has checkpoints of steps {listing(steps[-20:])}." if steps else ""
+    field, which = ("path", repr(path)) if step is None else ("step", f"of step {count(step)}")
+    raise InvalidSpec(f"The job has no checkpoint {which}.", code=f"checkpoint-{field}-unknown", field=field, hint=hint)
 
 
 def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str]) -> None:
@@ -240,12 +226,13 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
     for part in source.parts:
         _copy(root / part, target / part, copy_file)
     for checkpoint in known:
-        if checkpoint.is_alias and _is_like(checkpoint, source):
+        # An alias is a single file or folder with the same parent and suffix.
+        first, second = Path(checkpoint.path), Path(source.path)
+        is_single = len(checkpoint.parts) == len(source.parts) == 1 and first != second
+        if checkpoint.is_alias and is_single and (first.parent, first.suffix) == (second.parent, second.suffix):
             _copy(root / source.parts[0], target / checkpoint.parts[0], copy_file)
-    owned, names = (
-        {part for checkpoint in known for part in checkpoint.parts},
-        {checkpoint.name for checkpoint in known},
-    )
+    owned = {part for checkpoint in known for part in checkpoint.parts}
+    names = {checkpoint.name for checkpoint in known}
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if (inside / name).as_posix() not in owned]
@@ -263,27 +250,20 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
                 copy_file(str(path), str(copied))
 
 
-def is_unchanged(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint has the same size, modification time and number of files as when it was listed."""
-    current = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
-    return current is not None and all(
-        getattr(current, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
-    )
-
-
-def _is_like(checkpoint: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two checkpoints are single files or folders of the same parent with the same suffix."""
-    first, second = Path(checkpoint.path), Path(other.path)
-    single = len(checkpoint.parts) == len(other.parts) == 1
-    return single and first != second and (first.parent, first.suffix) == (second.parent, second.suffix)
-
-
 def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, copy_function=copy_file)
     else:
         copy_file(str(source), str(target))
+
+
+def is_unchanged(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint has the same size, modification time and number of files as when it was listed."""
+    current = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
+    return current is not None and all(
+        getattr(current, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
+    )
 
 
 # retention --------------------------------------------------------------------------------------
@@ -306,22 +286,16 @@ def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Che
         newest, best = (list(dict.fromkeys(entry.moment for entry in ordering)) for ordering in (group, rated))
         retained = {*newest[: keep.last], *best[: keep.best]}
         candidates += [entry for entry in group if entry.moment not in retained and entry.modified < now - _SETTLED]
-    linked = _linked(candidates[0].root) if candidates else []
-    return [
-        checkpoint
-        for checkpoint in candidates
-        if not any(
-            target.is_relative_to(os.path.realpath(checkpoint.root / part))
-            for part in checkpoint.parts
-            for target in linked
-        )
-    ]
+    links: list[Path] = []
+    for folder, folders, files in os.walk(candidates[0].root if candidates else ""):
+        links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]
+    targets = [Path(os.path.realpath(link)) for link in links]
 
+    def is_linked(checkpoint: Checkpoint) -> bool:
+        parts = [os.path.realpath(checkpoint.root / part) for part in checkpoint.parts]
+        return any(target.is_relative_to(part) for part in parts for target in targets)
 
-def _linked(root: Path) -> list[Path]:
-    """Return the targets of all links in a folder."""
-    paths = (Path(folder, name) for folder, folders, files in os.walk(root) for name in (*folders, *files))
-    return [Path(os.path.realpath(path)) for path in paths if path.is_symlink()]
+    return [checkpoint for checkpoint in candidates if not is_linked(checkpoint)]
 
 
 def remove(checkpoint: Checkpoint) -> None:

@@ -1,24 +1,6 @@
-"""Every error the package raises, in one place.
+"""Every error the package raises. A message is one sentence with its remedy.
 
-    DistDLError
-      InvalidSpec          names the field and the allowed values
-      JobNotFound
-      JobNotRunning
-      JobStillRunning
-      ResultUnavailable    the job has completed, but a value is not available here
-      ClusterNotFound
-      ClusterRefused       a cluster cannot be changed now, for example because jobs run on it
-      PluginUnavailable    names the command that installs the missing package
-      NotSignedIn          Azure is needed but no account is signed in
-      AzureRefused         Azure rejected a request
-      DataUnavailable      a data source cannot be read, or outputs cannot be written
-      MessageNotSent       a service did not accept a message
-      DiskRefused          the data directory cannot be written: full, read-only, or owned by another user
-      LaunchFailed         has the end of the launcher's output
-      JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
-                           ``__cause__`` is the rank's exception if its class is loaded here
-
-A message is one sentence with its remedy. This module does not depend on HTTP or a front end.
+This module does not depend on HTTP or a front end.
 """
 
 from __future__ import annotations
@@ -29,7 +11,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +46,20 @@ class DistDLError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Show only the user's frames in a notebook, because frames of this package do not help to fix the error."""
-        frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
-        user_frames = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
-        lines = (
-            f"{_display_name(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in user_frames
-        )
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        lines = []
+        for frame in traceback.extract_tb(self.__traceback__)[1:]:  # the first is IPython's
+            if frame.filename.startswith(_PACKAGE):
+                break
+            name = shell.compile.format_code_name(frame.filename) if shell is not None else None  # "Cell", "In[3]"
+            file = " ".join(name) if name else frame.filename
+            lines.append(f"{file}, line {frame.lineno}: {mask(frame.line or '')}")
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
         """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" if missing)."""
         details = {name: getattr(self, name, "") for name in ("field", "output")}
         return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **details}
-
-
-def _display_name(filename: str) -> str:
-    """Return IPython's name of a file: ``Cell In[3]``."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    code = shell.compile.format_code_name(filename) if shell is not None else None
-    return " ".join(code) if code else filename
 
 
 class InvalidSpec(DistDLError):
@@ -189,11 +166,8 @@ class JobFailed(DistDLError):
         self.others = others
 
     def __str__(self) -> str:
-        parts = [super().__str__()]
-        if self.traceback:
-            parts.append(self.traceback.rstrip())
-        parts.extend(self.others)
-        return "\n".join(parts)
+        trace = [self.traceback.rstrip()] if self.traceback else []
+        return "\n".join([super().__str__(), *trace, *self.others])
 
     def _render_traceback_(self) -> list[str]:
         """Show only the remote traceback in a notebook, because local frames do not help to fix the error."""

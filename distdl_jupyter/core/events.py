@@ -40,10 +40,10 @@ restart    ``reason``, ``rank`` (the one that failed first): all ranks are resta
            ``requeued`` if none had failed but a queue had revoked the machines
 stall      ``since`` (epoch seconds; None: progress has resumed), ``ranks`` (those that differ), ``text``,
            ``collectives`` (the table of core.collectives)
-stacks     ``number``, ``why`` (asked, stall, hang, time, failure), ``ranks``, ``missing``, ``collectives`` (the table
+stacks     ``number``, ``why`` (request, stall, hang, time, failure), ``ranks``, ``missing``, ``collectives`` (the table
            of core.collectives), ``finding`` (its text, remedy and code); the stacks are a file (core.stacks)
-profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so
-           far), ``why`` it failed; the recording is a file (core.profiles)
+profile    ``number``, ``status`` (requested, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded``
+           (steps so far), ``why`` it failed; the recording is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
            pictures share a file (core.store), and the next line of the log has its name as ``picture``
 stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
@@ -181,9 +181,7 @@ def _decode_line(line: bytes) -> Any:
 
 def number_to_json(value: float) -> float | str:
     """Return a finite number as it is, any other as ``"nan"``, ``"inf"`` or ``"-inf"``."""
-    if not math.isfinite(value):
-        return repr(value)
-    return value
+    return value if math.isfinite(value) else repr(value)
 
 
 # the time of events ---------------------------------------------------------------------------

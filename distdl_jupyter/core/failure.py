@@ -110,24 +110,6 @@ class Failure:
     collectives: list[Collective] = field(default_factory=list)
 
 
-def _kind(rank: RankView) -> str:
-    if is_lost(rank):
-        return "lost"
-    if rank.error and not crash(rank):
-        return "exception"
-    return "signal" if rank.signal else "exit"
-
-
-def _code(rank: RankView) -> str:
-    """Return the stable code of a rank's failure: the code of its error, or one for how it ended."""
-    if code := str((rank.error or {}).get("code", "")):
-        return code
-    kind = _kind(rank)
-    if kind == "signal":
-        return "rank-crashed" if rank.signal in CRASHES else _SIGNALS.get(str(rank.signal), "rank-signal")
-    return "rank-ended-early" if ended_early(rank) else f"rank-{kind}"
-
-
 def is_echo(error: dict[str, Any] | None) -> bool:
     """Return whether an exception only reports a lost peer."""
     if not error:
@@ -161,52 +143,57 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
     if all(rank.evidence == _STOPPED for rank in failed):
         # The launcher ended them early because another rank crashed after its work was done.
         failed += [rank for rank in ranks if crashed_at_the_end(rank)]
-    first = min(failed, key=lambda rank: (_secondary(rank), _when(rank), rank.rank))
-    when = _when(first)
-    others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=_when)
+
+    def when(rank: RankView) -> float:
+        return min((t for t in (rank.error_time, rank.ended) if t is not None), default=0.0)
+
+    first = min(failed, key=lambda rank: (_is_secondary(rank), when(rank), rank.rank))
+    others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=when)
+    if is_lost(first):
+        kind = "lost"
+    else:
+        kind = "exception" if first.error and not crash(first) else "signal" if first.signal else "exit"
+    code, evidence = f"rank-{kind}", first.evidence
+    if kind == "signal":
+        code = "rank-crashed" if first.signal in CRASHES else _SIGNALS.get(str(first.signal), code)
+    elif ended_early(first):
+        code, evidence = "rank-ended-early", _ENDED_EARLY_REMEDY
     failure = Failure(
         rank=first.rank,
-        when=when,
+        when=when(first),
         what=describe(first),
-        kind=_kind(first),
+        kind=kind,
         error=first.error,
-        evidence=_ENDED_EARLY_REMEDY if ended_early(first) else first.evidence,
-        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, _when(r) - when)} for r in others],
-        code=_code(first),
+        evidence=evidence,
+        others=[{"rank": r.rank, "what": describe(r), "after": max(0.0, when(r) - when(first))} for r in others],
+        code=str((first.error or {}).get("code", "")) or code,
     )
-    finished = [rank for rank in ranks if _finished_before(rank, first)] if is_echo(first.error) else []
-    return _unequal(failure, finished, first) if finished else failure
-
-
-def _finished_before(rank: RankView, waiting: RankView) -> bool:
-    times = rank.result_time, waiting.result_time
-    return rank.ok is True and None not in times and times[0] <= times[1]  # type: ignore[operator]
-
-
-def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) -> Failure:
-    """Return the failure of a rank whose lost peers had finished, not failed."""
-    before = waiting.result_time - max(rank.result_time for rank in finished)  # type: ignore[type-var, operator]
-    steps = [rank.last_step for rank in finished if rank.last_step is not None]
+    if first.result_time is None or not is_echo(first.error):
+        return failure
+    finished = {
+        rank.rank: rank
+        for rank in ranks
+        if rank.ok is True and rank.result_time is not None and rank.result_time <= first.result_time
+    }
+    if not finished:
+        return failure
+    # The lost peers of this rank had finished, not failed.
+    before = first.result_time - max(rank.result_time or 0.0 for rank in finished.values())
+    steps = [rank.last_step for rank in finished.values() if rank.last_step is not None]
     last = max(steps) if len(steps) == len(finished) else None
-    at = _step_of(waiting, last)
+    step = _later_step(first, last)
     earlier = f"{seconds_taken(before)} earlier" if before >= _TENTH else "just before"
-    had = f"{ranks_in_words([rank.rank for rank in finished])} had finished {earlier}".capitalize()
-    if last is not None:
-        had += f" (step {count(last)})"
-    if at is not None:
-        what = f"{had} while rank {waiting.rank} was in step {count(at)}: the ranks made different numbers of steps"
-    else:
-        what = (
-            f"{had} while rank {waiting.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the "
-            "ranks "
-        )
-        what += "did not make the same steps or collective calls"
-    remedy = _UNEQUAL_REMEDY if at is None else UNEVEN_REMEDY
-    code = "unequal-calls" if at is None else _UNEVEN
-    return replace(failure, kind="unequal", what=what, evidence=remedy, code=code)
+    what = f"{ranks_in_words(list(finished))} had finished {earlier}".capitalize()
+    what += "" if last is None else f" (step {count(last)})"
+    if step is not None:
+        what += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
+        return replace(failure, kind="unequal", what=what, evidence=UNEVEN_REMEDY, code=_UNEVEN)
+    what += f" while rank {first.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
+    what += " did not make the same steps or collective calls"
+    return replace(failure, kind="unequal", what=what, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
 
-def _step_of(rank: RankView, last: float | None) -> float | None:
+def _later_step(rank: RankView, last: float | None) -> float | None:
     """Return the step of a rank if it is later than the ``last`` step of the others, else None.
 
     It comes from the rank's last report, or from the loop variable at the failed line if that is the next step.
@@ -217,6 +204,15 @@ def _step_of(rank: RankView, last: float | None) -> float | None:
     if any(name in _STEP_NAMES and str(text) == f"{last + 1:.0f}" for name, text in values):
         return last + 1
     return rank.last_step if rank.last_step is not None and rank.last_step > last else None
+
+
+def _is_secondary(rank: RankView) -> bool:
+    """Return whether a rank failed, or may have failed, because of another one."""
+    if is_lost(rank):
+        return False  # the errors of the other ranks are consequences
+    if rank.ok is True and not crashed_at_the_end(rank):
+        return True
+    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
 
 
 def has_failed(rank: RankView) -> bool:
@@ -246,19 +242,6 @@ def is_lost(rank: RankView) -> bool:
 def crashed_at_the_end(rank: RankView) -> bool:
     """Return whether the process crashed after the rank's result was saved."""
     return rank.ok is True and rank.signal in CRASHES
-
-
-def _secondary(rank: RankView) -> bool:
-    if is_lost(rank):
-        return False  # the errors of the other ranks are consequences
-    if rank.ok is True and not crashed_at_the_end(rank):
-        return True
-    return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
-
-
-def _when(rank: RankView) -> float:
-    times = [t for t in (rank.error_time, rank.ended) if t is not None]
-    return min(times, default=0.0)
 
 
 def describe(rank: RankView) -> str:

@@ -39,23 +39,12 @@ def write(path: Path, data: Any) -> None:
 
     The data is synced to the disk when this returns.
     """
-    import tempfile  # not needed to start a job, which only writes caches
-
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(data, out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    keep(path, json.dumps(data, indent=1), sync=True)
 
 
-def keep(path: Path, content: str | bytes) -> None:
-    """Replace the file with text or bytes, without a sync to the disk. Raises OSError.
+def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Replace the file with text or bytes, without a sync to the disk by default. Raises OSError.
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
@@ -64,6 +53,9 @@ def keep(path: Path, content: str | bytes) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(content.encode() if isinstance(content, str) else content)
+            if sync:
+                out.flush()
+                os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -87,20 +79,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise disk_refusal(error, path) from error
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system of a path and its mount point: ``lustre at /scratch``."""
-    description, at = "of an unknown type", Path()
-    with contextlib.suppress(OSError):
-        resolved = path.resolve()
-        # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
-        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            before, _, behind = line.partition(" - ")
-            point = Path(before.split()[4].replace("\\040", " "))
-            if resolved.is_relative_to(point) and len(point.parts) >= len(at.parts):
-                description, at = f"{behind.split()[0]} at {point}", point
-    return description
 
 
 # the disk reserve of a job

@@ -12,31 +12,28 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from distdl_jupyter.core.state import PHASES, State
 
-STATE_WORDS: dict[State, str] = {state: state.value.capitalize() for state in State}
-
-#: The shape shown next to the word, so that states can be distinguished without colour.
-STATE_SHAPES: dict[State, str] = {
-    State.QUEUED: "dashed-ring",
-    State.PREPARING: "arc",
-    State.STARTING: "arc",
-    State.RUNNING: "disc",
-    State.CANCELING: "slashed-ring",
-    State.COMPLETED: "tick",
-    State.FAILED: "cross",
-    State.CANCELED: "slashed-ring",
-    State.LOST: "question",
-}
-
 #: The display state of a job that makes no progress.
 STALLED = "stalled"
-#: The word and the shape of each display state.
-SHOWN_WORDS: dict[str, str] = {**{str(state): word for state, word in STATE_WORDS.items()}, STALLED: "Stalled"}
-SHOWN_SHAPES: dict[str, str] = {**{str(state): shape for state, shape in STATE_SHAPES.items()}, STALLED: "exclamation"}
-
+#: The word of each display state.
+SHOWN_WORDS: dict[str, str] = {state: state.capitalize() for state in (*map(str, State), STALLED)}
+#: The shape shown next to the word, so that states can be distinguished without colour.
+SHOWN_SHAPES: dict[str, str] = {
+    "queued": "dashed-ring",
+    "preparing": "arc",
+    "starting": "arc",
+    "running": "disc",
+    "canceling": "slashed-ring",
+    "completed": "tick",
+    "failed": "cross",
+    "canceled": "slashed-ring",
+    "lost": "question",
+    STALLED: "exclamation",
+}
 #: One character for each shape, for terminals.
 SHAPE_SIGNS: dict[str, str] = {
     "dashed-ring": "◌",
@@ -48,15 +45,12 @@ SHAPE_SIGNS: dict[str, str] = {
     "question": "?",
     "exclamation": "!",
 }
-
 #: The word of each phase of the startup.
 PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-#: Longest unit first: (seconds, unit, seconds of the second unit, second unit).
-_SPANS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-_AGO = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+#: Longest unit first: seconds and unit.
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -68,7 +62,7 @@ def shown_state(state: State | str, *, stalled: bool) -> str:
 def duration(seconds: float) -> str:
     """Return a time span in whole seconds, two units at most: ``52 s``, ``1 min 21 s``, ``2 h 5 min``."""
     whole = round(max(0.0, seconds))
-    for length, unit, part, part_unit in _SPANS:
+    for (length, unit), (part, part_unit) in pairwise(_UNITS):
         if whole >= length:
             rest = whole % length // part
             return f"{whole // length} {unit} {rest} {part_unit}" if rest else f"{whole // length} {unit}"
@@ -87,15 +81,10 @@ def seconds_taken(seconds: float) -> str:
 
 def ago(seconds: float) -> str:
     """Return the time since something happened, in one unit: ``3 s ago``, ``41 min ago``, ``2 d ago``."""
-    for length, unit in _AGO:
+    for length, unit in _UNITS:
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
     return "just now"
-
-
-def left(seconds: float) -> str:
-    """Return the time left: ``about 28 s left``."""
-    return f"about {duration(seconds)} left"
 
 
 def size(byte_count: float) -> str:
@@ -144,22 +133,14 @@ def percent(done: float, total: float) -> str:
     return f"{100 if share >= 1 else min(99, round(100 * share))} %"
 
 
-def clock(moment: float, *, tenths: bool = False) -> str:
-    """Return the local time of day of an epoch time: ``02:49:17``, with tenths ``12:04:31.2``."""
-    if tenths:
-        moment = math.floor(moment * 10 + 1e-4) / 10
-        return f"{time.strftime('%H:%M:%S', time.localtime(moment))}.{round(moment * 10) % 10}"
+def clock(moment: float) -> str:
+    """Return the local time of day of an epoch time: ``02:49:17``."""
     return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
 def date_and_clock(moment: float) -> str:
     """Return local date and time of an epoch time: ``2026-11-21 02:50:33``."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-
-
-def day(moment: float) -> str:
-    """Return the local day of an epoch time: ``20 Nov``."""
-    return f"{time.localtime(moment).tm_mday} {time.strftime('%b', time.localtime(moment))}"
 
 
 def plural(amount: float, noun: str, many: str | None = None) -> str:
@@ -194,12 +175,10 @@ def rank_spans(numbers: Sequence[int]) -> str:
     """Return all ranks by name, consecutive ones as a range: ``rank 3``, ``ranks 0-2, 5``. Sort the numbers first."""
     spans: list[list[int]] = []
     for rank in numbers:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    parts = [f"{first}-{last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
-             for first, last in spans]  # fmt: skip
+        if not spans or rank != spans[-1][-1] + 1:
+            spans.append([])
+        spans[-1].append(rank)
+    parts = [f"{span[0]}-{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(parts)}"
 
 
@@ -216,8 +195,7 @@ def short_id(id_: str) -> str:
 
 def findings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each warning and error of the checks before a start."""
-    worse = [entry for entry in entries if entry["level"] != "info"]
-    return [f"{entry['level'].capitalize()}: {finding(entry)}" for entry in worse]
+    return [f"{entry['level'].capitalize()}: {finding(entry)}" for entry in entries if entry["level"] != "info"]
 
 
 def finding(entry: Mapping[str, Any]) -> str:
@@ -262,58 +240,65 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
     # Escape sequences are not shown, so examine somewhat more than the limit.
     shown = _ESCAPES.sub("", line[: 4 * limit])
     if "\b" in shown or "\r" in shown:
-        shown = _drawn(shown)
-    shown = _UNSAFE.sub(_named, shown)
+        cells: list[str] = []
+        at = 0
+        for character in shown:
+            if character in "\b\r":
+                at = max(0, at - 1) if character == "\b" else 0
+            else:
+                cells[at : at + 1] = [character]
+                at += 1
+        shown = "".join(cells)
+    shown = _UNSAFE.sub(_visible, shown)
     if len(shown) > limit or len(line) > 4 * limit:
         return f"{shown[:limit]} … ({count(len(line))} characters)"
     return shown
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20 or code == 0x7F:
+        return chr(0x2400 + code) if code < 0x20 else "␡"
+    return "\N{REPLACEMENT CHARACTER}" if 0xD800 <= code <= 0xDFFF or code >= 0xFFF9 else f"<U+{code:04X}>"
 
 
 def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
     """Return the line as it is shown, and the styles of its parts; a line that is cut or overwritten has none."""
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
-    text, at, spans, style = "", 0, [], _Style()
+    text, at, spans = "", 0, []
+    #: The fonts, the colour of the text (key 30) and of its background (key 40).
+    fonts: set[int] = set()
+    colours: dict[int, str] = {}
     for number, part in enumerate(STYLES.split(line)):
         if number % 2:
-            style.take([int(code or 0) for code in part[2:-1].split(";")])
+            _apply([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
             continue
         shown = printable(part, limit)
         end = at + len(shown) + sum(character > "\uffff" for character in shown)
-        if shown and str(style):
-            spans.append((at, end, str(style)))
+        if shown and (fonts or colours):
+            spans.append((at, end, " ".join([*map(str, sorted(fonts)), *colours.values()])))
         text, at = text + shown, end
     return text, tuple(spans)
 
 
-class _Style:
-    """The current style of a terminal."""
-
-    def __init__(self) -> None:
-        self._fonts: set[int] = set()
-        #: Colours of the text (key 30) and of its background (key 40).
-        self._colours: dict[int, str] = {}
-
-    def take(self, codes: list[int]) -> None:
-        """Apply one sequence."""
-        while codes:
-            code = codes.pop(0)
-            if code == 0:
-                self._fonts.clear()
-                self._colours.clear()
-            elif code in (38, 48):
-                self._colours[code - 8] = _colour(code, codes)
-            elif code in (39, 49):
-                self._colours.pop(code - 9, None)
-            elif code >= 30:
-                self._colours[40 if code // 10 in (4, 10) else 30] = str(code)
-            elif code < 10:
-                self._fonts |= {code} - {5, 6}
-            else:
-                self._fonts -= set(_ENDS.get(code, ()))
-
-    def __str__(self) -> str:
-        return " ".join([*map(str, sorted(self._fonts)), *self._colours.values()])
+def _apply(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
+    """Apply one sequence to the current style."""
+    while codes:
+        code = codes.pop(0)
+        if code == 0:
+            fonts.clear()
+            colours.clear()
+        elif code in (38, 48):
+            colours[code - 8] = _colour(code, codes)
+        elif code in (39, 49):
+            colours.pop(code - 9, None)
+        elif code >= 30:
+            colours[40 if code // 10 in (4, 10) else 30] = str(code)
+        elif code < 10:
+            fonts.update({code} - {5, 6})
+        else:
+            fonts.difference_update(_ENDS.get(code, ()))
 
 
 def _colour(code: int, more: list[int]) -> str:
@@ -325,30 +310,6 @@ def _colour(code: int, more: list[int]) -> str:
     if number < 16:
         return str(number % 8 + (30 if number < 8 else 90) + code - 38)
     if number >= 232:
-        return f"{code}#{8 + 10 * (number - 232):02x}" + f"{8 + 10 * (number - 232):02x}" * 2
+        return f"{code}#" + f"{8 + 10 * (number - 232):02x}" * 3
     steps = ((number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6)
     return f"{code}#" + "".join(f"{step * 40 + 55 if step else 0:02x}" for step in steps)
-
-
-def _drawn(text: str) -> str:
-    """Return the line after its backspaces and carriage returns are applied."""
-    cells: list[str] = []
-    at = 0
-    for character in text:
-        if character == "\b":
-            at = max(0, at - 1)
-        elif character == "\r":
-            at = 0
-        else:
-            cells[at : at + 1] = [character]
-            at += 1
-    return "".join(cells)
-
-
-def _named(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    return "\N{REPLACEMENT CHARACTER}" if 0xD800 <= code <= 0xDFFF or code >= 0xFFF9 else f"<U+{code:04X}>"

@@ -7,6 +7,7 @@ file, and updates the file's time regularly. A free lock proves that its holder 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -14,7 +15,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.node import processes
@@ -102,15 +102,13 @@ def last_sign(*paths: Path) -> float:
 def sign(path: Path) -> None:
     """Record that this process holds the lock; if that fails, the old record is not changed."""
     text = processes.mark().encode()
-    try:
+    with contextlib.suppress(OSError):
         # A separate descriptor: on a network file system, closing it makes the text visible to other hosts.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.pwrite(fd, text.ljust(_WIDTH - 1) + b"\n", 0)
         finally:
             os.close(fd)
-    except OSError:
-        return
 
 
 def prove(path: Path) -> None:
@@ -128,8 +126,8 @@ def prove(path: Path) -> None:
         os.close(fd)
     if not works:
         raise DiskRefused(
-            f"{path.parent.parent} is on a file system that does not support file locks ({files.file_system(path)}), "
-            "so it is unknown whether a job is running.",
+            f"{path.parent.parent} is on a file system that does not support file locks, so it is unknown whether "
+            "a job is running.",
             code="no-file-locks",
             hint="Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock.",
         )
@@ -150,13 +148,13 @@ class JobLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_acquired = of_other_host or not holder(path).host
         except BlockingIOError:
-            os.close(fd)
-            return None
+            is_acquired = False
         except BaseException:
             os.close(fd)
             raise
-        if not of_other_host and holder(path).host:
+        if not is_acquired:
             os.close(fd)
             return None
         sign(path)

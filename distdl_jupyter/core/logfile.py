@@ -36,6 +36,8 @@ _LINE = 128 * 1024
 _NEAR = 256 * 1024
 #: Bytes that are read at the end of a file to find the time of its last line.
 _LAST_LINE = 4096
+#: The beginning of a line with its time.
+_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 #: Synced events: without its result or end, a job counts as lost; without its handle, its processes are not found.
 _KEPT = ("handle", "result")
@@ -51,17 +53,25 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
     changes. A missing file counts as empty.
     """
-    try:
-        begin, data = line_bytes(path, after, limit)
-    except FileNotFoundError:
-        return [], after
-    if begin > after:
-        return notice(path, begin), begin
-    return _lines(data), after + len(data)
+    begin, data = read_bytes(path, after, limit)
+    return (_notice(path, begin), begin) if begin > after else (_lines(data), after + len(data))
 
 
 def _lines(data: bytes) -> list[Event]:
     return [line for line in decode(data) if line["type"] in LOG_TYPES]
+
+
+def _notice(path: Path, begin: int) -> list[Event]:
+    """Return the notice that replaces the deleted lines before the byte ``begin``.
+
+    It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
+    """
+    missing, first = gap(path), _lines(read_bytes(path, begin, _LINE)[1].partition(b"\n")[0])
+    if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":
+        return []
+    lines = plural(first[0]["lines"] - first[0]["first"], "line")
+    text = f"… {lines} ({size_in_words(begin - missing[0])}) omitted; raise max_log_bytes to keep more"
+    return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -95,11 +105,13 @@ def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator
     Nothing before the byte ``floor`` is read; the last item begins there.
     """
     while True:
-        begin = max(floor, back(path, end, size))
+        begin, missing = end - size, gap(path)
+        if missing is not None and begin < missing[1] and end > missing[0]:  # the deleted bytes do not count
+            begin = missing[0] - size + max(0, end - missing[1])
         at = line_from(path, begin, end) if begin > floor else floor
         lines, cursor = between(path, at, end)
         yield Ending(lines, at, cursor)
-        if begin == floor:
+        if begin <= floor:
             return
         size *= 4
 
@@ -118,37 +130,14 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     return begin
 
 
-def notice(path: Path, begin: int) -> list[Event]:
-    """Return the notice that replaces the deleted lines before the byte ``begin``.
-
-    It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
-    """
-    missing = gap(path)
-    try:
-        first = _lines(line_bytes(path, begin, 1)[1].partition(b"\n")[0])
-    except FileNotFoundError:
-        return []
-    if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":
-        return []
-    lines = plural(first[0]["lines"] - first[0]["first"], "line")
-    size = size_in_words(missing[1] - missing[0])
-    text = f"… {lines} ({size}) omitted; raise max_log_bytes to keep more"
-    return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
-
-
 def line_from(path: Path, begin: int, end: int) -> int:
     """Return the position of the first line that starts at a byte or later, at most ``end``."""
-    at = begin - 1
-    while 0 <= at < end:
-        here, data = read_bytes(path, at, _LINE)
-        if here > at:  # deleted up to this byte
-            return min(end, at + 1)
-        if not data:
-            break
-        if b"\n" in data:
-            return min(end, at + data.index(b"\n") + 1)
-        at += len(data)
-    return end if begin > 0 else 0
+    if begin <= 0:
+        return 0
+    at, data = read_bytes(path, begin - 1, _LINE)
+    if at >= begin:  # deleted up to this byte
+        return min(end, begin)
+    return min(end, begin + data.index(b"\n")) if data else end
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,115 +201,46 @@ def parts(path: Path) -> list[LogPart]:
     return sorted(LogPart(int(file.stem), file) for file in files)
 
 
-def create(path: Path, begin: int, first_line: bytes) -> int:
-    """Create the part that begins at a byte, with its first line, and return a descriptor for appending."""
-    folder = path.with_name("parts")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    new = folder / f"{begin}.new"
-    fd = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        written = 0
-        while written < len(first_line):
-            written += os.write(fd, first_line[written:])
-        new.rename(folder / f"{begin}.jsonl")
-    except OSError:
-        os.close(fd)
-        new.unlink(missing_ok=True)
-        raise
-    return fd
-
-
-def size(path: Path) -> int:
-    """Return the size of the log including deleted parts, 0 if there is none."""
-    last = newest(path)
-    try:
-        return last.begin + last.file.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def newest(path: Path) -> LogPart:
     """Return the file that is currently written."""
     return (parts(path) or [LogPart(0, path)])[-1]
 
 
+def size(path: Path) -> int:
+    """Return the size of the log including deleted parts, 0 if there is none."""
+    last = newest(path)
+    return last.begin + events.size(last.file)
+
+
 def gap(path: Path) -> tuple[int, int] | None:
     """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
     files = parts(path)
-    if not files:
-        return None
-    begin = path.stat().st_size
-    return (begin, files[0].begin) if begin < files[0].begin else None
-
-
-def part_at(path: Path, byte: int) -> LogPart:
-    """Return the file that contains or will contain a byte, or the next file if the byte was deleted."""
-    try:
-        first = path.stat().st_size
-    except FileNotFoundError:
-        return LogPart(0, path)
-    if byte < first or not (files := parts(path)):
-        return LogPart(0, path)
-    return next((part for part in reversed(files) if part.begin <= byte), files[0])
-
-
-def line_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return about ``limit`` bytes of complete lines from byte ``begin`` on, at least one line if there is one.
-
-    The first value is their position, which is after ``begin`` if that was deleted. Raises FileNotFoundError if there
-    is no log.
-    """
-    at, data = read_bytes(path, begin, limit)
-    while data and b"\n" not in data:
-        _, more = read_bytes(path, at + len(data), limit)
-        if not more:
-            break
-        data += more
-    return at, data[: data.rfind(b"\n") + 1]
+    begin = path.stat().st_size if files else 0
+    return (begin, files[0].begin) if files and begin < files[0].begin else None
 
 
 def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return bytes from ``begin`` up to a gap, and their position: after the gap if ``begin`` is in one.
+    """Return about ``limit`` bytes of complete lines of one file, at least one line, and their position.
 
-    Raises FileNotFoundError if there is no log.
+    They start at the byte ``begin``, or after the deleted range if that contains it. There are none at the end.
     """
-    at, data = _read_part(path, begin, limit)
-    while 0 < len(data) < limit:
-        position, more = _read_part(path, at + len(data), limit - len(data))
-        if not more or position > at + len(data):
-            break
-        data += more
-    return at, data
-
-
-def _read_part(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
     while True:
-        part = part_at(path, begin)
+        part = LogPart(0, path)
+        if begin >= events.size(path) and (files := parts(path)):
+            part = next((part for part in reversed(files) if part.begin <= begin), files[0])
         at = max(begin, part.begin)
-        try:
-            with part.file.open("rb") as file:
-                file.seek(at - part.begin)
-                return at, file.read(limit)
-        except FileNotFoundError:
-            if part.file == path:
-                raise
-            # It was deleted in the meantime.
-
-
-def back(path: Path, end: int, many: int) -> int:
-    """Return the position ``many`` existing bytes before ``end``, at least 0."""
-    missing = gap(path)
-    if missing is None or end <= missing[0] or end - many >= missing[1]:
-        return max(0, end - many)
-    return max(0, missing[0] - (many - max(0, end - missing[1])))
+        data = events.read_lines(part.file, at - part.begin, limit)
+        if data or part.file == path or part.file.exists():
+            return at, data
+        # The part was deleted in the meantime.
 
 
 class LineFile:
     """A file to which one process appends complete lines, and its parts."""
 
     def __init__(self, part: LogPart) -> None:
-        self._begin, self._path = part
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._begin, path = part
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         length = os.fstat(self._fd).st_size
         #: Position after the last line, including earlier parts.
         self.size = self._begin + length
@@ -328,9 +248,9 @@ class LineFile:
         #: Bytes that the last call of ``append`` has written.
         self.taken = 0
         #: Whether a writer died within the last line, so that a newline must precede the next one.
-        self._torn = not end.endswith(b"\n") if end else False
+        self._torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), 0 if there is none.
-        self.last_moment = _last_moment(end)
+        self.last_moment = max((float(match[1]) for match in _BEGIN.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
@@ -347,26 +267,33 @@ class LineFile:
                 written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
             self.taken = written
         except OSError:
-            written = self._without_torn_line(begin, lines, written)
+            self.taken = lines.rfind(b"\n", 0, written) + 1
+            try:  # remove the incomplete line, which no reader has read
+                os.ftruncate(self._fd, begin + self.taken - self._begin)
+                written = self.taken
+            except OSError:
+                self._torn = written > self.taken
             raise
         finally:
             self.size = begin + written
 
-    def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
-        """Truncate an incomplete line, which no reader has read; return the bytes that remain."""
-        self.taken = lines.rfind(b"\n", 0, written) + 1
-        try:
-            os.ftruncate(self._fd, begin + self.taken - self._begin)
-        except OSError:
-            self._torn = written > self.taken
-            return written
-        return self.taken
-
     def begin_part(self, path: Path, first_line: bytes) -> None:
-        """Continue in a new part of the log at ``path``. Raises OSError."""
+        """Continue in a new part of the log at ``path``. Raises OSError if it cannot be created."""
         if self._torn:
             self.append(b"")
-        fd = create(path, self.size, first_line)
+        folder = path.with_name("parts")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        new = folder / f"{self.size}.new"
+        fd = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            written = 0
+            while written < len(first_line):
+                written += os.write(fd, first_line[written:])
+            new.rename(new.with_suffix(".jsonl"))
+        except OSError:
+            os.close(fd)
+            new.unlink(missing_ok=True)
+            raise
         os.close(self._fd)
         self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
 
@@ -391,18 +318,6 @@ class LineFile:
             self._fd = -1
 
 
-def _last_moment(end: bytes) -> float:
-    """Return the time of the last line that begins in ``end`` (the end of a file), 0 if there is none."""
-    stamps = list(_BEGIN.finditer(end))
-    return float(stamps[-1][1]) if stamps else 0.0
-
-
-_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
-
-
-# writing ----------------------------------------------------------------------------------------
-
-
 class EventWriter:
     """Appends to the events at ``path`` and to the log next to them. The caller must hold the job's lock."""
 
@@ -410,18 +325,19 @@ class EventWriter:
         self._log_path = events.log_path(path)
         self.log = LineFile(newest(self._log_path))
         self.events = LineFile(LogPart(0, path))
+        self._clock = Clock(max(self.events.last_moment, self.log.last_moment))
+        #: The events inside ``together`` and their time, None outside.
         self._batch: list[Event] | None = None
         self._moment = 0.0
         self._touched = 0.0
-        self._moments = Clock(max(self.events.last_moment, self.log.last_moment))
 
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
+        moment = self._clock.now() if self._batch is None else self._moment
+        event: Event = {"v": VERSION, "t": moment, "type": type_, **fields}
         if self._batch is None:
-            event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
             self.put([event])
         else:
-            event = {"v": VERSION, "t": self._moment, "type": type_, **fields}
             self._batch.append(event)
         return event
 
@@ -433,7 +349,7 @@ class EventWriter:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Collect the events written inside; append them with one timestamp and one write per file."""
-        self._batch, self._moment = [], self._moments.now()
+        self._batch, self._moment = [], self._clock.now()
         try:
             yield
         finally:
@@ -442,27 +358,28 @@ class EventWriter:
 
     def put(self, batch: list[Event]) -> None:
         """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
-        self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
-        self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
-        if any(event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in batch):
+        states = [event for event in batch if event["type"] not in LOG_TYPES]
+        if states:
+            self.append_lines(self.events, b"".join(map(encode, states)))
+        lines = [
+            {"v": VERSION, "t": event["t"], "type": "attempt"} if event["type"] == "restart" else event
+            for event in batch
+            if event["type"] in LOG_TYPES or event["type"] == "restart"
+        ]
+        if lines:
+            self.append_lines(self.log, b"".join(map(encode, lines)))
+            if self.log.part_size < self.log.size and time.monotonic() - self._touched > _TOUCH_EVERY:
+                with contextlib.suppress(OSError):  # the time of the first file shows when the log was last written
+                    os.utime(self._log_path)
+                self._touched = time.monotonic()
+        if any(
+            event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in states
+        ):
             self.events.sync()
-
-    def _put(self, file: LineFile, batch: list[Event]) -> None:
-        if batch:
-            self.append_lines(file, b"".join(map(encode, batch)))
-            if file is self.log and file.part_size < file.size:
-                self._touch()
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
         """Append complete encoded lines. Raises OSError."""
         file.append(lines)
-
-    def _touch(self) -> None:
-        """Update the modification time of the log's first file, which shows when the log was last written."""
-        if time.monotonic() - self._touched > _TOUCH_EVERY:
-            with contextlib.suppress(OSError):
-                os.utime(self._log_path)
-            self._touched = time.monotonic()
 
     def begin_part(self, **counts: Any) -> bool:
         """Continue the log in a new part whose first line has these fields, and delete all but the last two parts.
@@ -472,7 +389,7 @@ class EventWriter:
         if self._batch:
             self.put(self._batch)
             self._batch = []
-        moment = self._moments.now() if self._batch is None else self._moment
+        moment = self._clock.now() if self._batch is None else self._moment
         self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
         with contextlib.suppress(OSError):  # retried with the next part
             for part in parts(self._log_path)[:-_PARTS]:
@@ -488,10 +405,3 @@ class EventWriter:
         """Close the files; calling it twice is harmless."""
         self.events.close()
         self.log.close()
-
-
-def _log_line(event: Event) -> Event | None:
-    """Return the log line of an event."""
-    if event["type"] == "restart":
-        return {"v": VERSION, "t": event["t"], "type": "attempt"}
-    return event if event["type"] in LOG_TYPES else None

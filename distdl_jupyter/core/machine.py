@@ -100,22 +100,16 @@ def socket_path(name: str, folder: Path | None = None) -> Path:
     The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary
     directory if that path is too long for a socket. Nothing is created; see ``secured``.
     """
-    runtime = folder or _runtime()
-    file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"
-    path = runtime / "distdl" / file
+    if folder is None:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        folder = Path(jupyter_runtime_dir())
+    host, short = (hashlib.sha256(text).hexdigest() for text in (socket.gethostname().encode(), os.fsencode(folder)))
+    file = f"{name}-{host[:8]}.sock"
+    path = folder / "distdl" / file
     if len(os.fsencode(path)) <= _LONGEST:
         return path
-    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(os.fsencode(runtime), 10)}" / file
-
-
-def _runtime() -> Path:
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    return Path(jupyter_runtime_dir())
-
-
-def _short(text: bytes, length: int) -> str:
-    return hashlib.sha256(text).hexdigest()[:length]
+    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{short[:10]}" / file
 
 
 def secured(folder: Path) -> Path:

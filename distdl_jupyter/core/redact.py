@@ -95,7 +95,12 @@ class Redactor:
 
     def text(self, string: str) -> str:
         """Return the text without secrets."""
-        return string if len(string) > _BLOCK and self._is_clean(string) else self._masked(string)
+        if len(string) > _BLOCK and self._is_clean(string):
+            return string
+        for value in self._values:
+            if value in string:
+                string = string.replace(value, MASK)
+        return secret_patterns.mask(string)
 
     def _is_clean(self, text: str) -> bool:
         if _KEY in text or any(value in text for value in self._of_lines):
@@ -111,12 +116,6 @@ class Redactor:
                 self._seen |= new
         return True
 
-    def _masked(self, text: str) -> str:
-        for value in self._values:
-            if value in text:
-                text = text.replace(value, MASK)
-        return secret_patterns.mask(text)
-
     def data(self, document: Any) -> Any:
         """Return JSON data with the secrets in its strings masked."""
         if isinstance(document, str):
@@ -128,8 +127,8 @@ class Redactor:
         return document
 
     def _entry(self, name: Any, value: Any) -> Any:
-        bare = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
-        return MASK if bare and len(value) >= SHORTEST and "•" not in value else self.data(value)
+        is_secret = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
+        return MASK if is_secret and len(value) >= SHORTEST and "•" not in value else self.data(value)
 
     def name(self, name: str) -> str:
         """Return a name that occurs often, such as a metric's, without secrets."""
@@ -151,17 +150,14 @@ class Redactor:
     def lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
         if stream in self._open:
-            block = self._go_on(stream, block)
+            key, end, rest = block.partition(_END)
+            self._open[stream] -= key.count("\n") + 1
+            if end or self._open[stream] <= 0:
+                del self._open[stream]
+            block = f"{MASK}\n{end}{rest}" if end else MASK
         if _KEY in block and block.rfind(_BEGIN) > block.rfind(_END):
             self._open[stream] = _KEY_LINES
         return self.text(block)
-
-    def _go_on(self, stream: Any, text: str) -> str:
-        key, end, rest = text.partition(_END)
-        self._open[stream] -= key.count("\n") + 1
-        if end or self._open[stream] <= 0:
-            del self._open[stream]
-        return f"{MASK}\n{end}{rest}" if end else MASK
 
     def safe_end(self, line: str) -> int:
         """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
@@ -191,6 +187,7 @@ def _bare(text: str) -> bytes:
 def _variants(value: str) -> set[str]:
     """Return the forms of a value in logs, and those of its long lines and of the value in ``user:value``."""
     import base64
+    import html
     import json
     from urllib.parse import quote, quote_plus
 
@@ -198,42 +195,25 @@ def _variants(value: str) -> set[str]:
     variants = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
     if (pair := _PAIR.fullmatch(value)) is not None:
         variants.add(pair[1])
-    variants |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
-              ascii(value)[1:-1]}  # fmt: skip
+    in_json = json.dumps(value)[1:-1]
+    variants |= {in_json, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], ascii(value)[1:-1]}
     quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
     variants |= quoted | {re.sub("%..", lambda match: match[0].lower(), text) for text in quoted}
-    variants |= _html_forms(value) | {json.dumps(value)[1:-1].replace("/", "\\/")}
-    variants |= {_html_in_json(value)}
+    # HTML and XML, with and without quotes, by name and by number; JSON within an HTML script.
+    plain, escaped = html.escape(value, quote=False), html.escape(value)
+    numbered = escaped.replace("&#x27;", "&#39;")
+    variants |= {plain, plain.replace('"', "&quot;"), escaped, escaped.replace("&#x27;", "&apos;"), numbered}
+    variants |= {numbered.replace("&quot;", "&#34;"), escaped.encode("ascii", "xmlcharrefreplace").decode()}
+    variants |= {in_json.replace("/", "\\/"), re.sub("[<>&']", lambda match: f"\\u{ord(match[0]):04x}", in_json)}
     if len(value) >= 8:
         raw = value.encode("utf-8", _HALVES)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             variants.add(encode(raw).decode().rstrip("="))
-            variants |= {_inside(encode, raw, before) for before in range(3)}
+            # The letters that depend on the value only, if ``before`` bytes of a group of three precede it.
+            for before in range(3):
+                letters = encode(bytes(before) + raw).decode()
+                variants.add(letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6])
     return {variant for variant in variants if len(variant) >= SHORTEST}
-
-
-def _html_forms(value: str) -> set[str]:
-    """Return the value as HTML and XML escape it: with and without quotes, by name and by number."""
-    import html
-
-    plain, quoted = html.escape(value, quote=False), html.escape(value)
-    named = {quoted, quoted.replace("&#x27;", "&apos;")}
-    numbered = {quoted.replace("&#x27;", "&#39;"), quoted.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}
-    ascii_only = quoted.encode("ascii", "xmlcharrefreplace").decode()
-    return {plain, plain.replace('"', "&quot;"), *named, *numbered, ascii_only}
-
-
-def _html_in_json(value: str) -> str:
-    r"""Return the value as in JSON within an HTML script: ``<``, ``>``, ``&`` and ``'`` as ``\u003c`` etc."""
-    import json
-
-    return "".join(f"\\u{ord(letter):04x}" if letter in "<>&'" else letter for letter in json.dumps(value)[1:-1])
-
-
-def _inside(encode: Callable[[bytes], bytes], raw: bytes, before: int) -> str:
-    """Return the base64 letters that depend on ``raw`` only, if ``before`` bytes of a group of three precede it."""
-    letters = encode(bytes(before) + raw).decode()
-    return letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
 
 
 def _is_plain(value: str) -> bool:
@@ -262,9 +242,8 @@ def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
     values = {}
     for number, (mask, argument) in enumerate(zip(shown, map(str, true), strict=False)):
         if mask != argument and MASK in mask:
-            values[f"argument {number}"] = (
-                argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
-            )
+            is_flag = argument.startswith("-") and "=" in argument
+            values[f"argument {number}"] = argument.partition("=")[2] if is_flag else argument
     return values
 
 

@@ -134,34 +134,24 @@ class _Line(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def _whole(numbers: Iterable[float | None]) -> list[int | None]:
-    return [None if number is None else round(number) for number in numbers]
-
-
 def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
     """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError or OverflowError if invalid."""
+
+    def whole(numbers: Iterable[float | None]) -> list[int | None]:
+        return [None if number is None else round(number) for number in numbers]
+
     data = {
         "t": round(sample["t"], 3),
         "node": node,
-        "machine": _whole(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
-        "ranks": {rank: _whole(values) for rank, values in sample["ranks"].items()},
-        "gpus": {number: _whole(values) for number, values in sample["gpus"].items()},
+        "machine": whole(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
+        "ranks": {rank: whole(values) for rank, values in sample["ranks"].items()},
+        "gpus": {number: whole(values) for number, values in sample["gpus"].items()},
         "torch": torch,
         "about": sample.get("about"),
     }
     data = {name: value for name, value in data.items() if value or name not in ("gpus", "torch", "about")}
     msgspec.convert(data, _Line, str_keys=True)  # only checks: encoding a _Line would write floats
     return msgspec.json.encode(data) + b"\n"
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 # reading --------------------------------------------------------------------------------------
@@ -193,28 +183,25 @@ class ResourceReader:
         if line.about is not None:
             self.about[line.node] = line.about
         self._torch |= line.torch
-        gpus = self._gpus_of_ranks(line) if line.gpus else {}
-        ranks = {
-            rank: RankUse(cpu, memory, *gpus.get(rank, [None] * 4), *self._torch.get(rank, ()))
-            for rank, (cpu, memory) in line.ranks.items()
-        }
-        return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
-
-    def _gpus_of_ranks(self, line: _Line) -> dict[int, list[float | None]]:
-        """Return the mean busy percentage, used memory, total memory and power of the GPUs of each rank."""
-        used: dict[int, list[tuple[NodeGpu, tuple[_N, _N, _N]]]] = {}
+        #: The facts and the busy percentage, used memory and power of the GPUs of each rank.
+        gpus: dict[int, list[tuple[NodeGpu, tuple[_N, _N, _N]]]] = {}
         for gpu in self.about.get(line.node, NodeFacts()).gpus:
             for rank in gpu.ranks if gpu.number in line.gpus else ():
-                used.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
-        return {
-            rank: [
-                _mean([busy for _, (busy, _, _) in gpus]),
-                _sum([memory for _, (_, memory, _) in gpus]),
-                _sum([gpu.memory for gpu, _ in gpus]),
-                _sum([power for _, (_, _, power) in gpus]),
-            ]
-            for rank, gpus in used.items()
-        }
+                gpus.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
+        ranks = {}
+        for rank, (cpu, memory) in line.ranks.items():
+            used = gpus.get(rank, [])
+            busy = [gpu_use[0] for _, gpu_use in used if gpu_use[0] is not None]
+            ranks[rank] = RankUse(
+                cpu,
+                memory,
+                sum(busy) / len(busy) if busy else None,
+                _sum(gpu_use[1] for _, gpu_use in used),
+                _sum(gpu.memory for gpu, _ in used),
+                _sum(gpu_use[2] for _, gpu_use in used),
+                *self._torch.get(rank, ()),
+            )
+        return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
 
     def all(self) -> list[ResourceSample]:
         """Return all samples that have not been read yet."""
@@ -224,6 +211,11 @@ class ResourceReader:
             previous = self.cursor
             samples += self.read()
         return samples
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 class ResourceBook:
@@ -256,9 +248,14 @@ class ResourceBook:
         if not self._keeps_curves:
             return
         # Machines are sampled once a second at different times; rounding gives their curves the same steps.
-        step = round(sample.t - self._begun)
-        for rank, values in _curve_values(sample):
-            self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
+        step, machine = round(sample.t - self._begun), sample.machine
+        for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
+            values = {name: getattr(use, name, None) for name in CURVES}
+            if number == 0:
+                values["disk"] = _sum((machine.disk_read, machine.disk_written))
+                values["network"] = _sum((machine.received, machine.sent))
+            if values := {name: value for name, value in values.items() if value is not None}:
+                self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
@@ -271,28 +268,13 @@ class ResourceBook:
         return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
 
 
-def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
-    machine = sample.machine
-    node_values = {
-        "disk": _sum((machine.disk_read, machine.disk_written)),
-        "network": _sum((machine.received, machine.sent)),
-    }
-    rows = []
-    for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
-        values = {
-            "cpu": use.cpu,
-            "memory": use.memory,
-            "gpu": use.gpu,
-            "gpu_memory": use.gpu_memory,
-            "torch_allocated": use.torch_allocated,
-            "power": use.power,
-        }
-        values |= node_values if number == 0 else {}
-        rows.append((rank, {name: value for name, value in values.items() if value is not None}))
-    return [(rank, values) for rank, values in rows if values]
-
-
 # marks ----------------------------------------------------------------------------------------
+
+_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
+_NO_TENSORS = (
+    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
+    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+)
 
 
 def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[str, int, str]]:
@@ -302,7 +284,19 @@ def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[s
         rank: [(sample.t, use) for sample in samples if (use := sample.ranks.get(rank)) is not None]
         for rank in last.ranks
     }
-    yield from _memory(samples, ranks, where)
+    machine = last.machine
+    if machine.memory is not None and machine.limit and ranks:
+        left = machine.limit - machine.memory
+        free = f"({size(max(0.0, left))} of {size(machine.limit)} free)"
+        rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
+        growth, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
+        if machine.memory >= FULL * machine.limit:
+            most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
+            full = f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}"
+            yield "memory", rank, f"{full}. Rank {rank} uses the most, {size(most)}."
+        elif rate and left / rate <= _SOON and growth >= _OWN * rate:
+            soon = f"Rank {rank}{where} will run out of memory in about {duration(left / rate)}"
+            yield "memory", rank, f"{soon} if it keeps growing by {size(rate)} per second {free}."
     if last.t - samples[0].t < _WINDOW - 1:
         return
     for rank, uses in ranks.items():
@@ -318,40 +312,6 @@ def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[s
             yield "gpu", rank, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: {busy}."
 
 
-_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
-_NO_TENSORS = (
-    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
-    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
-)
-
-
-def _memory(
-    samples: Sequence[ResourceSample], ranks: Mapping[int, Sequence[tuple[float, RankUse]]], where: str
-) -> Iterator[tuple[str, int, str]]:
-    """Yield the problem of a node whose memory is nearly full, or will be within minutes because a rank grows."""
-    machine = samples[-1].machine
-    if machine.memory is None or not machine.limit or not ranks:
-        return
-    left = machine.limit - machine.memory
-    free = f"({size(max(0.0, left))} of {size(machine.limit)} free)"
-    if machine.memory >= FULL * machine.limit:
-        most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
-        text = (
-            f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}. Rank {rank} uses the "
-            f"most, {size(most)}."
-        )
-        yield "memory", rank, text
-        return
-    rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
-    growth, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
-    if rate and left / rate <= _SOON and growth >= _OWN * rate:
-        text = (
-            f"Rank {rank}{where} will run out of memory in about {duration(left / rate)} if it keeps growing by "
-            f"{size(rate)} per second {free}."
-        )
-        yield "memory", rank, text
-
-
 def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:
     """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``least`` in total.
 
@@ -359,8 +319,6 @@ def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:
     """
     known = [(t, value) for t, value in points if value is not None]
     borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)] if known else []
-    if not borders or borders[-1][0] - borders[0][0] < _TREND or borders[-1][1] - borders[0][1] < least:
-        return 0.0
-    if any(after <= before for (_, before), (_, after) in pairwise(borders)):
-        return 0.0
-    return (borders[-1][1] - borders[0][1]) / (borders[-1][0] - borders[0][0])
+    seconds, growth = (borders[-1][0] - borders[0][0], borders[-1][1] - borders[0][1]) if borders else (0.0, 0.0)
+    is_steady = all(before < after for (_, before), (_, after) in pairwise(borders))
+    return growth / seconds if is_steady and seconds >= _TREND and growth >= least else 0.0

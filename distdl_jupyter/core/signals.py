@@ -16,13 +16,12 @@ from typing import Any
 _PYTHONS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
 if hasattr(signal, "SIGXFSZ"):
     _PYTHONS[signal.SIGXFSZ] = signal.SIG_IGN
-_UNSET = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def reset() -> None:
     """Reset custom and inherited handlers: ``command &`` in a script, for example, ignores INT and QUIT."""
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - set(_UNSET):
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         default = _PYTHONS.get(number, signal.SIG_DFL)
         if signal.getsignal(number) is not default:
             signal.signal(number, default)

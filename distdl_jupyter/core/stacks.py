@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import json
 import linecache
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Functions of a library that only wrap its other functions.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 #: The file name of a cell compiled by a persistent rank: <in [7], 12>.
-_ASKED_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
+_REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _COUNT = re.compile(r"\[(\d+)\]")
 _LARGEST_SOURCE = 4_000_000
@@ -101,29 +100,15 @@ class Thread:
         return tuple(itertools.takewhile(lambda frame: not frame.is_user_code, self.frames))
 
     @property
-    def is_workers(self) -> bool:
-        """Whether it was started by the worker or runs no Python code."""
-        return not self.frames or self.frames[0].kind == "worker"
-
-    @property
     def waits_in(self) -> str:
         """The collective operation in which it waits for other ranks ("hvd.allreduce"), "" for none."""
         if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
             return ""  # the module is being imported, so nothing waits
         for frame in reversed(self.inside):
-            for folder, module in COLLECTIVES:
-                if f"/{folder}" in frame.file and not frame.function.startswith(("_", "<")) and (
-                    frame.function not in _WRAPPERS
-                ):  # fmt: skip
-                    return f"{module}.{frame.function}"
+            module = next((module for folder, module in COLLECTIVES if f"/{folder}" in frame.file), "")
+            if module and not frame.function.startswith(("_", "<")) and frame.function not in _WRAPPERS:
+                return f"{module}.{frame.function}"
         return self.collective
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The key shared by threads at the same location."""
-        call, newest = self.user_frame, next(iter(self.frames), None)
-        library = () if newest is None or newest.is_user_code else (newest.file, newest.function)
-        return (None if call is None else (call.file, call.line), self.waits_in or library)
 
 
 def parse(text: str) -> tuple[Thread, ...]:
@@ -139,15 +124,12 @@ def parse(text: str) -> tuple[Thread, ...]:
             threads.pop(head[2], None)
             threads[head[2]] = Thread(head[2], name=head[3] or "", current=head[1] != "Thread")
         elif threads and (call := _FRAME.fullmatch(line)) is not None:
-            frames.append(Frame(_plain(call[1]), int(call[2]) if call[2].isdigit() else 0, _plain(call[3])))
+            # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
+            file, name = (_ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
+            frames.append(Frame(file, int(call[2]) if call[2].isdigit() else 0, name))
             ident = next(reversed(threads))
             threads[ident] = replace(threads[ident], frames=tuple(frames))
     return tuple(threads.values())
-
-
-def _plain(text: str) -> str:
-    r"""Return an unescaped name: ``faulthandler`` writes non-ASCII characters as \xe9, \u4e2d."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), text)
 
 
 class Names:
@@ -192,7 +174,7 @@ class Names:
         return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))
 
     def _kind(self, file: str) -> str:
-        if file in self._cells or _ASKED_CELL.fullmatch(file):
+        if file in self._cells or _REQUEST_CELL.fullmatch(file):
             return "cell"
         if self._worker and file.startswith(self._worker):
             return "worker"
@@ -204,32 +186,25 @@ class Names:
         return "library" if inside or (self._stdlib and file.startswith(self._stdlib)) else "user"
 
     def _named(self, frame: Frame, kind: str) -> Frame:
-        if kind == "cell":
-            return self._in_cell(frame)
-        source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
-        return replace(frame, kind=kind, label=self._label(frame.file), source=source)
-
-    def _in_cell(self, frame: Frame) -> Frame:
+        if kind != "cell":
+            source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
+            roots = (self._code, self._stdlib, self._directory)
+            root = next((root for root in roots if root and frame.file.startswith(root)), "")
+            label = frame.file[len(root) :] if root else frame.file.rpartition("/")[2] or frame.file
+            for marker in ("site-packages/", "dist-packages/"):
+                label = frame.file.rpartition(marker)[2] if marker in frame.file else label
+            return replace(frame, kind=kind, label=label, source=source)
         cell = self._cells.get(frame.file, {})
         shift = int(cell.get("first_line") or 1) - 1
         compiled = frame.file == self._compiled
         lines = str(cell.get("text", "")).split("\n")
         at = frame.line - 1 - (shift if compiled else 0)
         source = redact.text(lines[at].strip()[:_LONGEST_LINE]) if frame.line and 0 <= at < len(lines) else ""
-        request = _ASKED_CELL.fullmatch(frame.file)
+        request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not compiled else frame.line
         count = _COUNT.search(label)
-        number = int(count[1]) if count else None
-        return replace(frame, kind="cell", label=label, line=line, source=source, cell=number)
-
-    def _label(self, file: str) -> str:
-        for marker in ("site-packages/", "dist-packages/"):
-            if marker in file:
-                return file.rpartition(marker)[2]
-        roots = (self._code, self._stdlib, self._directory)
-        root = next((root for root in roots if root and file.startswith(root)), "")
-        return file[len(root) :] if root else os.path.basename(file) or file  # noqa: PTH119 - a file elsewhere
+        return replace(frame, kind=kind, label=label, line=line, source=source, cell=int(count[1]) if count else None)
 
 
 def _folder(path: object) -> str:
@@ -282,9 +257,8 @@ class RankStacks:
     @property
     def others(self) -> tuple[Thread, ...]:
         """The other threads that run code of the user or of libraries, without the worker's own."""
-        return tuple(
-            item for item in self.threads if not item.main and (item.user_frame is not None or not item.is_workers)
-        )
+        others = [thread for thread in self.threads if thread.frames and not thread.main]
+        return tuple(each for each in others if each.frames[0].kind != "worker" or each.user_frame is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,32 +271,30 @@ class RankGroup:
     @property
     def position(self) -> str:
         """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        own_frame, waits = self.thread.user_frame, self.thread.waits_in
-        frame = own_frame or next(iter(self.thread.frames), None)
-        if own_frame is None and self.thread.frames and all(entry.kind == "worker" for entry in self.thread.frames):
+        frames, waits = self.thread.frames, self.thread.waits_in
+        if frames and all(frame.kind == "worker" for frame in frames):
             return "code outside the job"
+        frame = self.thread.user_frame or next(iter(frames), None)
         location = "native code" if frame is None else frame.location
         return f"{waits} ({location})" if waits else location
 
-    @property
-    def sentence(self) -> str:
-        """Return the position as a clause: "rank 2 is in In [7], line 12"."""
-        return self.clause()
-
     def clause(self, awaited: str = "") -> str:
-        """Return the clause; ranks wait for ``awaited``: "rank 0 waits for it in hvd.allreduce (In [7])"."""
-        is_single = len(self.ranks) == 1
-        if self.thread.waits_in:
-            whom = f" for {awaited}" if awaited else ""
-            return f"{ranks_in_words(list(self.ranks))} {'waits' if is_single else 'wait'}{whom} in {self.position}"
-        return f"{ranks_in_words(list(self.ranks))} {'is' if is_single else 'are'} in {self.position}"
+        """Return the position as a clause: "rank 0 waits for it in hvd.allreduce (In [7], line 12)".
+
+        ``awaited`` are the ranks for which they wait: "it", "them", or "" if unknown.
+        """
+        who, is_single = ranks_in_words(self.ranks), len(self.ranks) == 1
+        if not self.thread.waits_in:
+            return f"{who} {'is' if is_single else 'are'} in {self.position}"
+        whom = f" for {awaited}" if awaited else ""
+        return f"{who} {'waits' if is_single else 'wait'}{whom} in {self.position}"
 
 
 @dataclass(frozen=True)
 class Taken:
     """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
 
-    ``why`` is asked, stall, hang, time or failure; ``missing`` maps each rank that sent no stacks to the reason.
+    ``why`` is request, stall, hang, time or failure; ``missing`` maps each rank that sent no stacks to the reason.
     ``collectives`` is the last collective operation of each rank, ``finding`` the conclusion from them.
     """
 
@@ -341,10 +313,13 @@ class Taken:
 
     def groups(self) -> tuple[RankGroup, ...]:
         """Return groups of ranks at the same position, smallest first; of equally large ones, waiting ones last."""
-        ranks_by_key: dict[tuple[object, ...], list[int]] = {}
+        by_position: dict[object, list[int]] = {}
         for rank in sorted(self.ranks):
-            ranks_by_key.setdefault(self.ranks[rank].main.key, []).append(rank)
-        groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in ranks_by_key.values()]
+            main = self.ranks[rank].main
+            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.inside[:1]]
+            position = (call and (call.file, call.line), main.waits_in or tuple(library))
+            by_position.setdefault(position, []).append(rank)
+        groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
         return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
 
@@ -354,22 +329,14 @@ class Taken:
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
     @property
-    def _awaited(self) -> str:
-        """Return whom the ranks in a collective operation wait for: "it", "them", or "" if unknown."""
-        others = self.groups()[:-1]
-        if any(group.thread.waits_in for group in others):
-            return ""
-        late = sum(len(group.ranks) for group in others) + len(self.missing)
-        return ("", "it")[late] if late < 2 else "them"
-
-    @property
     def sentence(self) -> str:
         """Return where the ranks are and whom they wait for, as a clause without a full stop; "" without any stacks."""
         groups = self.groups()
-        clauses = [group.clause(self._awaited if group is groups[-1] else "") for group in groups]
-        if self.missing:
-            silent = sorted(self.missing)
-            clauses.insert(0, f"{ranks_in_words(silent)} sent no stacks")
+        awaited = ("", "it", "them")[min(2, len(self.differ))]
+        if any(group.thread.waits_in for group in groups[:-1]):
+            awaited = ""  # they wait in different operations
+        clauses = [f"{ranks_in_words(sorted(self.missing))} sent no stacks"] if self.missing else []
+        clauses += [group.clause(awaited if group is groups[-1] else "") for group in groups]
         if len(clauses) < 2:
             return "".join(clauses)
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
@@ -405,59 +372,46 @@ def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Take
     reported = {int(rank): collectives.read(entry) for rank, entry in (data.get("collectives") or {}).items()}
     reports = {rank: operations for rank, (operations, _) in reported.items()}
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
-    ranks = {int(rank): _rank(int(rank), entry, code, lines) for rank, entry in data["ranks"].items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
-    states = {rank: ended.get(rank, "") for rank in sorted({*ranks, *missing, *reports, *ended})}
-    locators = {rank: _place_in(Names(code, about, lines)) for rank, (_, about) in reported.items()}
-    table = collectives.rows(reports, states, locators)
-    for row in table:
-        for rank in row.ranks:
-            if row.state == "waiting" and rank in ranks:
-                ranks[rank] = _with_collective(ranks[rank], row.title)
-    positions = {rank: _stand_of(stacks.main) for rank, stacks in ranks.items()}
+    states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *reports, *ended})}
+
+    def locator(about: Mapping[str, Any]) -> collectives.Place:
+        names = Names(code, about, lines)
+
+        def locate(calls: Sequence[collectives.Call]) -> str:
+            frame = names.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
+            return "" if frame is None else frame.location
+
+        return locate
+
+    table = collectives.rows(reports, states, {rank: locator(about) for rank, (_, about) in reported.items()})
+    waiting = {rank: row.title for row in table if row.state == "waiting" for rank in row.ranks}
+    ranks = {
+        int(rank): _rank(int(rank), entry, Names(code, entry.get("about") or {}, lines), waiting.get(int(rank), ""))
+        for rank, entry in data["ranks"].items()
+    }
+    positions = {}
+    for rank, stacks in ranks.items():
+        frame = stacks.main.user_frame
+        if frame is not None and not stacks.main.waits_in:
+            positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
     finding = None if "raised" in ended.values() else collectives.explain(table, reports, positions)
     why = str(data.get("why", "request"))
     return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
 
 
-def _place_in(names: Names) -> collectives.Place:
-    def locate(calls: Sequence[collectives.Call]) -> str:
-        frame = names.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
-        return "" if frame is None else frame.location
-
-    return locate
-
-
-def _with_collective(rank: RankStacks, title: str) -> RankStacks:
-    """Return the rank with the operation that its main thread waits for, if that thread is inside torch."""
-    main = rank.main
-    if not any("/torch/" in frame.file for frame in main.inside):
-        return rank
-    changed = replace(main, collective=title)
-    return replace(rank, threads=tuple(changed if thread is main else thread for thread in rank.threads))
-
-
-def _stand_of(main: Thread) -> str:
-    """Return the position in the user's code: "In [7], line 9 (time.sleep(10))"; "" if it is unknown."""
-    frame = main.user_frame
-    if frame is None or main.waits_in:
-        return ""
-    return f"{frame.location} ({frame.source})" if frame.source else frame.location
-
-
-def _rank(
-    rank: int, data: Mapping[str, Any], code: Mapping[str, Any], lines: Mapping[str, Mapping[str, str]]
-) -> RankStacks:
-    about = data.get("about") or {}
-    names, threads = Names(code, about, lines), parse(str(data["text"]))
-    main = str(about.get("main") or "")
+def _rank(rank: int, data: Mapping[str, Any], names: Names, waits: str) -> RankStacks:
+    """Return the threads of a rank, the main one first; ``waits`` is the operation that it has not finished."""
+    threads, main = parse(str(data["text"])), str((data.get("about") or {}).get("main") or "")
     if all(thread.ident != main for thread in threads):
         # CPython lists the newest thread first, so the main thread comes last.
         main = threads[-1].ident if threads else ""
-    labeled = tuple(names.thread(thread, main=thread.ident == main) for thread in threads)
-    return RankStacks(rank, tuple(sorted(labeled, key=lambda thread: not thread.main)), str(data.get("host") or ""),
-                      data.get("pid"), str(data.get("state") or ""), data.get("step"), data.get("silent"),
-                      str(data["text"]))  # fmt: skip
+    labeled = [names.thread(thread, main=thread.ident == main) for thread in threads]
+    labeled.sort(key=lambda thread: not thread.main)
+    if labeled and any("/torch/" in frame.file for frame in labeled[0].inside):
+        labeled[0] = replace(labeled[0], collective=waits)
+    return RankStacks(rank, tuple(labeled), str(data.get("host") or ""), data.get("pid"), str(data.get("state") or ""),
+                      data.get("step"), data.get("silent"), str(data["text"]))  # fmt: skip
 
 
 def payload(folder: JobFolder) -> dict[str, Any]:

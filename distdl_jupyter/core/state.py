@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of a job; its value is used in events, views and JSON."""
+    """The state of a job, in the order in which it may change; its value is used in events, views and JSON."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
@@ -28,8 +28,7 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, State.LOST})
-
-_ORDER = (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING, State.CANCELING)
+_ORDER = tuple(State)
 
 
 def may_follow(now: State, after: State) -> bool:
@@ -38,9 +37,7 @@ def may_follow(now: State, after: State) -> bool:
     An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at
     any time; a final state never changes.
     """
-    if now.ended:
-        return False
-    return after.ended or _ORDER.index(after) > _ORDER.index(now)
+    return not now.ended and _ORDER.index(after) > _ORDER.index(now)
 
 
 #: The phases of a job in the order in which a panel shows them.

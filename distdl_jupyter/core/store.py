@@ -25,6 +25,7 @@ folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next
 from __future__ import annotations
 
 import calendar
+import contextlib
 import dataclasses
 import functools
 import json
@@ -49,6 +50,7 @@ from distdl_jupyter.worker import owned, pictures
 _NEW, _OLD = ".new-", ".old-"
 #: Seconds after its last change in which an unlocked hidden folder may still be in use.
 _FRESH = 60.0
+_STAMP = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -73,25 +75,13 @@ def new_id(now: float | None = None) -> str:
     The first two letters of the last part encode the fraction of the second, so ids sort within a second too.
     """
     now = time.time() if now is None else now
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    part = int(now % 1 * len(_LETTERS) ** 2)
-    ordered = _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
+    stamp, fraction = time.strftime(_STAMP, time.localtime(now)), _fraction(int(now % 1 * len(_LETTERS) ** 2))
     # Importing secrets loads OpenSSL, which takes longer than everything else here.
-    return f"{stamp}-{ordered}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
+    return f"{stamp}-{fraction}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
 
 
-def _behind(newest: str, id_: str) -> str:
-    """Return the id with the first time stamp after that of the newest job; unchanged if there is none."""
-    stamp, ordered = newest[:15], newest[16:_RANDOM]
-    try:
-        part = len(_LETTERS) * _LETTERS.index(ordered[0]) + _LETTERS.index(ordered[1]) + 1
-        if part == len(_LETTERS) ** 2:
-            form = "%Y%m%d-%H%M%S"
-            stamp, part = time.strftime(form, time.gmtime(calendar.timegm(time.strptime(stamp, form)) + 1)), 0
-    except ValueError:  # not a time stamp
-        return id_
-    candidate = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
-    return candidate if is_id(candidate) else id_
+def _fraction(part: int) -> str:
+    return _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
 
 
 def is_id(text: str) -> bool:
@@ -231,33 +221,29 @@ def gone(id_: str) -> JobNotFound:
 def make_private(root: Path, jobs: Path) -> None:
     """Create the data directory and its folder of jobs, private to this user regardless of the umask.
 
-    Raises DiskRefused if the directory belongs to another user or is writable by others; OSError.
+    Raises DiskRefused if another user could add jobs to one of them or remove this user's jobs; OSError.
     """
     if not jobs.is_dir():
         root.parent.mkdir(parents=True, exist_ok=True)
         for folder in (root, jobs):
             folder.mkdir(mode=0o700, exist_ok=True)
-    _check_private(root)
-    _check_private(jobs)
-
-
-def _check_private(folder: Path) -> None:
-    """Raise DiskRefused if another user could add jobs to the folder or remove this user's jobs."""
-    status, me = folder.stat(), os.geteuid()
-    # Root may use folders of other users, such as volumes of containers; their files are not unpickled (worker.owned).
-    if me != 0 and status.st_uid not in (me, 0):
-        raise DiskRefused(
-            f"{folder} belongs to another user (uid {status.st_uid}).",
-            code="folder-of-another-user",
-            hint="Set DISTDL_HOME to a folder that belongs to you.",
-        )
-    if permissions.is_open(status):
-        who = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
-        raise DiskRefused(
-            f"{folder} is writable by {who}, who could put code into your jobs.",
-            code="folder-writable-by-others",
-            hint=f"Remove that permission: chmod go-w '{folder}'",
-        )
+    for folder in (root, jobs):
+        status, me = folder.stat(), os.geteuid()
+        # Root may use folders of other users, such as volumes of containers; their files are not unpickled
+        # (worker.owned).
+        if me != 0 and status.st_uid not in (me, 0):
+            raise DiskRefused(
+                f"{folder} belongs to another user (uid {status.st_uid}).",
+                code="folder-of-another-user",
+                hint="Set DISTDL_HOME to a folder that belongs to you.",
+            )
+        if permissions.is_open(status):
+            who = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
+            raise DiskRefused(
+                f"{folder} is writable by {who}, who could put code into your jobs.",
+                code="folder-writable-by-others",
+                hint=f"Remove that permission: chmod go-w '{folder}'",
+            )
 
 
 class JobStore:
@@ -269,7 +255,17 @@ class JobStore:
     def later(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
         newest = next(iter(self.ids()), "")
-        return id_ if id_[:_RANDOM] > newest[:_RANDOM] else _behind(newest, id_)
+        if id_[:_RANDOM] > newest[:_RANDOM]:
+            return id_
+        stamp, letters = newest[:15], newest[16:_RANDOM]
+        try:
+            part = len(_LETTERS) * _LETTERS.index(letters[0]) + _LETTERS.index(letters[1]) + 1
+            if part == len(_LETTERS) ** 2:
+                second = calendar.timegm(time.strptime(stamp, _STAMP)) + 1
+                stamp, part = time.strftime(_STAMP, time.gmtime(second)), 0
+        except ValueError:  # not a time stamp
+            return id_
+        return f"{stamp}-{_fraction(part)}{id_[_RANDOM:]}"
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a new job; ``publish`` makes it visible.
@@ -310,8 +306,15 @@ class JobStore:
         The creating process holds the folder's lock; a folder newer than ``_FRESH`` seconds may not be locked yet.
         """
         for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
-            if is_id(path.name[len(_NEW) :]) and permissions.is_own(path) and _is_abandoned(path):
-                _delete(path)
+            if not is_id(path.name[len(_NEW) :]) or not permissions.is_own(path):
+                continue
+            with contextlib.suppress(OSError):  # just deleted, or not accessible
+                if time.time() - path.stat().st_mtime <= _FRESH:
+                    continue
+                holder = locks.holder(path / "lock")
+                # A folder of another host is left to the next submit there: its lock may not be visible here.
+                if holder.is_dead if path.name.startswith(_NEW) else not holder.held:
+                    _delete(path)
 
     def ids(self) -> list[str]:
         """Return all ids, newest first."""
@@ -382,14 +385,3 @@ def _delete(folder: Path) -> str:
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"
     return ""
-
-
-def _is_abandoned(path: Path) -> bool:
-    try:
-        if time.time() - path.stat().st_mtime <= _FRESH:
-            return False
-    except OSError:
-        return False  # just deleted, or not accessible
-    holder = locks.holder(path / "lock")
-    # A folder of another host is left to the next submit there: its lock may not be visible here (see core.locks).
-    return holder.is_dead if path.name.startswith(_NEW) else not holder.held

@@ -25,7 +25,15 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(_part_html(part) for part in self._parts() if part)
+        return "".join(
+            f"<pre>{escape(part)}</pre>"
+            if isinstance(part, CodeBlock)
+            else f"<p>{sentence_html(part)}</p>"
+            if isinstance(part, str)
+            else html(part)
+            for part in self._parts()
+            if part
+        )
 
 
 class CodeBlock(str):
@@ -36,12 +44,6 @@ class CodeBlock(str):
 
 class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
-
-
-def _part_html(part: str | Rows) -> str:
-    if isinstance(part, CodeBlock):
-        return f"<pre>{escape(part)}</pre>"
-    return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
 
 
 def sentence_html(sentence: str) -> str:
@@ -64,12 +66,9 @@ def html(rows: Rows) -> str:
     """Return an HTML table; a column without values is left out."""
     head, *body = zip(*_columns(rows), strict=True)
     header_html = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
-    body_html = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)
+    cell_html = '<td style="text-align:left;vertical-align:top">{}</td>'.format
+    body_html = "".join(f"<tr>{''.join(cell_html(sentence_html(cell)) for cell in row)}</tr>" for row in body)
     return f"<table><thead><tr>{header_html}</tr></thead><tbody>{body_html}</tbody></table>"
-
-
-def _cell(content: str) -> str:
-    return f'<td style="text-align:left;vertical-align:top">{sentence_html(content)}</td>'
 
 
 def _columns(rows: Rows) -> list[tuple[str, ...]]:

@@ -8,6 +8,7 @@ readers of the same bytes have equal views. Curves and log lines are large and a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -86,7 +87,7 @@ class Stall:
 class StacksView:
     """Captured stacks; their text is in the job's folder (core.stacks).
 
-    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that sent no stacks; ``collectives`` is
+    ``why`` is request, stall, hang, time or failure. ``missing`` are the ranks that sent no stacks; ``collectives`` is
     the last collective operation of each rank, ``finding`` the conclusion with its ``remedy`` and ``code``.
     """
 
@@ -108,7 +109,7 @@ ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
 class ProfileView:
     """A profile that was requested at ``t``; the recording is in the job's folder (core.profiles).
 
-    ``status`` is asked, recording, saving, done or failed, ``recorded`` the steps so far, ``why`` the reason of a
+    ``status`` is requested, recording, saving, done or failed, ``recorded`` the steps so far, ``why`` the reason of a
     failure.
     """
 
@@ -178,20 +179,17 @@ class MetricView:
             self.trail = [point for point in self.trail if point[0] < step]
             self.newest = -math.inf
         if step > self.newest:
-            self._finish_step()
+            # Add the last step to the trail if it is due; when ``MOST`` points are reached, drop every second one.
+            is_due = not self.trail or self.newest - self.trail[-1][0] >= self.distance
+            if self.newest != -math.inf and is_due:
+                self.trail.append((self.newest, self.mean))
+            if len(self.trail) >= MOST:
+                self.trail = self.trail[::2]
+                self.distance = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
             self.newest = step
         self.count += reports
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
-
-    def _finish_step(self) -> None:
-        """Add the newest step to the trail if it is due; when ``MOST`` points are reached, drop every second one."""
-        if self.newest == -math.inf or (self.trail and self.newest - self.trail[-1][0] < self.distance):
-            return
-        self.trail.append((self.newest, self.mean))
-        if len(self.trail) >= MOST:
-            self.trail = self.trail[::2]
-            self.distance = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
 
     def sparkline(self, most: int) -> list[float]:
         """Return at most ``most`` means, evenly spaced, ending with the newest."""
@@ -279,10 +277,10 @@ class JobView:
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
         """Return the initial view of a job with this spec."""
-        per_node = spec.process_count_per_node
         same: dict[str, Any] = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
-        ranks = [RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)]
-        return cls(**same, last_sign=spec.created, ranks=ranks)
+        view = cls(**same, last_sign=spec.created)
+        view.ranks = view._new_ranks(spec.process_count_per_node, range(spec.process_count))
+        return view
 
     def apply(self, event: Event) -> None:
         """Apply one event; unknown types and ranks are ignored."""
@@ -300,7 +298,7 @@ class JobView:
     @property
     def failure(self) -> Failure | None:
         """The earliest failure with the ranks that ended because of it, None when no rank failed."""
-        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or self.by_request:
+        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or self._is_requested_stop:
             return None
         failure = first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
@@ -310,7 +308,7 @@ class JobView:
         return with_collectives(failure, stacks.collectives, stacks.finding, stacks.remedy, stacks.code)
 
     @property
-    def by_request(self) -> bool:
+    def _is_requested_stop(self) -> bool:
         """Whether a stop was requested; ranks that end because of it have not failed."""
         return self.stop is not None and self.stop.by in ("user", "time", "hang")
 
@@ -338,6 +336,11 @@ class JobView:
         """Return the seconds from creation to the end or ``now``, without the time in queues."""
         return max(0.0, self.elapsed(now) - self.waiting_time(now))
 
+    @property
+    def paid_since(self) -> float | None:
+        """Return when its nodes were allocated, plus the time in queues since then."""
+        return None if self.placed is None else self.placed + self.requeued
+
     def cost(self, now: float) -> float | None:
         """Return nodes x hours x price from the allocation to the end or ``now``; None without a price.
 
@@ -346,16 +349,9 @@ class JobView:
         """
         if self.price_per_hour is None:
             return None
-        since, until = self.paid_since, self.ended or now
-        if self.queued_since is not None:
-            until = min(until, self.queued_since)
-        hours = 0.0 if since is None else max(0.0, until - since) / 3600
+        until = min(self.ended or now, math.inf if self.queued_since is None else self.queued_since)
+        hours = 0.0 if self.paid_since is None else max(0.0, until - self.paid_since) / 3600
         return self.node_count * hours * self.price_per_hour
-
-    @property
-    def paid_since(self) -> float | None:
-        """Return when its nodes were allocated, plus the time in queues since then."""
-        return None if self.placed is None else self.placed + self.requeued
 
     def remaining(self, now: float) -> float | None:
         """Estimated remaining seconds at the mean pace so far, None if unknown."""
@@ -369,280 +365,224 @@ class JobView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole view as plain data (NaN and inf are left as floats)."""
-        failure = self.failure
         return {
             **msgspec.to_builtins(self, str_keys=True),
             "metrics": [metric.to_json() for metric in self.metrics.values()],
             "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
-            "failure": msgspec.to_builtins(failure),
+            "failure": msgspec.to_builtins(self.failure),
         }
 
+    # ---- one method for each type of event (core.events) ----
 
-def _state(view: JobView, event: Event) -> None:
-    try:
-        state = State(event["state"])
-    except ValueError:
-        return
-    if not may_follow(view.state, state):
-        return
-    view.state, view.reason, view.reason_code = state, event.get("reason", ""), event.get("code", "")
-    view.queue = None
-    if state is not State.QUEUED:
-        _leave_queue(view, event["t"])
-    if state in (State.STARTING, State.RUNNING) and view.placed is None:
-        view.placed = event["t"]
-    if state is State.RUNNING:
-        view.started = event["t"]
-    if state.ended:
-        view.ended, view.elsewhere = event["t"], None
-        _end_phase(view, event["t"])
-        for profile in view.profiles:
-            profile.status = profile.status if profile.ended else "failed"
+    def _on_state(self, event: Event) -> None:
+        try:
+            state = State(event["state"])
+        except ValueError:
+            return
+        if not may_follow(self.state, state):
+            return
+        now = event["t"]
+        self.state, self.reason, self.reason_code = state, event.get("reason", ""), event.get("code", "")
+        self.queue = None
+        if state is not State.QUEUED and self.queued_since is not None:
+            waited = max(0.0, now - self.queued_since)
+            self.waited += waited
+            self.requeued += waited if self.placed is not None else 0.0
+            self.queued_since = None
+        if state in (State.STARTING, State.RUNNING) and self.placed is None:
+            self.placed = now
+        if state is State.RUNNING:
+            self.started = now
+        if state.ended:
+            self.ended, self.elsewhere = now, None
+            self._end_phase(now)
+            for profile in self.profiles:
+                profile.status = profile.status if profile.ended else "failed"
 
+    def _on_queue(self, event: Event) -> None:
+        if self.state is State.QUEUED:
+            self.queue = msgspec.convert(event, QueueView)
+            self._join_queue(event["t"])
 
-def _join_queue(view: JobView, now: float) -> None:
-    if view.state is State.QUEUED and view.queued_since is None:
-        view.queued_since = now
+    def _join_queue(self, now: float) -> None:
+        if self.state is State.QUEUED and self.queued_since is None:
+            self.queued_since = now
 
+    def _on_phase(self, event: Event) -> None:
+        if event["phase"] == "start":
+            self._join_queue(event["t"])  # the job is now queued by the cluster itself
+        name, detail = event["phase"], event.get("detail", "")
+        if self.phases and self.phases[-1].phase == name:
+            self.phases[-1].detail = detail
+            return
+        self._end_phase(event["t"])
+        self.phases.append(Phase(name, detail, begun=event["t"], seconds=event.get("seconds")))
 
-def _leave_queue(view: JobView, now: float) -> None:
-    if view.queued_since is not None:
-        waited = max(0.0, now - view.queued_since)
-        view.waited += waited
-        view.requeued += waited if view.placed is not None else 0.0
-        view.queued_since = None
+    def _end_phase(self, now: float) -> None:
+        if self.phases and self.phases[-1].seconds is None:
+            self.phases[-1].seconds = max(0.0, now - (self.phases[-1].begun or now))
 
+    def _on_rank(self, event: Event) -> None:
+        rank = self.rank(event.get("rank"))
+        if rank is None:
+            return
+        for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
+            if event.get(name) is not None:
+                setattr(rank, name, event[name])
+        if rank.status == "ended":
+            rank.ended = event["t"]
+        if event.get("status") == "ready":
+            self._withdraw("backend-not-initialised")
 
-def _queue(view: JobView, event: Event) -> None:
-    if view.state is State.QUEUED:
-        view.queue = msgspec.convert(event, QueueView)
-        _join_queue(view, event["t"])
+    def _on_averaged(self, _event: Event) -> None:
+        """Remove notes that are wrong if all ranks use a wrapper that averages gradients and have equal weights."""
+        self._withdraw("backend-not-initialised", "gradients-not-averaged", "no-common-start")
 
+    def _withdraw(self, *codes: str) -> None:
+        """Remove notes about the code that the running job has shown to be wrong."""
+        self.notes = [note for note in self.notes if note["code"] not in codes]
 
-def _phase(view: JobView, event: Event) -> None:
-    if event["phase"] == "start":
-        _join_queue(view, event["t"])  # the job is now queued by the cluster itself
-    name, detail = event["phase"], event.get("detail", "")
-    if view.phases and view.phases[-1].phase == name:
-        view.phases[-1].detail = detail
-        return
-    _end_phase(view, event["t"])
-    view.phases.append(Phase(name, detail, begun=event["t"], seconds=event.get("seconds")))
+    def _on_log(self, event: Event) -> None:
+        if event.get("counts") is not None:
+            self._on_count(event)
+            return
+        count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
+        self.lines += count
+        rank = self.rank(event.get("rank"))
+        if rank is not None:
+            rank.lines += count
+            # Redrawn lines are progress bars, which are drawn on stderr.
+            rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
 
+    def _on_count(self, event: Event) -> None:
+        """Set the number of all lines so far, including deleted ones (see core.events)."""
+        self.lines = event["lines"]
+        for number, (lines, errors) in event["counts"].items():
+            if (rank := self.rank(int(number))) is not None:
+                rank.lines, rank.error_lines = lines, errors
 
-def _end_phase(view: JobView, now: float) -> None:
-    if view.phases and view.phases[-1].seconds is None:
-        last = view.phases[-1]
-        last.seconds = max(0.0, now - (last.begun or now))
+    def _on_metric(self, event: Event) -> None:
+        rank = self.rank(event.get("rank"))
+        if rank is None:
+            return
+        step = rank.last_step = event["step"]
+        reports, repeated = event.get("reports", 1), event.get("replace") is True
+        for name, value in event["values"].items():
+            metric = self.metrics.get(name)
+            if metric is None:
+                metric = self.metrics[name] = MetricView(name)
+            metric.take(rank.rank, step, float(value), reports, repeated=repeated)
 
+    def _on_metric_source(self, event: Event) -> None:
+        names = event["names"]
+        self.output_metrics = [name for name in self.output_metrics if name not in names]
+        if event["from_output"]:
+            self.output_metrics += names
+        else:
+            for name in names:
+                self.metrics.pop(name, None)
 
-def _rank(view: JobView, event: Event) -> None:
-    rank = view.rank(event.get("rank"))
-    if rank is None:
-        return
-    for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
-        if event.get(name) is not None:
-            setattr(rank, name, event[name])
-    if rank.status == "ended":
-        rank.ended = event["t"]
-    if event.get("status") == "ready":
-        _withdraw(view, "backend-not-initialised")
+    def _on_progress(self, event: Event) -> None:
+        # Ranks of synchronous training advance together; the lowest reporting rank represents all.
+        if event.get("rank", 0) != 0 and self.progress_from is not None and self.ranks[0].status != "waiting":
+            return
+        done = event["done"]
+        if done is None:
+            self.done = self.total = self.progress_from = self.progress_at = None
+            self.unit = ""
+            return
+        if self.progress_from is None or (self.done is not None and done < self.done):
+            self.progress_from = (event["t"], done)
+        self.done, self.total, self.unit = done, event.get("total"), event.get("unit", "")
+        self.progress_at = event["t"]
 
+    def _on_note(self, event: Event) -> None:
+        self.notes.append({k: event.get(k, "") for k in ("t", "level", "text", "code")})
 
-def _averaged(view: JobView, _event: Event) -> None:
-    """Remove notes that are wrong if all ranks use a wrapper that averages gradients and have equal weights."""
-    _withdraw(view, "backend-not-initialised", "gradients-not-averaged", "no-common-start")
+    def _on_result(self, event: Event) -> None:
+        rank = self.rank(event.get("rank"))
+        if rank is None:
+            return
+        rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
+        rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
+        rank.collectives = event.get("collectives") or rank.collectives
+        rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
+        if code := str((rank.error or {}).get("code") or ""):
+            self._withdraw(code)  # the failure contains it
 
-
-def _withdraw(view: JobView, *codes: str) -> None:
-    """Remove notes about the code that the running job has shown to be wrong."""
-    view.notes = [note for note in view.notes if note["code"] not in codes]
-
-
-def _log(view: JobView, event: Event) -> None:
-    if event.get("counts") is not None:
-        _count(view, event)
-        return
-    count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
-    view.lines += count
-    rank = view.rank(event.get("rank"))
-    if rank is not None:
-        rank.lines += count
-        # Redrawn lines are progress bars, which are drawn on stderr.
-        rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
-
-
-def _count(view: JobView, event: Event) -> None:
-    """Set the number of all lines so far, including deleted ones (see core.events)."""
-    view.lines = event["lines"]
-    for number, (lines, errors) in event["counts"].items():
-        if (rank := view.rank(int(number))) is not None:
-            rank.lines, rank.error_lines = lines, errors
-
-
-def _metric(view: JobView, event: Event) -> None:
-    rank = view.rank(event.get("rank"))
-    if rank is None:
-        return
-    rank.last_step = event["step"]
-    for name, value in event["values"].items():
-        metric = view.metrics.get(name)
-        if metric is None:
-            metric = view.metrics[name] = MetricView(name)
-        metric.take(
-            rank.rank, event["step"], float(value), event.get("reports", 1), repeated=event.get("replace") is True
+    def _on_stop(self, event: Event) -> None:
+        by = self.stop.by if self.stop is not None and self._is_requested_stop else event.get("by", "user")
+        now, next_in, kill_in = event["t"], event.get("next_in"), event.get("kill_in")
+        self.stop = StopView(
+            by=by,
+            signal=event.get("signal", ""),
+            sent=now,
+            next=event.get("next", ""),
+            next_at=None if next_in is None else now + next_in,
+            kill_at=None if kill_in is None else now + kill_in,
         )
 
+    def _on_handle(self, event: Event) -> None:
+        self.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
 
-def _metric_source(view: JobView, event: Event) -> None:
-    names = event["names"]
-    others = [name for name in view.output_metrics if name not in names]
-    if event["from_output"]:
-        view.output_metrics = [*others, *names]
-        return
-    view.output_metrics = others
-    for name in names:
-        view.metrics.pop(name, None)
+    def _on_staging(self, event: Event) -> None:
+        node, source = event.get("node"), event.get("source")
+        if not isinstance(node, int) or not isinstance(source, str):
+            return
+        staging = next((entry for entry in self.staging if (entry.node, entry.source) == (node, source)), None)
+        if staging is None:
+            staging = StagingView(node, str(event.get("host", "")), source)
+            self.staging.append(staging)
+            self.staging.sort(key=lambda entry: entry.node)
+        for name in ("done", "total", "files", "of", "cached"):
+            setattr(staging, name, int(event.get(name) or 0))
 
+    def _on_world(self, event: Event) -> None:
+        self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
+        self.ranks = [*self.ranks[:count], *self._new_ranks(max(1, count // nodes), range(len(self.ranks), count))]
 
-def _progress(view: JobView, event: Event) -> None:
-    # Ranks of synchronous training advance together; the lowest reporting rank represents all.
-    if event.get("rank", 0) != 0 and view.progress_from is not None and view.ranks[0].status != "waiting":
-        return
-    done, total = event["done"], event.get("total")
-    if done is None:
-        view.done = view.total = view.progress_from = view.progress_at = None
-        view.unit = ""
-        return
-    if view.progress_from is None or (view.done is not None and done < view.done):
-        view.progress_from = (event["t"], done)
-    view.done, view.total, view.unit = done, total, event.get("unit", "")
-    view.progress_at = event["t"]
+    def _new_ranks(self, per_node: int, numbers: range) -> list[RankView]:
+        return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
 
+    def _on_restart(self, event: Event) -> None:
+        """Reset the ranks after a restart, but keep their reports."""
+        self.restarts.append(msgspec.convert(event, Restart))
+        for metric in self.metrics.values():
+            metric.stale = True
+        same = ("rank", "node", "host", "local_rank", "gpu", "lines", "error_lines")
+        self.ranks = [RankView(**{name: getattr(rank, name) for name in same}) for rank in self.ranks]
+        self.state, self.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
+        self._join_queue(event["t"])
+        self.phases = [previous for previous in self.phases if previous.phase == "capture"]
+        self.progress_from = self.progress_at = None
+        self.stop = self.stall = None
 
-def _note(view: JobView, event: Event) -> None:
-    view.notes.append({k: event.get(k, "") for k in ("t", "level", "text", "code")})
+    def _on_stall(self, event: Event) -> None:
+        self.stall = None if event.get("since") is None else msgspec.convert(event, Stall)
 
+    def _on_stacks(self, event: Event) -> None:
+        finding = event.get("finding") or {}
+        flat = {"finding": finding.get("text", ""), **{name: finding.get(name, "") for name in ("remedy", "code")}}
+        self.stacks.append(msgspec.convert({**event, **flat}, StacksView))
 
-def _result(view: JobView, event: Event) -> None:
-    rank = view.rank(event.get("rank"))
-    if rank is None:
-        return
-    rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
-    rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
-    rank.collectives = event.get("collectives") or rank.collectives
-    rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
-    if code := str((rank.error or {}).get("code") or ""):
-        _withdraw(view, code)  # the failure contains it
+    def _on_profile(self, event: Event) -> None:
+        profile = next((entry for entry in self.profiles if entry.number == event["number"]), None)
+        status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
+        if profile is None:
+            profile = msgspec.convert({**event, "status": status}, ProfileView)
+            self.profiles.append(profile)
+        profile.status, profile.recorded, profile.why = status, event.get("recorded", 0), event.get("why", "")
 
-
-def _stop(view: JobView, event: Event) -> None:
-    by = view.stop.by if view.stop is not None and view.by_request else event.get("by", "user")
-    now = event["t"]
-    view.stop = StopView(
-        by=by,
-        signal=event.get("signal", ""),
-        sent=now,
-        next=event.get("next", ""),
-        next_at=now + event["next_in"] if event.get("next_in") is not None else None,
-        kill_at=now + event["kill_in"] if event.get("kill_in") is not None else None,
-    )
-
-
-def _handle(view: JobView, event: Event) -> None:
-    view.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
-
-
-def _staging(view: JobView, event: Event) -> None:
-    node, source = event.get("node"), event.get("source")
-    if not isinstance(node, int) or not isinstance(source, str):
-        return
-    staging = next((entry for entry in view.staging if (entry.node, entry.source) == (node, source)), None)
-    if staging is None:
-        staging = StagingView(node, str(event.get("host", "")), source)
-        view.staging.append(staging)
-        view.staging.sort(key=lambda entry: entry.node)
-    for name in ("done", "total", "files", "of", "cached"):
-        setattr(staging, name, int(event.get(name) or 0))
+    def _on_picture(self, event: Event) -> None:
+        rank = event.get("rank")
+        picture = next((entry for entry in self.pictures if entry.number == event["number"]), None)
+        if picture is None:
+            picture = msgspec.convert(event, Picture)
+            self.pictures.append(picture)
+        if isinstance(rank, int) and rank not in picture.ranks:
+            picture.ranks.append(rank)
 
 
-def _world(view: JobView, event: Event) -> None:
-    nodes, count = event["node_count"], event["process_count"]
-    per_node = max(1, count // nodes)
-    new_ranks = (RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(len(view.ranks), count))
-    view.ranks = [*view.ranks[:count], *new_ranks]
-    view.node_count, view.process_count = nodes, count
-
-
-def _restart(view: JobView, event: Event) -> None:
-    """Reset the ranks after a restart, but keep their reports."""
-    view.restarts.append(msgspec.convert(event, Restart))
-    for metric in view.metrics.values():
-        metric.stale = True
-    view.ranks = [_anew(previous) for previous in view.ranks]
-    view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
-    _join_queue(view, event["t"])
-    view.phases = [previous for previous in view.phases if previous.phase == "capture"]
-    view.progress_from = view.progress_at = None
-    view.stop = view.stall = None
-
-
-def _anew(rank: RankView) -> RankView:
-    """Return the fields of a rank that remain when a new process replaces it."""
-    return RankView(rank.rank, node=rank.node, host=rank.host, local_rank=rank.local_rank, gpu=rank.gpu,
-                    lines=rank.lines, error_lines=rank.error_lines)  # fmt: skip
-
-
-def _stall(view: JobView, event: Event) -> None:
-    view.stall = None if event.get("since") is None else msgspec.convert(event, Stall)
-
-
-def _stacks(view: JobView, event: Event) -> None:
-    finding = event.get("finding") or {}
-    flat = {"finding": finding.get("text", ""), "remedy": finding.get("remedy", ""), "code": finding.get("code", "")}
-    view.stacks.append(msgspec.convert({**event, **flat}, StacksView))
-
-
-def _profile(view: JobView, event: Event) -> None:
-    number = int(event["number"])
-    status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
-    profile = next((known for known in view.profiles if known.number == number), None)
-    if profile is None:
-        profile = msgspec.convert(event, ProfileView)
-        view.profiles.append(profile)
-    profile.status, profile.recorded, profile.why = status, event.get("recorded", 0), event.get("why", "")
-
-
-def _picture(view: JobView, event: Event) -> None:
-    number, rank = int(event["number"]), event.get("rank")
-    picture = next((known for known in view.pictures if known.number == number), None)
-    if picture is None:
-        picture = msgspec.convert(event, Picture)
-        view.pictures.append(picture)
-    if isinstance(rank, int) and rank not in picture.ranks:
-        picture.ranks.append(rank)
-
-
-_FOLDS = {
-    "state": _state,
-    "phase": _phase,
-    "queue": _queue,
-    "rank": _rank,
-    "averaged": _averaged,
-    "log": _log,
-    "count": _count,
-    "metric": _metric,
-    "metric_source": _metric_source,
-    "progress": _progress,
-    "note": _note,
-    "result": _result,
-    "stop": _stop,
-    "handle": _handle,
-    "staging": _staging,
-    "world": _world,
-    "restart": _restart,
-    "stall": _stall,
-    "stacks": _stacks,
-    "profile": _profile,
-    "picture": _picture,
+_FOLDS: dict[str, Callable[[JobView, Event], None]] = {
+    name.removeprefix("_on_"): method for name, method in vars(JobView).items() if name.startswith("_on_")
 }

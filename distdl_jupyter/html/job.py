@@ -73,7 +73,7 @@ def html(
         result=result_repr,
         pictures=[_picture(*picture) for picture in shown],
         lines=[_line(row, log, failed) for row in rows],
-        saved=_saved(view, log, rows),
+        saved=_saved(view, rows),
     )
 
 
@@ -151,11 +151,11 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
     }
 
 
-def _saved(view: JobView, log: LogBook, rows: list[FoldedRow]) -> str:
+def _saved(view: JobView, rows: list[FoldedRow]) -> str:
     """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     lines = sum(max(1, row.ranks) for row in rows if row.n >= 0)
-    return f"{saved}, last {humanize.count(lines)} of {humanize.plural(log.total, 'log line')}" if lines else saved
+    return f"{saved}, last {humanize.count(lines)} of {humanize.plural(view.lines, 'log line')}" if lines else saved
 
 
 # texts that the page and the plain text share ---------------------------------------------------------

@@ -59,7 +59,7 @@ _STATES = {
     State.LOST: (PAPER["warn"], PAPER["warn_tint"]),
 }
 _RING = '<circle cx="8" cy="8" r="5.75"/>'
-#: The shapes of core.humanize.STATE_SHAPES, 16 x 16, drawn in the colour of the text.
+#: The shapes of core.humanize.SHOWN_SHAPES, 16 x 16, drawn in the colour of the text.
 _SHAPES = {
     "dashed-ring": '<circle cx="8" cy="8" r="5.5" stroke-dasharray="2.2 2.5"/>',
     "arc": '<circle cx="8" cy="8" r="5.5" opacity=".35"/><path d="M8 2.5a5.5 5.5 0 0 1 5.5 5.5"/>',

@@ -23,12 +23,12 @@ from distdl_jupyter.core.errors import (
     LaunchFailed,
     explain_interrupt,
 )
-from distdl_jupyter.core.figure import figure as curve_figure
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
 from distdl_jupyter.core.queue import moved_to, waits_no_more
+from distdl_jupyter.core.series import figure as curve_figure
 from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id

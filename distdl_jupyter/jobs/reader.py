@@ -19,13 +19,12 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import events, files, logfile, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.figure import Earlier
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import TAIL, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import Earlier, SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id

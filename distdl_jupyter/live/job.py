@@ -159,7 +159,7 @@ class LiveJob:
         return self._rows(book.between(book.next - count, book.next), book.mark, whole=True)
 
     def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
-        changes = job_page.log_changes(self._reading.log, rows)
+        changes = job_page.log_changes(self._reading.view, self._reading.log, rows)
         message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
         return Encoded(encode(message), str(mark), mark, more)
 

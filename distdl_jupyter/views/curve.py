@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.figure import Earlier
-from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook
+from distdl_jupyter.core.series import Band, Earlier, RankCurve, Row, SeriesBook
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together, and of one line.

@@ -40,7 +40,7 @@ class RankRow:
     how: str
 
 
-#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles
+#: number, time, rank or null, stream, text, redraws, {rank: position of its line, higher for later lines}, styles
 LogRow = tuple[int, float, int | None, str, str, int, dict[int, int], Styles]
 
 
@@ -139,9 +139,11 @@ def _code(spec: JobSpec) -> str:
     return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
 
 
-def log_changes(book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
+def log_changes(view: JobView, book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log as short tuples, because there are many, with the open lines and the counts."""
-    return from_fields(LogChanges, book, rows=tuple(map(log_row, rows)), open=tuple(map(log_row, book.open)))
+    errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
+    open_rows = tuple(map(log_row, book.open))
+    return LogChanges(tuple(map(log_row, rows)), open_rows, book.first, book.next, view.lines, errors)
 
 
 def log_row(row: FoldedRow) -> LogRow:

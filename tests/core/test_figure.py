@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.figure import Earlier, figure
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.series import Earlier, SeriesBook, figure
 from tests.selection import few_or_all
 
 POINTS = st.lists(
@@ -86,4 +85,4 @@ def test_a_single_spike_among_many_points_is_drawn():
         assert abs(at[9.0] - high) < steps / 400
         assert abs(at[-7.0] - low) < steps / 400
         assert all(len(trace["y"]) <= 1000 for trace in drawn)
-    assert book.series("loss", 0).count == steps
+    assert book.metrics["loss"].series[0].count == steps

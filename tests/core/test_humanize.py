@@ -29,7 +29,7 @@ def test_durations(seconds, said):
     assert humanize.duration(seconds) == said
 
 
-def test_short_spans_past_and_left():
+def test_short_spans_and_past():
     assert [humanize.seconds_taken(s) for s in (0, 0.44, 9.94, 9.96, 81)] == [
         "0.0 s",
         "0.4 s",
@@ -44,7 +44,6 @@ def test_short_spans_past_and_left():
         "2 h ago",
         "2 d ago",
     ]
-    assert humanize.left(28) == "about 28 s left"
 
 
 @pytest.mark.parametrize(
@@ -126,15 +125,11 @@ def test_words_with_numbers():
 def test_moments():
     moment = time.mktime((2026, 11, 21, 2, 49, 17, 0, 0, -1))
     assert humanize.clock(moment + 0.25) == "02:49:17"
-    assert humanize.clock(moment + 0.2, tenths=True) == "02:49:17.2"
-    assert humanize.clock(moment + 0.999, tenths=True) == "02:49:17.9"
     assert humanize.date_and_clock(moment) == "2026-11-21 02:49:17"
-    assert humanize.day(moment) == "21 Nov"
 
 
 def test_every_state_and_phase_has_its_word_and_shape():
-    assert set(humanize.STATE_WORDS) == set(humanize.STATE_SHAPES) == set(State)
-    assert humanize.STATE_WORDS[State.RUNNING] == "Running"
+    assert humanize.SHOWN_WORDS[State.RUNNING] == "Running"
     assert set(humanize.SHOWN_SHAPES.values()) == set(humanize.SHAPE_SIGNS)
     assert set(humanize.SHOWN_WORDS) == set(humanize.SHOWN_SHAPES) == {*State, humanize.STALLED}
     assert list(humanize.PHASE_WORDS) == list(PHASES)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core.humanize import MAX_SHOWN, printable, styled
 from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.view import JobView
 
 ESC = "\x1b"
 
@@ -43,6 +45,14 @@ def fold(events, process_count=0):
     return book
 
 
+def view_of(events, process_count):
+    """Return the view, which counts the lines."""
+    view = JobView.of(JobSpec(id="20261121-024912-k3f9", name="x", process_count_per_node=process_count))
+    for event in events:
+        view.apply(event)
+    return view
+
+
 def content(row):
     return row.n, row.t, row.rank, row.stream, row.text, row.redraws, row.ranks, row.lines
 
@@ -66,8 +76,9 @@ def shown(book):
 @given(EVENTS)
 def test_every_line_is_in_exactly_one_row(events):
     book = fold(events, 3)
-    assert sum(max(1, row.ranks) for row in book.rows) == book.total
-    assert sum(row.rank is None for row in book.rows) + sum(book.counts.values()) == book.total
+    view = view_of(events, 3)
+    assert sum(max(1, row.ranks) for row in book.rows) == view.lines
+    assert sum(row.rank is None for row in book.rows) + sum(rank.lines for rank in view.ranks) == view.lines
     for rank in range(3):
         printed = [
             (event["stream"], line)
@@ -76,9 +87,9 @@ def test_every_line_is_in_exactly_one_row(events):
             for line in event["text"].split("\n")
         ]
         assert [(row.stream, row.text) for row in book.of_rank(rank)] == printed
-        assert book.counts.get(rank, 0) == len(printed)
+        assert view.ranks[rank].lines == len(printed)
     errors = [e for e in events if e["stream"] == "err" and e["rank"] is not None and not e.get("redraws")]
-    assert sum(book.errors.values()) == sum(e["text"].count("\n") + 1 for e in errors)
+    assert sum(rank.error_lines for rank in view.ranks) == sum(e["text"].count("\n") + 1 for e in errors)
 
 
 @given(EVENTS, st.lists(st.integers(0, 40), max_size=5), st.integers(1, 10), st.integers(1, 4))
@@ -121,7 +132,7 @@ def test_equal_lines_of_all_ranks_are_one_row():
     book = fold([log("Horovod 0.28.1", rank, t=rank / 10) for rank in range(4)], 4)
     assert shown(book) == [(0, "Horovod 0.28.1", 4)]
     assert book.everyone(book.rows[0])
-    assert book.total == 4
+    assert sum(row.ranks for row in book.rows) == 4
 
 
 def test_the_only_rank_of_a_job_is_not_called_everyone():
@@ -145,16 +156,17 @@ def test_a_rank_on_its_own_reads_in_the_order_it_printed():
 
 
 def test_a_redrawn_line_is_open_until_it_ends():
-    book = LogBook(1)
+    book, view = LogBook(1), view_of([], 1)
     for n in (1, 40, 743):
         book.apply(log(f"{n}/1200", stream="err", redraws=n))
     assert not book.rows
     assert [(row.text, row.redraws) for row in book.open] == [("743/1200", 743)]
-    book.apply(log("epoch 1"))
-    book.apply(log("1200/1200", stream="err", redraws=1200, closed=True))
+    for event in (log("epoch 1"), log("1200/1200", stream="err", redraws=1200, closed=True)):
+        book.apply(event)
+        view.apply(event)
     assert not book.open
     assert [(row.text, row.redraws) for row in book.rows] == [("epoch 1", 0), ("1200/1200", 1200)]
-    assert (book.total, book.counts, sum(book.errors.values())) == (2, {0: 2}, 0)
+    assert (view.lines, view.ranks[0].lines, view.ranks[0].error_lines) == (2, 2, 0)
 
 
 def test_a_prompt_without_newline_that_ended_folds_as_a_line():
@@ -163,14 +175,16 @@ def test_a_prompt_without_newline_that_ended_folds_as_a_line():
 
 
 def test_the_tail_is_bounded_and_the_counts_are_not():
-    book, mirror = LogBook(2), Mirror()
+    book, mirror, view = LogBook(2), Mirror(), view_of([], 2)
     for number in range(300):
-        book.apply(log("\n".join(f"line {number} {k}" for k in range(100)), number % 2, t=number / 100))
+        event = log("\n".join(f"line {number} {k}" for k in range(100)), number % 2, t=number / 100)
+        book.apply(event)
+        view.apply(event)
         if number % 50 == 0:
             mirror.take(book.changes(mirror.mark))
     mirror.take(book.changes(mirror.mark))
     assert len(book.rows) == len(mirror.rows) == 5000
-    assert (book.total, book.counts) == (30_000, {0: 15_000, 1: 15_000})
+    assert (view.lines, [rank.lines for rank in view.ranks]) == (30_000, [15_000, 15_000])
     assert book.changes().first == 25_000
 
 

@@ -86,8 +86,6 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
             rows = everything(window, most)
             expected = fold(story[:cut], 3)
             assert printed(rows) == printed(expected.rows)
-            assert (window.book.total, window.book.counts, window.book.errors) == (
-                expected.total, expected.counts, expected.errors)  # fmt: skip
 
 
 def everything(window, most):
@@ -122,7 +120,7 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
     while window.step(view):
         pass
     assert sum(read) < 2**20
-    assert window.book.total == 200_000
+    assert view.lines == 200_000
     assert window.book.rows[-1].text == f"{499:099d}"
     assert not window.book.knows(5), "a mark of a book that began elsewhere"
     assert window.book.knows(window.book.mark)

@@ -7,7 +7,7 @@ from itertools import combinations
 import plotly.graph_objects as go
 import pytest
 
-from distdl_jupyter.core.figure import Earlier
+from distdl_jupyter.core.series import Earlier
 from distdl_jupyter.views.curve import curve
 from distdl_jupyter.views.wire import to_json
 from tests.core.test_figure import book_of, story

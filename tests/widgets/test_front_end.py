@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.log import LogBook
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import PHASES, State
+from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.job_page import log_row as _row
 from distdl_jupyter.worker.secret_patterns import looks_secret
 from tests.front_end import Program, bundle
@@ -95,27 +97,31 @@ def test_other_words_are_the_same(node):
     assert node("words.clock(given)", now) == humanize.clock(now)
     assert node("words.shortId('20261121-024912-k3f9')") == humanize.short_id("20261121-024912-k3f9")
     assert node("words.PHASES") == list(PHASES)
-    assert node("given.map(words.stateWord)", [state.value for state in State]) == list(humanize.STATE_WORDS.values())
+    words = [humanize.SHOWN_WORDS[state] for state in State]
+    assert node("given.map(words.stateWord)", [state.value for state in State]) == words
     assert node("words.PHASES.map(words.phaseWord)") == [humanize.PHASE_WORDS[phase] for phase in PHASES]
     assert node("[NaN, Infinity, -Infinity].map(words.number)") == [
         humanize.number(x) for x in (math.nan, math.inf, -math.inf)
     ]
 
 
+JOB = JobSpec(id="20261121-024912-k3f9", name="x", process_count_per_node=3)
 LINE = st.tuples(st.integers(0, 2), st.sampled_from(["out", "err"]), st.sampled_from(["a", "b", "loss 1", "ÄB"]))
 
 
 @given(st.lists(st.lists(LINE, max_size=6), min_size=1, max_size=6))
 def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
-    book, messages, mark = LogBook(3, tail=8), [], 0
+    book, view, messages, mark = LogBook(3, tail=8), JobView.of(JOB), [], 0
     for number, batch in enumerate(batches):
         for rank, stream, text in batch:
-            book.apply({"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text})
+            event = {"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text}
+            book.apply(event)
+            view.apply(event)
         changes = book.changes(mark)
         mark = changes.mark
         messages.append(
-            {"rows": [_row(row) for row in changes.rows], "open": [], "first": changes.first, "total": book.total,
-             "errors": {str(rank): many for rank, many in book.errors.items()}}
+            {"rows": [_row(row) for row in changes.rows], "open": [], "first": changes.first, "total": view.lines,
+             "errors": {str(rank.rank): rank.error_lines for rank in view.ranks}}
         )  # fmt: skip
     shown = node(
         "(() => { const s = new log.LogStore(); for (const m of given) s.apply(m);"
@@ -126,7 +132,7 @@ def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
     assert shown[0] == [[row.n, row.text, row.ranks] for row in book.rows]
     for rank in range(3):
         assert shown[1 + rank] == [[row.n, row.text, row.ranks] for row in book.of_rank(rank)]
-    assert shown[4] == book.total
+    assert shown[4] == view.lines == sum(map(len, batches))
 
 
 @given(st.text(max_size=30), st.text(min_size=1, max_size=3))

@@ -8,7 +8,7 @@
 /** Begin and end of a part of a text, and its styles with spaces between them; see core/humanize.py. */
 export type Styled = readonly [number, number, string];
 
-/** [number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles] */
+/** [number, time, rank or null, stream, text, redraws, {rank: position of its line, higher for later lines}, styles] */
 export type WireRow = readonly [number, number, number | null, string, string, number, Readonly<Record<string, number>>, readonly Styled[]];
 
 export interface Row {
