@@ -157,26 +157,45 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
 # reading --------------------------------------------------------------------------------------
 
 
-class ResourceReader:
-    """Reads a job's resources incrementally: ``read`` returns the new samples."""
+class ResourceBook:
+    """The resources of a job in bounded memory: newest samples, curves and marks, read incrementally."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, curves: bool = True) -> None:
+        """Curves are only stored if ``curves`` is set; marks do not need them."""
+        self._path, self._keeps_curves = path, curves
         #: Number of bytes read.
         self.cursor = 0
-        #: The facts about each node.
+        #: The facts about each node, its newest sample, and that of each rank with its usage.
         self.about: dict[int, NodeFacts] = {}
+        self.nodes: dict[int, ResourceSample] = {}
+        self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
+        #: Curves over seconds since the first sample, by the names in ``CURVES``.
+        self.curves = SeriesBook()
+        self.count = 0
+        self._begun: float | None = None
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
+        self._recent: dict[int, deque[ResourceSample]] = {}
 
     def read(self, most: int = _READ) -> list[ResourceSample]:
-        """Return the next samples, about ``most`` bytes; [] if there are no new ones."""
+        """Read and return the next samples, about ``most`` bytes; [] if there are no new ones."""
         content = events.read_lines(self._path, self.cursor, most)
         self.cursor += len(content)
         samples = []
         for line in content.splitlines():
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 samples.append(self._sample(_decoder.decode(line)))
+        for sample in samples:
+            self._apply(sample)
+        return samples
+
+    def read_all(self) -> list[ResourceSample]:
+        """Read and return all samples that have not been read yet."""
+        samples: list[ResourceSample] = []
+        previous = -1
+        while self.cursor != previous:
+            previous = self.cursor
+            samples += self.read()
         return samples
 
     def _sample(self, line: _Line) -> ResourceSample:
@@ -203,40 +222,7 @@ class ResourceReader:
             )
         return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
 
-    def all(self) -> list[ResourceSample]:
-        """Return all samples that have not been read yet."""
-        samples: list[ResourceSample] = []
-        previous = -1
-        while self.cursor != previous:
-            previous = self.cursor
-            samples += self.read()
-        return samples
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-class ResourceBook:
-    """The resources of a job in bounded memory: newest samples, curves and marks."""
-
-    def __init__(self, about: Mapping[int, NodeFacts], *, curves: bool = True) -> None:
-        """Curves are only stored if ``curves`` is set; marks do not need them."""
-        #: The facts about each node.
-        self.about = about
-        self._keeps_curves = curves
-        #: The newest sample of each node, and of each rank with its usage.
-        self.nodes: dict[int, ResourceSample] = {}
-        self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
-        #: Curves over seconds since the first sample, by the names in ``CURVES``.
-        self.curves = SeriesBook()
-        self.count = 0
-        self._begun: float | None = None
-        self._recent: dict[int, deque[ResourceSample]] = {}
-
-    def apply(self, sample: ResourceSample) -> None:
-        """Add a sample."""
+    def _apply(self, sample: ResourceSample) -> None:
         self._begun = sample.t if self._begun is None else self._begun
         self.count += 1
         self.nodes[sample.node] = sample
@@ -259,13 +245,14 @@ class ResourceBook:
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
-        marks = []
-        for node, samples in self._recent.items():
-            about = self.about.get(node, NodeFacts())
-            where = f" on {about.host}" if about.host else ""
-            for kind, rank, text in _problems([*samples], where):
-                marks.append(ResourceMark(kind, rank, about.host, text))
+        hosts = {node: self.about.get(node, NodeFacts()).host for node in self._recent}
+        marks = [mark for node, samples in self._recent.items() for mark in _problems([*samples], hosts[node])]
         return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 # marks ----------------------------------------------------------------------------------------
@@ -277,9 +264,9 @@ _NO_TENSORS = (
 )
 
 
-def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[str, int, str]]:
-    """Yield kind, rank and text of each current problem of a node."""
-    last = samples[-1]
+def _problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
+    """Yield each current problem of a node."""
+    last, where = samples[-1], f" on {host}" if host else ""
     ranks = {
         rank: [(sample.t, use) for sample in samples if (use := sample.ranks.get(rank)) is not None]
         for rank in last.ranks
@@ -293,10 +280,11 @@ def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[s
         if machine.memory >= FULL * machine.limit:
             most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
             full = f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}"
-            yield "memory", rank, f"{full}. Rank {rank} uses the most, {size(most)}."
+            yield ResourceMark("memory", rank, host, f"{full}. Rank {rank} uses the most, {size(most)}.")
         elif rate and left / rate <= _SOON and growth >= _OWN * rate:
             soon = f"Rank {rank}{where} will run out of memory in about {duration(left / rate)}"
-            yield "memory", rank, f"{soon} if it keeps growing by {size(rate)} per second {free}."
+            text = f"{soon} if it keeps growing by {size(rate)} per second {free}."
+            yield ResourceMark("memory", rank, host, text)
     if last.t - samples[0].t < _WINDOW - 1:
         return
     for rank, uses in ranks.items():
@@ -306,10 +294,11 @@ def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[s
             tensors = _rate([(t, use.torch_allocated) for t, use in uses], 0.0)
             text = f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in {full}"
             remedy = _KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS
-            yield "gpu_memory", rank, f"{text}. {remedy}"
+            yield ResourceMark("gpu_memory", rank, host, f"{text}. {remedy}")
         if len(uses) == len(samples) and all(use.gpu is not None and use.gpu < IDLE for _, use in uses):
             busy = f"under {IDLE:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core"
-            yield "gpu", rank, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: {busy}."
+            text = f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: {busy}."
+            yield ResourceMark("gpu", rank, host, text)
 
 
 def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:

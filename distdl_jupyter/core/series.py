@@ -381,8 +381,8 @@ class Metric:
             row = rows.pop()
             if row.step < end and rows:
                 rows.append(row)
-            if row.step != end:
-                lows, highs = lows + _known(row.low, row.low_rank), highs + _known(row.high, row.high_rank)
+            if row.step != end and row.low is not None and row.high is not None:
+                lows, highs = [*lows, (row.low, row.low_rank or 0)], [*highs, (row.high, row.high_rank or 0)]
             low, low_rank = min(lows)
             high, high_rank = max(highs, key=lambda pair: (pair[0], -pair[1]))
             rows.append(Row(end, row.time, _within(last, low, high), low, low_rank, high, high_rank))
@@ -428,10 +428,6 @@ class Metric:
                 kinds = tuple(name for bit, name in _KINDS.items() if any(seen & bit for seen in bad.values()))
                 marks.append(Mark(step, kinds, tuple(bad)))
         return marks
-
-
-def _known(value: float | None, rank: int | None) -> list[tuple[float, int]]:
-    return [] if value is None or rank is None else [(value, rank)]
 
 
 def _row(span: _Span, at: int, ranked: Sequence[tuple[int, array[float]]]) -> Row:

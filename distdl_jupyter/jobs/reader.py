@@ -23,7 +23,7 @@ from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import TAIL, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
-from distdl_jupyter.core.resources import ResourceBook, ResourceReader
+from distdl_jupyter.core.resources import ResourceBook
 from distdl_jupyter.core.series import Earlier, SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
@@ -206,8 +206,7 @@ class PageReader(JobReader):
         self.seen = self.complete = False
         #: ``version`` increases with every step that reads data; ``idle`` is true after a step that read none.
         self.version, self.idle = 0, False
-        self._samples = ResourceReader(folder.resources)
-        self.resources = ResourceBook(self._samples.about)
+        self.resources = ResourceBook(folder.resources)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
         self._first_end = 0
 
@@ -248,9 +247,7 @@ class PageReader(JobReader):
             self.seen, self._first_end = True, logfile.size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
-        samples = self._samples.read(_PAGE_SAMPLES)
-        for sample in samples:
-            self.resources.apply(sample)
+        samples = self.resources.read(_PAGE_SAMPLES)
         stepped = self.steps.read()
         return moved or self.cursor > before or bool(samples) or stepped
 

@@ -16,7 +16,7 @@ from distdl_jupyter import capture
 from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
-from distdl_jupyter.core.resources import ResourceReader
+from distdl_jupyter.core.resources import ResourceBook
 from distdl_jupyter.form.arguments import Parser, job_options, magic_parser, with_job_flags
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
@@ -320,8 +320,9 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
 
 def _rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank, with its last measured memory."""
-    samples = ResourceReader(ranks.job.folder.resources).all()
-    memory_of = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
+    usage = ResourceBook(ranks.job.folder.resources, curves=False)
+    usage.read_all()
+    memory_of = {rank: use.memory for rank, (_, use) in usage.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]
     for view in ranks.job.view().ranks:

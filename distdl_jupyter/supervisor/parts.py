@@ -26,7 +26,7 @@ from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.logfile import LineFile, LogPart
 from distdl_jupyter.core.options import keep_rule
-from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
+from distdl_jupyter.core.resources import ResourceBook, sample_line
 from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -249,8 +249,7 @@ class ResourceRecorder(ReportStore):
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
-        self._reader = ResourceReader(recorder.folder.resources)
-        self._book = ResourceBook(self._reader.about, curves=False)
+        self._book = ResourceBook(recorder.folder.resources, curves=False)
         #: Time of the last sample of each node, because a new supervisor may receive samples that are already stored.
         self._last: dict[int, float] = {}
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
@@ -265,10 +264,9 @@ class ResourceRecorder(ReportStore):
             self._file = LineFile(LogPart(0, recorder.folder.resources))
 
     def _follow(self) -> None:
-        for sample in self._reader.all():
+        for sample in self._book.read_all():
             self._begun = sample.t if self._begun is None else self._begun
             self._last[sample.node] = sample.t
-            self._book.apply(sample)
 
     def take_torch(self, rank: int, memory: Sequence[float]) -> None:
         """Remember the GPU memory that torch has allocated and reserved in a rank (bytes), for the next sample."""
@@ -308,7 +306,7 @@ class ResourceRecorder(ReportStore):
                 # Pages show the problem while it lasts (``views.resources``); this note is permanent.
                 self._recorder.note("info", mark.text, CODES[mark.kind])
                 self._recorder.log(mark.text)
-        for about in self._reader.about.values():
+        for about in self._book.about.values():
             if about.no_gpus and ("gpu", -1) not in self._noted:
                 self._noted.add(("gpu", -1))
                 self._recorder.note("info", f"{about.host}: {about.no_gpus}", "no-gpu-use")

@@ -15,7 +15,6 @@ from distdl_jupyter.core.resources import (
     RankUse,
     ResourceBook,
     ResourceMark,
-    ResourceReader,
     ResourceSample,
 )
 from distdl_jupyter.core.series import RankCurve
@@ -49,11 +48,8 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
     def __init__(self, path: Path, *, may_come: bool = False) -> None:
         self._why = _NOT_YET if may_come else _NONE
-        reader = ResourceReader(path)
-        super().__init__(reader.all())
-        self.book = ResourceBook(reader.about)
-        for sample in self:
-            self.book.apply(sample)
+        self.book = ResourceBook(path)
+        super().__init__(self.book.read_all())
 
     @property
     def marks(self) -> list[ResourceMark]:

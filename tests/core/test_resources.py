@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import pytest
 
-from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
+from distdl_jupyter.core.resources import ResourceBook, sample_line
 
 GB = 1e9
 NODE = {
@@ -38,10 +38,8 @@ def fold(tmp_path):
         path = tmp_path / "resources.jsonl"
         lines = [sample_line(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
         path.write_bytes(b"".join(lines))
-        reader = ResourceReader(path)
-        book = ResourceBook(reader.about)
-        for one in reader.all():
-            book.apply(one)
+        book = ResourceBook(path)
+        book.read_all()
         return book, book.marks()
 
     return fold
@@ -65,11 +63,11 @@ def test_a_torn_end_is_read_when_it_is_whole_and_other_lines_are_passed_over(tmp
     lines = [sample_line(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
     path = tmp_path / "resources.jsonl"
     path.write_bytes(lines[0][:-2] + b',"new":1}\n' + b'{"t":"now"}\nxx\n' + lines[1][:-3])
-    reader = ResourceReader(path)
-    assert [one.t for one in reader.all()] == [1.0]
+    book = ResourceBook(path)
+    assert [one.t for one in book.read_all()] == [1.0]
     with path.open("ab") as file:
         file.write(lines[1][-3:])
-    assert [one.t for one in reader.all()] == [2.0]
+    assert [one.t for one in book.read_all()] == [2.0]
 
 
 def test_memory_that_is_nearly_full_names_the_rank_that_uses_most(fold):
