@@ -232,14 +232,16 @@ class _Recent:
         rows, by_text = self._rows, self._by_text
         while rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
             row = rows.popleft()
-            equal = by_text[row.stream, row.text]
-            if isinstance(equal, _Equal):
-                del equal.rows[0]
-            if equal is row or not equal.rows:
+            known = by_text[row.stream, row.text]
+            if isinstance(known, _Equal):
+                del known.rows[0]
+            if isinstance(known, FoldedRow) or not known.rows:
                 del by_text[row.stream, row.text]
         equal = by_text.get((stream, text))
-        if equal is None or isinstance(equal, FoldedRow):
-            return None if equal is None or rank in equal.lines else equal
+        if equal is None:
+            return None
+        if isinstance(equal, FoldedRow):
+            return None if rank in equal.lines else equal
         at = bisect_right(equal.rows, equal.newest.get(rank, -1), key=_number)
         if at == len(equal.rows):
             return None

@@ -549,8 +549,8 @@ def figure(
     if len(band.ranks) > 1:
         name = f"mean of {len(band.ranks)}"
     finite = [row for row in band.rows if row.low is not None]
-    x, edge = [row.step for row in finite], {"line": {"width": 0}, "hoverinfo": "skip"}
-    edge["visible"] = any(row.low != row.high for row in finite)  # hidden if the ranks do not differ
+    x, differ = [row.step for row in finite], any(row.low != row.high for row in finite)
+    edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": differ}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
     lines = [_line(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
     data = [
