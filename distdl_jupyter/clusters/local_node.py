@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,11 @@ from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import job as node_job
-from distdl_jupyter.node import processes, requests
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.slots import QueueSlot
-from distdl_jupyter.node.stacks import StackDump, StackRequest
 from distdl_jupyter.worker import installed
 
 _READ = 64 * 1024
@@ -75,20 +73,13 @@ class LocalChannels(Channels):
 
 
 class LocalJob(Job):
-    """A job whose processes this process starts with complete environments. Only the job's mark identifies them.
+    """A job whose processes this process starts with complete environments.
 
-    The environment of a forked process shows no other mark (see ``warm``). The cluster owns the staged data.
+    A forked process, whose environment shows only the job's mark (see ``warm``), is found as a child of this process.
     """
-
-    def _forget_data(self) -> None:
-        return
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, **self._gpu_variables(variables), **self.marks}
-
-    @property
-    def _marks_to_find(self) -> dict[str, str]:
-        return {processes.MARK: self.name}
 
 
 class LocalAgent(AgentConnection):
@@ -97,8 +88,7 @@ class LocalAgent(AgentConnection):
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
         self._channels = LocalChannels()
-        self.job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], python=job.python)
-        self._asking: StackRequest | None = None
+        self.job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], None, job.python)
 
     @property
     def run(self) -> Path:
@@ -109,42 +99,30 @@ class LocalAgent(AgentConnection):
         """Handle a request and return a completed future of the answer, HostFailed or OSError."""
         answer: Future[dict[str, Any]] = Future()
         try:
-            answer.set_result(requests.HANDLERS[type_](self, fields) or {})
+            answer.set_result(self.job.handle(type_, fields))
         except node_job.NotStarted as error:
             cause = error.__cause__
             answer.set_exception(
                 cause if isinstance(cause, OSError) else HostFailed("", str(error), code="process-not-started")
             )
-        except requests.RequestFailed as error:
+        except node_job.RequestFailed as error:
             answer.set_exception(HostFailed("", str(error), code="host-request-failed"))
         except OSError as error:
             answer.set_exception(error)
         return answer
-
-    def later(self, _fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Call ``work`` immediately."""
-        return work()
 
     def open_stream(self) -> tuple[int, int]:
         """Open a channel; return its number and the read end of its pipe."""
         return self._channels.pipe()
 
     def poll(self) -> None:
-        """Deliver the exits of processes and a sample of their resource usage."""
+        """Deliver the exits of processes, their stacks and a sample of their resource usage."""
         for end in self.job.ended(full=False):
             self.on_event({"type": "exit", **end})
+        if answers := self.job.stacks():
+            self.on_event({"type": "stacks", "answers": answers})
         if (sample := self.job.sample()) is not None:
             self.on_event({"type": "resources", "samples": [sample]})
-
-    def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Signal every rank that supports stack traces."""
-        from distdl_jupyter.node import stacks
-
-        self._asking = stacks.StackRequest(self.run, ranks)
-
-    def stacks(self) -> Mapping[int, StackDump]:
-        """Return the ranks' answers since the last call."""
-        return {} if self._asking is None else self._asking.answers()
 
     def close(self) -> None:
         """End all processes and remove the private folder."""

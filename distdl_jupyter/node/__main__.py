@@ -10,12 +10,10 @@ import sys
 
 from distdl_jupyter.node.agent import Agent, serve
 
-TIMEOUT = 20.0
-
 
 def main(arguments: list[str]) -> int:
     """Serve the supervisor over the standard streams and return the exit code."""
-    timeout = float(arguments[0]) if arguments else TIMEOUT
+    timeout = float(arguments[0]) if arguments else 20.0
     return serve(lambda watchdog: Agent(*_take_streams(), timeout, watchdog))
 
 

@@ -4,6 +4,52 @@ It starts processes, sends the output of each on a separate channel, and reports
 when the supervisor is gone: at once when its input ends, or after ``timeout`` seconds without a message. The loop only
 waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny process,
 forked before the agent does anything else, that only waits for the end of a pipe.
+
+Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
+thread. The messages:
+
+======== ============================================== ====================================================
+type     fields                                         reply
+======== ============================================== ====================================================
+facts    modules, programs, packages (all optional)     the result of ``facts.gather``
+listen   address                                        port
+reach    targets, seconds                               reached
+prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
+         base, working_directory (optional)             if requested
+put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
+get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
+ports    count, address                                 ports
+look     path                                           fingerprint, null if it cannot be read
+copied   digest, base                                   path of a folder with this content, "" without one
+copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is written)
+         b"" ends it
+start    processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
+         directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
+feed     kind, text                                     (nothing) when written to its standard input
+pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
+signal   name: INT, TERM, KILL; to: ranks, all          sent
+alive                                                   alive, and how many of them are workers
+stuck                                                   pids that no signal reaches
+stacks   ranks                                          (nothing) and messages ``stacks`` as the ranks respond:
+                                                        {answers: {rank: ``stacks.StackDump`` as data}}
+profile  ranks, recording                               (nothing) ranks read the request (``worker.hooks.profile``)
+serving  rank                                           where a persistent rank listens: socket, token
+connect  rank, channel                                  (nothing) the channel is relayed to and from that rank
+hold     channel, held                                  (nothing) the channel is not read while it is held; a
+                                                        message ``hold`` requests the same of the supervisor
+drain                                                   evidence of an out-of-memory kill, "" for none,
+                                                        after all output written so far
+answer   shell, then any of out, err (texts), code      (nothing)
+slots    job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
+         priority, number                               turn (``slots.Turn`` as data), limits
+sweep    job, base                                      found
+end      keep                                           ended; the agent exits
+======== ============================================== ====================================================
+
+``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` exclude them. ``beat``
+is not a request. A message without a ``request`` number gets no response. The method ``_on_TYPE`` handles a request: of
+``job.Job`` if it is about the processes of a job, which an agent in the supervisor's own process may run too, else of
+``Agent``.
 """
 
 from __future__ import annotations
@@ -25,17 +71,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distdl_jupyter.node import data_cache, files, frames, processes, requests, run_dir
+from distdl_jupyter.node import data_cache, files, frames, processes, run_dir
+from distdl_jupyter.node import job as node_job
+from distdl_jupyter.node import ports as node_ports
 from distdl_jupyter.node.channels import Channels, Outbox, Outgoing, watch
-from distdl_jupyter.node.files import Incoming, Workdir
-from distdl_jupyter.node.job import Job
+from distdl_jupyter.node.files import Incoming, Refused
+from distdl_jupyter.node.job import Answer, Fields, Job, RequestFailed
 from distdl_jupyter.node.mpi_shell import Shells
-from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.slots import QueueSlot
 
-
+#: Exit code where an agent cannot run (EX_UNAVAILABLE).
+UNAVAILABLE = 69
+#: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
+_SOON = 0.05
+#: Timeout in seconds for sending the last response.
+_LAST = 5.0
+#: Maximum length of the queue through which threads send frames to the loop.
+_READY = 16
+#: Timeout in seconds for connecting to a rank's socket, which blocks only under very many connections.
+_CONNECT_SECONDS = 1.0
 _GOODBYE = "goodbye"
 
 
@@ -64,48 +120,32 @@ class Watchdog:
 
 
 def _watch(read: int) -> None:
-    """Run in the forked child: never returns."""
+    """Run in the forked child: wait for the end of the pipe ``read``, and never return."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        _close_others(read)
+        # Close all other descriptors, because an open copy would keep the connection open.
+        os.dup2(read, 3)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.closerange(4, 65_536)
         with open(3, encoding="utf-8") as pipe:
             messages = [json.loads(line) for line in pipe]
         if messages and messages[-1] != _GOODBYE:
-            _end(messages[-1])
+            job = messages[-1]
+            processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
+            shutil.rmtree(job["run"], ignore_errors=True)
+            data_cache.forget(job["marks"][processes.MARK], job["base"] or files.DEFAULT_BASE)
+            if job["copied"]:
+                files.abandon(Path(job["copied"]))
     finally:
         os._exit(0)
 
 
-def _close_others(read: int) -> None:
-    """Move ``read`` to descriptor 3 and close all others, because an open copy would keep the connection open."""
-    os.dup2(read, 3)
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.closerange(4, 65_536)
-
-
-def _end(job: dict[str, Any]) -> None:
-    processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
-    shutil.rmtree(job["run"], ignore_errors=True)
-    data_cache.forget(job["marks"]["DISTDL_JOB_ID"], job["base"] or files.DEFAULT_BASE)
-    if job["copied"]:
-        files.abandon(Path(job["copied"]))
-
-
-# the loop ------------------------------------------------------------------------------------------
-
-
-#: Exit code where an agent cannot run (EX_UNAVAILABLE).
-UNAVAILABLE = 69
-#: Seconds between two checks for the last output of a process that has exited.
-_SOON = 0.05
-#: Timeout in seconds for sending the last response.
-_LAST = 5.0
-#: Maximum length of the queue through which threads send frames to the loop.
-_READY = 16
+class SupervisorLost(Exception):
+    """The supervisor is gone; exit."""
 
 
 class Agent:
@@ -132,127 +172,22 @@ class Agent:
         #: Whether SIGTERM was received.
         self.terminating = False
         self._writing = False
-        self.channels = Channels(self._selector, self._outbox)
-        self.shells = Shells(self._selector, self.send)
-        self.ports = Ports()
+        self._channels = Channels(self._selector, self._outbox)
+        self._shells = Shells(self._selector, self.send)
+        self._ports = node_ports.Ports()
         self.job: Job | None = None
         #: The resources of this machine that the job holds.
-        self.slot: QueueSlot | None = None
+        self._slot: QueueSlot | None = None
         self._wake_read, self._wake_write = os.pipe()
-
-    # called by request handlers ----------------------------------------------------------------
-
-    def begin(self, name: str, workdir: Workdir, base: str) -> None:
-        """Begin the job, and stop the processes that an earlier supervisor has left. Raises OSError."""
-        if self.job is not None:
-            self.job.kill()
-            self.job.clear(None)
-        self.job = Job(name, workdir, self.channels, [self._watchdog.pid], base)
-        run = self.job.pipes.folder
-        self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.copied else None, base)
-        self.shells.listen(run / run_dir.SOCKET)
-
-    def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Run ``work`` in a thread and send its result as the response."""
-
-        def run() -> None:
-            try:
-                answer = work()
-            except Exception as error:  # noqa: BLE001  it becomes the response
-                answer = requests.failure(str(fields["type"]), error)
-            if (frame := _reply(fields, answer)) is not None:
-                self.post(frame)
-
-        thread = threading.Thread(target=run, daemon=True)
-        self._threads.add(thread)
-        thread.start()
-        return None
-
-    def post(self, frame: bytes) -> None:
-        """Send frames from a thread; blocks while the outbox is full."""
-        self._posted.put(frame)
-        self.wake()
 
     def wake(self) -> None:
         """Wake the loop (from a thread or a signal handler)."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    def expect(self, channel: int, incoming: Incoming) -> None:
-        """Pass data received on a channel to ``incoming``."""
-        self._incoming[channel] = incoming
-
-    def join(self, channel: int, connection: socket.socket) -> None:
-        """Relay between a channel and a local socket until either end closes."""
-        self.channels.add(connection.dup().detach(), channel)
-        hold = functools.partial(self.send, "hold", channel=channel)
-        self._incoming[channel] = Outgoing(connection, self._selector, hold)
-
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""
         self._outbox.put(frames.message(type_, **fields))
-
-    def finish(self, *, keep: bool) -> None:
-        """Exit after this round; ``keep`` keeps the copied folder."""
-        self._over = True
-        if self.job is not None:
-            self.job.clear(None if keep else files.remove)
-        self._release()
-
-    # the loop ---------------------------------------------------------------------------------
-
-    def run(self) -> int:
-        """Serve until the end and return the exit code: 0 for an orderly end."""
-        self._prepare_signals()
-        self._outbox.put(frames.GREETING)
-        try:
-            self._flush()
-            while not self._over:
-                self._round()
-            self._send_rest()
-        except SupervisorLost:
-            self._give_up()
-            return 1
-        except BaseException:
-            self._give_up()
-            raise
-        finally:
-            self._watchdog.dismiss()
-        return 0
-
-    def _prepare_signals(self) -> None:
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
-        self._urgent.register(self._wake_read, selectors.EVENT_READ)
-        self._urgent.register(self._source, selectors.EVENT_READ)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        # Use handlers, not SIG_IGN, which ranks and launchers would inherit.
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_term)
-
-    def _on_term(self, *_: object) -> None:
-        self.terminating = True
-
-    def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake_read, 4096):
-                pass
-
-    def _round(self) -> None:
-        self._watch_source()
-        self._rest()
-        for key, _ in self._selector.select(self._pause()):
-            key.data()
-        self._take_posted()
-        self._send_exits()
-        self._sample()
-        self._beat()
-        self._flush()
-        self.channels.regulate()
-        if self.is_over():
-            raise SupervisorLost
 
     def is_over(self) -> bool:
         """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
@@ -263,25 +198,71 @@ class Agent:
         """Seconds since the last message of the supervisor."""
         return time.monotonic() - self._received_at
 
-    def _rest(self) -> None:
-        """Pause before reading busy ranks again; requests and process exits interrupt the pause."""
-        pause = self.channels.pause()
-        if pause and not self._writing:
-            self._urgent.select(pause)
+    def process_ended(self, end: Mapping[str, Any]) -> None:
+        """Handle the exit of a process, after it was reported to the supervisor."""
+        return
 
-    def _pause(self) -> float:
-        if self.terminating or (self.job is not None and self.job.draining):
-            return _SOON
-        now = time.monotonic()
-        sample = self.job.sample_due(now) if self.job is not None else math.inf
-        return max(0.0, min(self._beaten + self.beat_seconds - now, sample))
+    # the loop ---------------------------------------------------------------------------------
 
-    def _watch_source(self) -> None:
-        """Read from the supervisor, unless the disk cannot keep up."""
+    def run(self) -> int:
+        """Serve until the end and return the exit code: 0 for an orderly end."""
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, lambda: os.read(self._wake_read, 65_536))
+        self._urgent.register(self._wake_read, selectors.EVENT_READ)
+        self._urgent.register(self._source, selectors.EVENT_READ)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        # Use handlers, not SIG_IGN, which ranks and launchers would inherit.
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminating", True))
+        self._outbox.put(frames.GREETING)
+        try:
+            self._flush()
+            while not self._over:
+                self._round()
+            until = time.monotonic() + _LAST
+            while not self._outbox.empty and time.monotonic() < until:
+                self._flush()
+                time.sleep(_SOON if self._writing else 0)
+        except BaseException as error:
+            if self.job is not None:
+                self.job.give_up()
+                self.job.clear(files.abandon)
+            self._release()
+            if not isinstance(error, SupervisorLost):
+                raise
+            return 1
+        finally:
+            self._watchdog.dismiss()
+        return 0
+
+    def _round(self) -> None:
+        # Do not read from the supervisor while the disk cannot keep up.
         readable = not any(incoming.behind for incoming in self._incoming.values())
         if not readable:
             self._received_at = time.monotonic()
         watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=readable)
+        # Pause before reading busy ranks again; requests and process exits interrupt the pause.
+        if (pause := self._channels.pause()) and not self._writing:
+            self._urgent.select(pause)
+        for key, _ in self._selector.select(self._seconds_to_next()):
+            key.data()
+        while not (self._outbox.full or self._posted.empty()):
+            self._outbox.put(self._posted.get_nowait())
+        self._report_job()
+        self._beat()
+        self._flush()
+        self._channels.regulate()
+        if self.is_over():
+            raise SupervisorLost
+
+    def _seconds_to_next(self) -> float:
+        """Return for how many seconds the loop may wait for an event."""
+        job, now = self.job, time.monotonic()
+        if self.terminating or (job is not None and job.polls_soon):
+            return _SOON
+        return max(0.0, min(self._beaten + self.beat_seconds - now, math.inf if job is None else job.sample_due(now)))
 
     def _receive(self) -> None:
         content = b""
@@ -291,60 +272,39 @@ class Agent:
             raise SupervisorLost
         self._received_at = time.monotonic()
         for frame in self._reader.feed(content):
-            if isinstance(frame, frames.Data):
-                self._take(frame)
-            else:
+            if isinstance(frame, frames.Message):
                 self._handle(frame.data)
+            elif (incoming := self._incoming.get(frame.channel)) is not None:
+                incoming.feed(frame.bytes)
+                if not frame.bytes:
+                    del self._incoming[frame.channel]
 
-    def _take(self, frame: frames.Data) -> None:
-        incoming = self._incoming.get(frame.channel)
-        if incoming is not None:
-            incoming.feed(frame.bytes)
-            if not frame.bytes:
-                del self._incoming[frame.channel]
-
-    def _handle(self, fields: dict[str, Any]) -> None:
-        if fields["type"] == "beat" or self._over:
-            return
-        answer = requests.answer(self, fields)
-        if answer is not None and (frame := _reply(fields, answer)) is not None:
-            self._outbox.put(frame)
-
-    def _take_posted(self) -> None:
-        while not self._outbox.full:
-            try:
-                self._outbox.put(self._posted.get_nowait())
-            except queue.Empty:
-                return
-
-    def _send_exits(self) -> None:
+    def _report_job(self) -> None:
+        """Report exits, stacks and resource samples of the job's processes."""
         if self.job is None or self._over:
             return
-        for fields in self.job.ended(full=self._outbox.full):
-            self.send("exit", **fields)
-            self.process_ended(fields)
+        for end in self.job.ended(full=self._outbox.full):
+            self.send("exit", **end)
+            self.process_ended(end)
+        if answers := self.job.stacks():
+            self.send("stacks", answers=answers)
+        if (sample := self.job.sample()) is not None:
+            self._samples.append(sample)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         if not self._threads:
             self.job.reap_adopted()
-
-    def process_ended(self, end: Mapping[str, Any]) -> None:
-        """Handle the exit of a process, after it was reported to the supervisor."""
-        return
-
-    def _sample(self) -> None:
-        if self.job is not None and (sample := self.job.sample()) is not None:
-            self._samples.append(sample)
 
     def _beat(self) -> None:
         now = time.monotonic()
         if now - self._beaten >= self.beat_seconds:
             self._beaten = now
-            if self.slot is not None and self.slot.holds:
-                self.slot.beat()
+            if self._slot is not None and self._slot.holds:
+                self._slot.beat()
             if self._samples and not self._outbox.full:
                 self.send("resources", samples=self._samples)
             self._samples = []
-            self._outbox.put_urgent(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
+            if self._outbox.empty:  # any frame serves as a heartbeat
+                self.send("beat")
 
     def _flush(self) -> None:
         try:
@@ -354,23 +314,180 @@ class Agent:
         self._writing = not self._outbox.empty
         watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._writing)
 
-    # the end ----------------------------------------------------------------------------------
-
-    def _send_rest(self) -> None:
-        until = time.monotonic() + _LAST
-        while not self._outbox.empty and time.monotonic() < until:
-            self._flush()
-            time.sleep(_SOON if self._writing else 0)
-
-    def _give_up(self) -> None:
-        if self.job is not None:
-            self.job.give_up()
-            self.job.clear(files.abandon)
-        self._release()
-
     def _release(self) -> None:
-        if self.slot is not None:
-            self.slot.release()
+        if self._slot is not None:
+            self._slot.release()
+
+    # requests ---------------------------------------------------------------------------------
+
+    def _handle(self, fields: Fields) -> None:
+        """Handle a request; a handler returns the response, or a function that a thread calls for it."""
+        type_ = str(fields["type"])
+        if type_ == "beat" or self._over:
+            return
+
+        def call() -> Any:
+            handler = getattr(self, f"_on_{type_}", None)
+            return handler(fields) if handler is not None else self._its_job.handle(type_, fields)
+
+        answer = _answer(type_, call)
+        if not callable(answer):
+            self._respond(fields, answer, self._outbox.put)
+            return
+        thread = threading.Thread(target=lambda: self._respond(fields, _answer(type_, answer), self._post), daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    @property
+    def _its_job(self) -> Job:
+        if self.job is None:
+            raise RequestFailed("The agent has no job. Send the request 'prepare' first.")
+        return self.job
+
+    def _respond(self, fields: Fields, answer: Answer | None, put: Callable[[bytes], object]) -> None:
+        if (number := fields.get("request")) is None:
+            return
+        try:
+            put(frames.message("reply", **{**(answer or {}), "request": number}))
+        except (TypeError, ValueError) as error:
+            put(frames.message("reply", request=number, error=f"The reply cannot be sent: {error}."))
+
+    def _post(self, frame: bytes) -> None:
+        """Send frames from a thread; blocks while the outbox is full."""
+        self._posted.put(frame)
+        self.wake()
+
+    def _on_facts(self, fields: Fields) -> Callable[[], Answer]:
+        from distdl_jupyter.node import facts
+
+        names = [[str(text) for text in fields.get(name, ())] for name in ("modules", "programs", "packages")]
+        return lambda: facts.gather(*names)
+
+    def _on_listen(self, fields: Fields) -> Callable[[], Answer]:
+        return lambda: {"port": node_ports.listen(str(fields["address"]))[1]}
+
+    def _on_reach(self, fields: Fields) -> Callable[[], Answer]:
+        targets = [(str(address), int(port)) for address, port in fields["targets"]]
+        return lambda: {"reached": node_ports.reach(targets, float(fields["seconds"]))}
+
+    def _on_ports(self, fields: Fields) -> Answer:
+        return {"ports": self._ports.reserve(int(fields["count"]), str(fields["address"]))}
+
+    def _on_sweep(self, fields: Fields) -> Callable[[], Answer]:
+        return lambda: {"found": node_job.sweep(str(fields["job"]), str(fields.get("base", "")))}
+
+    def _on_prepare(self, fields: Fields) -> Answer:
+        """Begin the job, and stop the processes that an earlier supervisor has left."""
+        name = files.plain(str(fields["job"]))
+        if self.job is not None and self.job.name != name:
+            raise RequestFailed("The agent already has another job.")
+        base, proof = str(fields.get("base") or ""), fields.get("proof")
+        workdir = files.find(name, str(fields["folder"]), (str(proof[0]), str(proof[1])) if proof else None, base)
+        try:
+            if self.job is not None:
+                self.job.kill()
+                self.job.clear(None)
+            self.job = Job(name, workdir, self._channels, [self._watchdog.pid], base)
+            run = self.job.pipes.folder
+            self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.copied else None, base)
+            self._shells.listen(run / run_dir.SOCKET)
+        except OSError:
+            if workdir.copied:
+                files.remove(workdir.folder)
+            raise
+        answer = {"shared": not workdir.copied, "folder": str(workdir.folder), "run": str(run)}
+        if directory := fields.get("working_directory"):
+            answer["working_directory_there"] = Path(str(directory)).is_dir()
+        return answer
+
+    def _on_look(self, fields: Fields) -> Answer:
+        try:
+            return {"fingerprint": data_cache.fingerprint(str(fields["path"]))}
+        except OSError:
+            return {"fingerprint": None}
+
+    def _on_copied(self, fields: Fields) -> Answer:
+        return {"path": data_cache.copied(str(fields["digest"]), str(fields.get("base") or ""))}
+
+    def _on_copy(self, fields: Fields) -> Callable[[], Answer]:
+        copy = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+        incoming = self._incoming[int(fields["channel"])] = Incoming(copy.folder, self.wake)
+        return lambda: copy.finish(incoming.unpack)
+
+    def _on_put(self, fields: Fields) -> Callable[[], Answer]:
+        incoming = self._incoming[int(fields["channel"])] = Incoming(self._its_job.workdir.folder, self.wake)
+        return incoming.unpack
+
+    def _on_get(self, fields: Fields) -> Callable[[], Answer]:
+        folder, channel = self._its_job.workdir.folder, int(fields["channel"])
+        return lambda: files.send_files(folder, [str(path) for path in fields["paths"]], channel, self._post)
+
+    def _on_slots(self, fields: Fields) -> Callable[[], Answer]:
+        from distdl_jupyter.node import slots
+
+        def ask() -> Answer:
+            if self._slot is None:
+                self._slot = slots.QueueSlot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
+            gpus, devices, amounts = fields["need"]
+            need = slots.Need(
+                int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts}
+            )
+            turn = self._slot.ask(need, priority=float(fields["priority"]))
+            held = list(self._slot.gpus) if turn is None else None
+            return {"held": held, "turn": turn, "limits": slots.limits()}
+
+        return ask
+
+    def _on_feed(self, fields: Fields) -> Callable[[], None]:
+        return functools.partial(self._its_job.feed, str(fields["kind"]), str(fields["text"]))
+
+    def _on_connect(self, fields: Fields) -> None:
+        """Relay between a channel and a rank's socket until either end closes."""
+        path, channel = self._its_job.handle("serving", fields)["socket"], int(fields["channel"])
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise RequestFailed(f"Rank {fields['rank']} does not respond.") from error
+        self._channels.add(connection.dup().detach(), channel)
+        hold = functools.partial(self.send, "hold", channel=channel)
+        self._incoming[channel] = Outgoing(connection, self._selector, hold)
+
+    def _on_hold(self, fields: Fields) -> None:
+        self._channels.hold(int(fields["channel"]), held=bool(fields["held"]))
+
+    def _on_answer(self, fields: Fields) -> None:
+        self._shells.answer(int(fields["shell"]), fields)
+
+    def _on_alive(self, fields: Fields) -> Answer:
+        return self.job.handle("alive", fields) if self.job is not None else {"alive": 0, "workers": 0}
+
+    def _on_end(self, fields: Fields) -> Answer:
+        """End the job; exit after this round."""
+        ended = self.job.kill() if self.job is not None else 0
+        self._channels.end_all()
+        self._over = True
+        if self.job is not None:
+            self.job.clear(None if fields.get("keep") else files.remove)
+        self._release()
+        return {"ended": ended}
+
+
+def _answer(type_: str, work: Callable[[], Any]) -> Any:
+    """Return the result of ``work``, or an error response of one sentence."""
+    try:
+        return work()
+    except (RequestFailed, Refused) as error:
+        text = str(error)
+    except OSError as error:
+        text = f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+        text = text if error.strerror is not None else str(error)
+    except Exception as error:  # noqa: BLE001  no request may end the agent
+        reason = str(error).removesuffix(".")
+        text = f"The request {type_!r} is not valid: {type(error).__name__}: {reason}."
+    return {"error": text}
 
 
 def serve(build: Callable[[Watchdog], Agent]) -> int:
@@ -383,17 +500,3 @@ def serve(build: Callable[[Watchdog], Agent]) -> int:
     watchdog = Watchdog()
     processes.adopt_orphans()
     return build(watchdog).run()
-
-
-class SupervisorLost(Exception):
-    """The supervisor is gone; exit."""
-
-
-def _reply(fields: Mapping[str, Any], answer: dict[str, Any]) -> bytes | None:
-    """Return the response to a request as a frame, None if the request has no number."""
-    if fields.get("request") is None:
-        return None
-    try:
-        return frames.message("reply", **{**answer, "request": fields["request"]})
-    except (TypeError, ValueError) as error:
-        return frames.message("reply", request=fields["request"], error=f"The reply cannot be sent: {error}.")

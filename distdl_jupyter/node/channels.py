@@ -26,6 +26,12 @@ from distdl_jupyter.node import frames
 _ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
 _PAUSE, BURST = 0.03, 20
+#: Queued bytes above which an outbox is full, and below which data may be added again. Both exceed one frame of data.
+_FULL, _ROOM = 1024 * 1024, 256 * 1024
+#: Pieces of fewer bytes are joined, to save the memory overhead of each.
+_SMALL = 4096
+#: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
+_MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
 
 
 class ReadPace:
@@ -64,13 +70,6 @@ def waiting(fd: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
 
 
-# to the supervisor ---------------------------------------------------------------------------------
-
-
-#: Queued bytes above which an outbox is full, and below which it has room again. Both exceed one frame of data.
-_FULL, _ROOM = 1024 * 1024, 256 * 1024
-
-
 class Outbox:
     """Queue of frames that are written to one descriptor without blocking."""
 
@@ -79,7 +78,6 @@ class Outbox:
         self.fd = fd
         self._frames: deque[bytes] = deque()
         self._begun = b""
-        self._urgent = b""
         #: Bytes queued behind the frame that is being sent.
         self.size = 0
 
@@ -88,48 +86,27 @@ class Outbox:
         self._frames.append(frames)
         self.size += len(frames)
 
-    def put_urgent(self, frame: bytes) -> None:
-        """Queue a frame before all others; it replaces an urgent frame that was not sent yet."""
-        self._urgent = frame
-
     @property
     def full(self) -> bool:
         """Whether only responses should be added."""
         return self.size > _FULL
 
     @property
-    def room(self) -> bool:
-        """Whether data may be added again."""
-        return self.size < _ROOM
-
-    @property
     def empty(self) -> bool:
         """Whether everything was sent."""
-        return not (self._begun or self._urgent or self._frames)
+        return not (self._begun or self._frames)
 
     def flush(self) -> None:
         """Write as much as possible without blocking. Raises OSError when the connection is closed."""
-        while self._begun or self._next():
+        while not self.empty:
+            if not self._begun:
+                self._begun = self._frames.popleft()
+                self.size -= len(self._begun)
             try:
                 written = os.write(self.fd, self._begun)
             except BlockingIOError:
                 return
             self._begun = self._begun[written:]
-
-    def _next(self) -> bool:
-        if self._urgent:
-            self._begun, self._urgent = self._urgent, b""
-        elif self._frames:
-            self._begun = self._frames.popleft()
-            self.size -= len(self._begun)
-        return bool(self._begun)
-
-
-# received bytes ------------------------------------------------------------------------------------
-
-
-#: Pieces of fewer bytes are joined, to save the memory overhead of each.
-_SMALL = 4096
 
 
 class Inbox:
@@ -216,10 +193,6 @@ class Inbox:
 # from processes and sockets ------------------------------------------------------------------------
 
 
-#: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
-_MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
-
-
 def watch(
     selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, enabled: bool
 ) -> None:
@@ -277,7 +250,7 @@ class Channels:
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full; continue when it has room."""
-        paused = self._outbox.full or (self._paused and not self._outbox.room)
+        paused = self._outbox.full or (self._paused and self._outbox.size >= _ROOM)
         if paused != self._paused:
             self._paused = paused
             for source in self._sources:
@@ -311,39 +284,31 @@ class Channels:
             self._outbox.put(frames.data(source.channel, content))
             self._came, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
         else:
-            self.end(source)
-
-    def drain(self, source: ChannelSource) -> None:
-        """Forward everything written so far, even if the outbox is full."""
-        left = waiting(source.fd) if source.open else 0
-        while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
-            self._outbox.put(frames.data(source.channel, content))
-            left -= len(content)
+            self.close_source(source)
 
     def drain_all(self) -> None:
-        """Forward everything written so far to any source."""
-        for source in list(self._sources):
-            self.drain(source)
+        """Forward everything written so far to any source, even if the outbox is full."""
+        for source in self._sources:
+            left = waiting(source.fd)
+            while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
+                self._outbox.put(frames.data(source.channel, content))
+                left -= len(content)
 
-    def end(self, source: ChannelSource) -> None:
-        """Send the end of the channel and close the descriptor."""
-        if source.open:
-            self.drop(source)
-            self._outbox.put(frames.data(source.channel, b""))
-
-    def drop(self, source: ChannelSource) -> None:
-        """Close the descriptor without sending the end."""
+    def close_source(self, source: ChannelSource, *, end: bool = True) -> None:
+        """Close the descriptor and, with ``end``, send the end of the channel."""
         if source.open:
             source.open = False
             self._sources.remove(source)
             self._watch(source)
             os.close(source.fd)
+            if end:
+                self._outbox.put(frames.data(source.channel, b""))
 
     def end_all(self) -> None:
         """Forward everything written so far and end every channel."""
+        self.drain_all()
         for source in list(self._sources):
-            self.drain(source)
-            self.end(source)
+            self.close_source(source)
 
     def discard_all(self) -> None:
         """Discard everything written so far, because the supervisor is gone."""
@@ -361,7 +326,9 @@ class Outgoing:
 
     behind = False
 
-    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector, hold: Callable[..., None]) -> None:
+    def __init__(
+        self, connection: socket.socket, selector: selectors.BaseSelector, hold: Callable[..., object]
+    ) -> None:
         self._socket = connection
         self._outbox = Outbox(connection.fileno())
         self._selector = selector
@@ -389,11 +356,7 @@ class Outgoing:
             self._hold(held=held)
         watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.empty)
         if self._over and self._outbox.empty:
-            self._close()
-
-    def _close(self) -> None:
-        """Shut down this direction; the other one is read elsewhere."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        self._socket.close()
+            self._closed = True
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)  # the other direction is read elsewhere
+            self._socket.close()

@@ -43,7 +43,16 @@ def serve(back: Mapping[str, Any], identity: Mapping[str, Any], python: str, env
 async def _serve(
     back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
 ) -> None:
-    reader, writer = await _connected(back)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # only the job's own certificate is trusted
+    context.load_verify_locations(cadata=back["certificate"])
+    host, port = back["host"], back["port"]
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
+    except (TimeoutError, OSError) as error:
+        reason = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
+        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
     address = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
     try:
         writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
@@ -55,19 +64,6 @@ async def _serve(
         writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(writer.wait_closed(), _LAST_SECONDS)
-
-
-async def _connected(back: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # only the job's own certificate is trusted
-    context.load_verify_locations(cadata=back["certificate"])
-    host, port = back["host"], back["port"]
-    try:
-        return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
-    except (TimeoutError, OSError) as error:
-        reason = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
-        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
 
 
 async def _carry(
@@ -84,39 +80,32 @@ async def _carry(
         env=environment,
         start_new_session=True,
     )
-    assert agent.stdout is not None, "it is a pipe"
-    assert agent.stderr is not None, "it is a pipe"
-    feeding = asyncio.create_task(_feed(reader, agent))
+    stdin, stdout, stderr = agent.stdin, agent.stdout, agent.stderr
+    assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"  # noqa: PT018
+
+    async def send(stream: asyncio.StreamReader, channel: int) -> None:
+        while content := await stream.read(_PIECE):
+            writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
+            await writer.drain()
+
+    async def feed() -> None:
+        """Forward input to the agent. If the supervisor disconnects, close its stdin and kill it after a timeout."""
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while length := struct.unpack(">cII", await reader.readexactly(9))[1] - 4:
+                stdin.write(await reader.readexactly(length))
+                await stdin.drain()
+            stdin.close()
+            await reader.read()
+        stdin.close()
+        await asyncio.sleep(_AGENT_SECONDS)
+        agent.kill()
+
+    feeding = asyncio.create_task(feed())
     try:
-        await asyncio.gather(_send(agent.stdout, 1, writer), _send(agent.stderr, 2, writer))
+        await asyncio.gather(send(stdout, 1), send(stderr, 2))
         body = json.dumps({"type": "exit", "code": await agent.wait()}).encode()
         writer.write(struct.pack(">cI", b"J", len(body)) + body)
         await writer.drain()
     finally:
         feeding.cancel()
-        _end_input(agent)
-
-
-async def _send(stream: asyncio.StreamReader, channel: int, writer: asyncio.StreamWriter) -> None:
-    while content := await stream.read(_PIECE):
-        writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
-        await writer.drain()
-
-
-async def _feed(reader: asyncio.StreamReader, agent: asyncio.subprocess.Process) -> None:
-    """Forward input to the agent. If the supervisor disconnects, close its stdin and kill it after a timeout."""
-    assert agent.stdin is not None, "it is a pipe"
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        while length := struct.unpack(">cII", await reader.readexactly(9))[1] - 4:
-            agent.stdin.write(await reader.readexactly(length))
-            await agent.stdin.drain()
-        _end_input(agent)
-        await reader.read()
-    _end_input(agent)
-    await asyncio.sleep(_AGENT_SECONDS)
-    agent.kill()
-
-
-def _end_input(agent: asyncio.subprocess.Process) -> None:
-    assert agent.stdin is not None, "it is a pipe"
-    agent.stdin.close()
+        stdin.close()

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,18 +39,17 @@ class Gpu(NamedTuple):
 
 
 def visible() -> list[Gpu]:
-    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``gpus``."""
-    return selected(known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``known``."""
+    present, variable = known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
+        return list(present)
+    matches = named(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
+    return [present[at]._replace(identifier=identifier) for at, identifier in matches.items()]
 
 
 @functools.lru_cache(maxsize=1)
 def known(_period: int) -> list[Gpu]:
-    """Return the GPUs, cached for each period: nvidia-smi is slow, and GPUs seldom change."""
-    return gpus()
-
-
-def gpus() -> list[Gpu]:
-    """Return the NVIDIA GPUs of this host, [] for none.
+    """Return the NVIDIA GPUs of this host, [] for none; cached for each period, because nvidia-smi is slow.
 
     MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
     subprocess.SubprocessError when the driver does not answer.
@@ -61,22 +60,17 @@ def gpus() -> list[Gpu]:
     answer = subprocess.run(
         [program, "-L"], capture_output=True, text=True, timeout=_TIMEOUT, check=True, stdin=subprocess.DEVNULL
     )
-    return list(_numbered(answer.stdout.splitlines()))
-
-
-def _numbered(lines: Iterable[str]) -> Iterator[Gpu]:
     gpus: list[tuple[Gpu, list[Gpu]]] = []
-    for line in lines:
+    for line in answer.stdout.splitlines():
         if match := _WHOLE.fullmatch(line.rstrip()):
             gpus.append((Gpu(int(match[1]), match[1], match[3], match[2]), []))
         elif (match := _PART.fullmatch(line.rstrip())) and gpus:
             whole, parts = gpus[-1]
             parts.append(Gpu(0, match[2], match[2], f"{whole.name} ({match[1]})"))
     undivided = [gpu for gpu, parts in gpus if not parts]
-    yield from undivided
     first = max((gpu.number for gpu in undivided), default=-1) + 1
-    for number, part in enumerate((part for _, parts in gpus for part in parts), first):
-        yield part._replace(number=number)
+    instances = [part for _, parts in gpus for part in parts]
+    return undivided + [part._replace(number=number) for number, part in enumerate(instances, first)]
 
 
 def driver() -> str:
@@ -95,22 +89,11 @@ def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
     matches: dict[int, str] = {}
     for identifier in filter(None, map(str.strip, visible.split(","))):
         for at, (index, uuid) in enumerate(present):
-            if (
-                identifier == index
-                if identifier.isdigit()
-                else identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
-            ):
+            is_uuid = identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
+            if identifier == index if identifier.isdigit() else is_uuid:
                 matches.setdefault(at, identifier)
                 break
     return matches
-
-
-def selected(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names (None: all)."""
-    if visible is None:
-        return list(present)
-    matches = named(visible, [(gpu.identifier, gpu.uuid) for gpu in present])
-    return [present[at]._replace(identifier=identifier) for at, identifier in matches.items()]
 
 
 def with_cuda_identifiers(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
@@ -133,53 +116,47 @@ def infiniband() -> list[str]:
     ]
 
 
-# utilization ---------------------------------------------------------------------------------------
-
-
-_MISSING = "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
-
-
 class Gpus:
     """Samples the GPUs of ranks through NVML. ``visible`` has the CUDA_VISIBLE_DEVICES of each rank. Never raises."""
 
     def __init__(self, visible: Mapping[int, str]) -> None:
-        self._found: dict[int, tuple[Any, list[int]]] = {}
-        self._why = ""
+        #: The handle and the ranks of each GPU, by number.
+        self._gpus: dict[int, tuple[Any, list[int]]] = {}
+        self._missing = ""
         self._nvml: Any = None
-        if driver():
-            self._open(visible)
-
-    def _open(self, visible: Mapping[int, str]) -> None:
+        if not driver():
+            return
         try:
             import pynvml
         except ImportError:
-            self._why = _MISSING
+            self._missing = (
+                "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
+            )
             return
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
             handles = self._handles()
         except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
-            self._why = f"GPU utilization cannot be read: {error}."
+            self._missing = f"GPU utilization cannot be read: {error}."
             return
         present = [
             (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
         ]
         for rank, identifiers in visible.items():
             for at in named(identifiers, present):
-                self._found.setdefault(at, (handles[at][1], []))[1].append(rank)
+                self._gpus.setdefault(at, (handles[at][1], []))[1].append(rank)
 
     def _handles(self) -> list[tuple[str, Any]]:
         """Return UUID and handle of each GPU, then of each MIG instance."""
         nvml, whole, parts = self._nvml, [], []
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
-            whole.append((_text(nvml.nvmlDeviceGetUUID(gpu)), gpu))
-            with contextlib.suppress(nvml.NVMLError):
-                for at in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-                    with contextlib.suppress(nvml.NVMLError):  # no instance with this number
-                        part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at)
-                        parts.append((_text(nvml.nvmlDeviceGetUUID(part)), part))
+            whole.append((nvml.nvmlDeviceGetUUID(gpu), gpu))
+            for at in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
+                with contextlib.suppress(nvml.NVMLError):  # no instance with this number
+                    part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at)
+                    parts.append((nvml.nvmlDeviceGetUUID(part), part))
         return whole + parts
 
     def about(self) -> tuple[list[dict[str, Any]], str]:
@@ -187,17 +164,17 @@ class Gpus:
         return [
             {
                 "number": number,
-                "name": _text(self._ask("nvmlDeviceGetName", handle) or ""),
+                "name": self._ask("nvmlDeviceGetName", handle) or "",
                 "memory": getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
                 "ranks": ranks,
             }
-            for number, (handle, ranks) in self._found.items()
-        ], self._why
+            for number, (handle, ranks) in self._gpus.items()
+        ], self._missing
 
     def sample(self) -> dict[str, list[float | None]]:
         """Return {number: [utilization in percent, bytes used, watts]}; None where unknown."""
         usage: dict[str, list[float | None]] = {}
-        for number, (handle, _) in self._found.items():
+        for number, (handle, _) in self._gpus.items():
             power = self._ask("nvmlDeviceGetPowerUsage", handle)  # milliwatts
             usage[str(number)] = [
                 getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
@@ -211,8 +188,3 @@ class Gpus:
             return getattr(self._nvml, function)(handle)
         except self._nvml.NVMLError:
             return None
-
-
-def _text(value: str | bytes) -> str:
-    """Return a string; early versions of the library return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

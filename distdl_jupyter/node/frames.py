@@ -57,13 +57,20 @@ def data(channel: int, content: bytes) -> bytes:
 def whole(content: bytes) -> int:
     """Return the length of the complete frames at the start. Raises BrokenWire."""
     at = 0
-    while at + _HEAD.size <= len(content):
-        letter, length = _HEAD.unpack_from(content, at)
-        _check(letter, length, content[at : at + 16])
-        if at + _HEAD.size + length > len(content):
-            break
-        at += _HEAD.size + length
+    while (end := _end(content, at)) is not None:
+        at = end
     return at
+
+
+def _end(content: bytes | bytearray, at: int) -> int | None:
+    """Return where the frame at this position ends, None if it is incomplete. Raises BrokenWire."""
+    if at + _HEAD.size > len(content):
+        return None
+    letter, length = _HEAD.unpack_from(content, at)
+    if not (letter == b"J" or (letter == b"D" and length >= _CHANNEL.size)) or length > MAX_BODY:
+        raise BrokenWire(f"Invalid frame: it begins with {bytes(content[at : at + 16])!r}.")
+    end = at + _HEAD.size + int(length)
+    return end if end <= len(content) else None
 
 
 class Reader:
@@ -81,41 +88,26 @@ class Reader:
 
     def feed(self, content: bytes) -> list[Message | Data]:
         """Add the next bytes and return the complete frames. Raises BrokenWire."""
-        searched = max(0, len(self._buffer) - len(GREETING) + 1)
-        self._buffer += content
+        buffer = self._buffer
+        searched = max(0, len(buffer) - len(GREETING) + 1)
+        buffer += content
         if not self.greeted:
-            at = self._buffer.find(GREETING, searched)
-            if at < 0:
-                if len(self._buffer) > MAX_BEFORE:
+            if (at := buffer.find(GREETING, searched)) < 0:
+                if len(buffer) > MAX_BEFORE:
                     raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
                 return []
-            del self._buffer[: at + len(GREETING)]
+            del buffer[: at + len(GREETING)]
             self.greeted = True
-        frames: list[Message | Data] = []
-        while (frame := self._next()) is not None:
-            frames.append(frame)
+        frames, at = list[Message | Data](), 0
+        while (end := _end(buffer, at)) is not None:
+            body = at + _HEAD.size
+            if buffer[at] == ord("J"):
+                frames.append(_message(bytes(buffer[body:end])))
+            else:
+                frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))
+            at = end
+        del buffer[:at]
         return frames
-
-    def _next(self) -> Message | Data | None:
-        if len(self._buffer) < _HEAD.size:
-            return None
-        letter, length = _HEAD.unpack_from(self._buffer)
-        _check(letter, length, self._buffer[:16])
-        end = _HEAD.size + length
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[_HEAD.size : end])
-        del self._buffer[:end]
-        if letter == b"J":
-            return _message(body)
-        if length < _CHANNEL.size:
-            raise BrokenWire("A data frame has no channel.")
-        return Data(_CHANNEL.unpack_from(body)[0], body[_CHANNEL.size :])
-
-
-def _check(letter: bytes, length: int, begin: bytes | bytearray) -> None:
-    if letter not in (b"J", b"D") or length > MAX_BODY:
-        raise BrokenWire(f"Invalid frame: it begins with {bytes(begin)!r}.")
 
 
 def _message(body: bytes) -> Message:

@@ -17,9 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.node import data_cache, devices, files, headroom, processes, run_dir
 from distdl_jupyter.node.channels import Channels, ChannelSource
@@ -28,6 +28,7 @@ from distdl_jupyter.node.run_dir import Pipes
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.resources import Sampler
+    from distdl_jupyter.node.stacks import StackRequest
 
 #: Types of processes. A type and a number identify a process; the number of a rank is its rank.
 RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
@@ -42,65 +43,13 @@ _GRACE = 2.0
 _SHARE = 0.02
 
 
-class ChildProcess(Protocol):
-    """A child of this process, with the interface of ``subprocess.Popen``."""
-
-    pid: int
-    stdin: IO[bytes] | None
-
-    @property
-    def returncode(self) -> int | None:
-        """The exit code, negative for a signal; None until ``poll`` or ``wait`` has detected the exit."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, None while the process runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit and return its code. Raises subprocess.TimeoutExpired."""
-
-    def kill(self) -> None:
-        """Send KILL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A program to run in its own session.
-
-    ``stdin`` is subprocess.PIPE or DEVNULL; ``stdout`` and ``stderr`` are descriptors.
-    """
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    stdin: int
-    stdout: int
-    stderr: int
-    directory: str | None = None
-
-
-#: Forks this process into a program, or returns None if a new interpreter has to be started.
-fork: Callable[[Program], ChildProcess | None] | None = None
+#: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
+#: or None if a new interpreter has to be started.
+fork: Callable[[Sequence[str], Mapping[str, Any]], Any] | None = None
 #: Why some programs could not be forked, each the end of a sentence; the reader clears the list.
 reasons: list[str] = []
 #: The notice of a job whose ranks were forked.
 WARM = "Warm start: imports are already loaded."
-
-
-def start(program: Program) -> ChildProcess:
-    """Fork a program if that is safe, else start a new interpreter. Raises OSError."""
-    if fork is not None and (forked := fork(program)) is not None:
-        return forked
-    return subprocess.Popen(
-        program.arguments,
-        stdin=program.stdin,
-        stdout=program.stdout,
-        stderr=program.stderr,
-        env=program.environment,
-        cwd=program.directory,
-        start_new_session=True,
-    )
-
-
-# the processes of a job ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +58,8 @@ class Child:
 
     kind: str
     number: int
-    popen: ChildProcess
+    #: A ``subprocess.Popen``, or a forked process with the same interface.
+    popen: Any
     sources: tuple[ChannelSource, ...]
     open_input: bool
     #: Its CUDA_VISIBLE_DEVICES.
@@ -118,18 +68,27 @@ class Child:
     reported: bool = False
 
 
-class NotStarted(Exception):
+Fields = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class RequestFailed(Exception):
+    """A request failed; the message is sent as the error."""
+
+
+class NotStarted(RequestFailed):
     """A process could not be started; the message names it and the cause."""
 
 
 class Job:
     """The processes and folders of one job on this host.
 
-    ``spared`` are the pids of the agent's own processes, ``python`` is the job's interpreter.
+    ``spared`` are the pids of the agent's own processes, ``python`` is the job's interpreter, and ``base`` the folder
+    with its staged data (None: another component removes that).
     """
 
     def __init__(
-        self, name: str, workdir: Workdir, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
+        self, name: str, workdir: Workdir, channels: Channels, spared: Sequence[int], base: str | None, python: str = ""
     ) -> None:
         self.name = name
         self._channels = channels
@@ -137,7 +96,7 @@ class Job:
         self._children: list[Child] = []
         self._memory = headroom.counters()
         self.workdir = workdir
-        self.base = base
+        self._base = base
         self.pipes = Pipes(name)
         self._spared = {*spared, os.getpid()}
         #: Whether a signal to its processes was requested.
@@ -146,6 +105,8 @@ class Job:
         #: The ranks' processes that were warned of the job's end.
         self._warned: set[int] = set()
         self._sampler: Sampler | None = None
+        #: The pending requests for stacks, by rank.
+        self._stacks: dict[int, StackRequest] = {}
         #: The GPUs of ranks that a launcher starts.
         self._given_gpus: dict[int, str] = {}
 
@@ -154,10 +115,17 @@ class Job:
         """The environment variables that mark every process of the job."""
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
 
+    def handle(self, type_: str, fields: Fields) -> Answer:
+        """Handle a request of the supervisor (see ``node.agent``) and return the response."""
+        handler = getattr(self, f"_on_{type_}", None)
+        if handler is None:
+            raise RequestFailed(f"Unknown request {type_!r}.")
+        return handler(fields) or {}
+
     # start ------------------------------------------------------------------------------------
 
-    def start(self, programs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-        """Start all processes or none; return {process: pid}. Raises NotStarted, and KeyError for a missing field.
+    def _on_start(self, fields: Fields) -> Answer:
+        """Start all processes or none. Raises NotStarted, and KeyError for a missing field.
 
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
         input that ends with the job, instead of an empty one; ``python`` is the interpreter for ``{python}``.
@@ -165,43 +133,64 @@ class Job:
         self._count_until = 0.0
         begun: list[Child] = []
         try:
-            for program in programs:
+            for program in fields["processes"]:
                 begun.append(self._start(program))
         except Exception as error:
-            self._undo(begun)
-            if isinstance(error, (OSError, ValueError, subprocess.SubprocessError)):
-                raise NotStarted(f"Cannot start {program['argv'][0]}: {_reason(error)}.") from error
-            raise
+            for child in begun:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.popen.pid, signal.SIGKILL)
+                child.popen.wait()
+                for source in child.sources:
+                    self._channels.close_source(source, end=False)
+            if not isinstance(error, (OSError, ValueError, subprocess.SubprocessError)):
+                raise
+            reason = str(error) or type(error).__name__
+            if isinstance(error, OSError) and error.strerror:
+                reason = f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+            raise NotStarted(f"Cannot start {program['argv'][0]}: {reason}.") from error
         self._children += begun
-        return {child.number: child.popen.pid for child in begun}
+        return {"pids": {child.number: child.popen.pid for child in begun}}
 
-    def _start(self, program: Mapping[str, Any]) -> Child:
-        python, open_input = program.get("python") or self._python, bool(program.get("open_input"))
-        argv = [python if argument == PYTHON else str(argument) for argument in program["argv"]]
-        environment = self._environment(program.get("environment", {}))
-        out = int(program["out"])
-        opened = [self._channels.open(channel) for channel in dict.fromkeys((out, int(program.get("err", out))))]
+    def _start(self, fields: Mapping[str, Any]) -> Child:
+        python, open_input = fields.get("python") or self._python, bool(fields.get("open_input"))
+        name, *arguments = [python if argument == PYTHON else str(argument) for argument in fields["argv"]]
+        environment = self._environment(fields.get("environment", {}))
+        out = int(fields["out"])
+        opened = [self._channels.open(channel) for channel in dict.fromkeys((out, int(fields.get("err", out))))]
         sources = tuple(source for _, source in opened if source is not None)
         try:
-            popen = start(
-                Program(
-                    arguments=[_program(argv[0], self._python, environment), *argv[1:]],
-                    environment=environment,
-                    stdin=subprocess.PIPE if open_input else subprocess.DEVNULL,
-                    stdout=opened[0][0],
-                    stderr=opened[-1][0],
-                    directory=program.get("directory") or None,
-                )
-            )
+            program = [self._path_of(name, environment), *arguments]
+            options: dict[str, Any] = {
+                "stdin": subprocess.PIPE if open_input else subprocess.DEVNULL,
+                "stdout": opened[0][0],
+                "stderr": opened[-1][0],
+                "env": environment,
+                "cwd": fields.get("directory") or None,
+            }
+            popen = fork(program, options) if fork is not None else None
+            if popen is None:
+                popen = subprocess.Popen(program, start_new_session=True, **options)
         except BaseException:
             for source in sources:
-                self._channels.drop(source)
+                self._channels.close_source(source, end=False)
             raise
         finally:
             for fd, _ in opened:
                 os.close(fd)
         gpus = environment.get("CUDA_VISIBLE_DEVICES", "")
-        return Child(str(program.get("kind") or RANK), int(program["process"]), popen, sources, open_input, gpus)
+        return Child(str(fields.get("kind") or RANK), int(fields["process"]), popen, sources, open_input, gpus)
+
+    def _path_of(self, name: str, environment: Mapping[str, str]) -> str:
+        """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
+        if "/" in name:
+            return name
+        beside = Path(self._python).parent / name
+        if beside.is_file() and os.access(beside, os.X_OK):
+            return str(beside)
+        path = shutil.which(name, path=environment.get("PATH", os.defpath))
+        if path is None:
+            raise FileNotFoundError(2, "no such program next to its Python or on its PATH")
+        return path
 
     def feed(self, kind: str, text: str) -> None:
         """Write to the standard input of the process of this type. May block; does nothing if it has exited."""
@@ -211,19 +200,11 @@ class Job:
                     child.popen.stdin.write(text.encode())
                     child.popen.stdin.flush()
 
-    def _undo(self, begun: Sequence[Child]) -> None:
-        for child in begun:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.popen.pid, 9)
-            child.popen.wait()
-            for source in child.sources:
-                self._channels.drop(source)
-
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the complete environment of a process, including ``variables``."""
-        inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
-        path = os.pathsep.join(path for path in paths if path)
+        package_root = str(Path(__file__).resolve().parents[2])  # so that ranks use this version of the package
+        inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")).split(os.pathsep)
+        path = os.pathsep.join([package_root, *(path for path in inherited if path not in ("", package_root))])
         login = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
         return {**login, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
 
@@ -235,16 +216,19 @@ class Job:
             return devices.with_cuda_identifiers(variables, devices.visible())
         return {}
 
-    def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
+    def _on_pipes(self, fields: Fields) -> None:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may set another TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        whole = [{**shared, **rank_variables, **self._gpu_variables(rank_variables)} for rank_variables in variables]
+        whole = [
+            {**shared, **rank_variables, **self._gpu_variables(rank_variables)}
+            for rank_variables in fields.get("variables", ())
+        ]
         self.pipes.write_variables(whole)
         self._given_gpus = {
             rank: rank_variables.get("CUDA_VISIBLE_DEVICES", "") for rank, rank_variables in enumerate(whole)
         }
-        for rank in ranks:
+        for rank in fields["ranks"]:
             out, err = self.pipes.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
             self._channels.add(err, int(rank["err"]))
@@ -265,23 +249,18 @@ class Job:
             if silent or (now - child.ended_at > _LINGER and not full):
                 child.reported = True
                 self._channels.drain_all()
-                exits.append(self._end(child))
+                returncode = child.popen.wait()
+                code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
+                evidence = headroom.evidence(self._memory) if name == "KILL" else ""
+                exits.append(
+                    {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
+                )
         return exits
 
-    def _end(self, child: Child) -> dict[str, Any]:
-        returncode = child.popen.wait()
-        code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
-        evidence = self.evidence_of_kill() if name == "KILL" else ""
-        return {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
-
-    def evidence_of_kill(self) -> str:
-        """Return one sentence if memory ran out since the start (see ``headroom.evidence``), else ""."""
-        return headroom.evidence(self._memory)
-
     @property
-    def draining(self) -> bool:
-        """Whether the last output of an exited process is still expected."""
-        return any(child.ended_at is not None and not child.reported for child in self._children)
+    def polls_soon(self) -> bool:
+        """Whether the last output of an exited process or a response with stacks is expected soon."""
+        return bool(self._stacks) or any(child.ended_at and not child.reported for child in self._children)
 
     @property
     def unreported(self) -> bool:
@@ -293,31 +272,30 @@ class Job:
         """Whether a process was ever started here."""
         return bool(self._children)
 
-    def running(self) -> list[Child]:
-        """Return the processes that have not exited."""
+    def _running(self) -> list[Child]:
         return [child for child in self._children if child.popen.poll() is None]
+
+    def _everything(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
+        """Return every living process of the job; ``running`` is the process table, if the caller has read it."""
+        return processes.of_job(self.marks, running, self._spared, orphans=True)
 
     def alive(self) -> set[int]:
         """Return every living process of the job, except its services, which end with it."""
         running = processes.table()
-        services = [child.popen.pid for child in self.running() if child.open_input]
-        return self._all(running) - processes.descendants(services, running)
+        services = [child.popen.pid for child in self._running() if child.open_input]
+        return self._everything(running) - processes.descendants(services, running)
 
-    def stuck(self) -> list[int]:
-        """Return the processes that signals cannot reach, including started ones of which only threads remain."""
-        return processes.stuck({*self.alive(), *(child.popen.pid for child in self.running())})
+    def _on_alive(self, _fields: Fields) -> Answer:
+        running = self.alive()
+        return {"alive": len(running), "workers": len(processes.workers(running))}
 
-    def everything(self) -> set[int]:
-        """Return every living process of the job."""
-        return self._all(processes.table())
+    def _on_stuck(self, _fields: Fields) -> Answer:
+        # Of a started process, only threads may remain.
+        return {"pids": processes.stuck({*self.alive(), *(child.popen.pid for child in self._running())})}
 
-    def drain(self) -> str:
-        """Forward all output, and return a sentence if memory ran out, else ""."""
+    def _on_drain(self, _fields: Fields) -> Answer:
         self._channels.drain_all()
-        return self.evidence_of_kill()
-
-    def _all(self, running: dict[int, processes.ProcessEntry]) -> set[int]:
-        return processes.of_job(self.marks, running, self._spared, orphans=True)
+        return {"evidence": headroom.evidence(self._memory)}
 
     def count(self) -> int:
         """Return the number of living processes, cached to limit the time spent on the search."""
@@ -341,11 +319,32 @@ class Job:
         """Return the resource usage of ranks and this host (see ``node.resources``), None until a sample is due."""
         if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
             return None
-        running = self.running()
+        running = self._running()
         ranks = {child.number: child for child in running if child.kind == RANK}
         launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
         gpus = {**self._given_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
+
+    def _on_stacks(self, fields: Fields) -> None:
+        from distdl_jupyter.node.stacks import StackRequest  # lazy: must not delay ranks
+
+        self._stacks = {int(rank): StackRequest(self.pipes.folder, int(rank)) for rank in fields["ranks"]}
+
+    def stacks(self) -> dict[str, dict[str, Any]]:
+        """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
+        answers = {rank: dump for rank, request in self._stacks.items() if (dump := request.answer()) is not None}
+        for rank in answers:
+            del self._stacks[rank]
+        return {str(rank): asdict(dump) for rank, dump in answers.items()}
+
+    def _on_profile(self, fields: Fields) -> None:
+        self.pipes.ask_profile([int(rank) for rank in fields["ranks"]], dict(fields["recording"]))
+
+    def _on_serving(self, fields: Fields) -> Answer:
+        try:
+            return self.pipes.serving(int(fields["rank"]))
+        except FileNotFoundError:
+            raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
     def reap_adopted(self) -> None:
         """Reap the zombies of orphans that became this process's children.
@@ -362,6 +361,9 @@ class Job:
 
     # signal and stop --------------------------------------------------------------------------
 
+    def _on_signal(self, fields: Fields) -> Answer:
+        return {"sent": self.signal(str(fields["name"]), str(fields["to"]))}
+
     def signal(self, name: str, to: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
@@ -369,31 +371,26 @@ class Job:
         """
         number = _SIGNALS[name]
         self.signaled = True
-        if to == "ranks":
-            return self._signal_ranks(number)
-        if to != "all":
+        if to not in ("ranks", "all"):
             raise ValueError(f"Unknown target {to!r}. Use 'ranks' or 'all'.")
-        pids = self.alive()
-        processes.send(pids, number)
-        return len(pids)
-
-    def _signal_ranks(self, number: int) -> int:
-        rank_pids = [child.popen.pid for child in self.running() if child.kind == RANK]
-        for pid in rank_pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-        if rank_pids:
+        rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
+        if to == "ranks" and rank_pids:
+            for pid in rank_pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, number)
             return len(rank_pids)
-        # A launcher and its daemons would end the job at once; let the ranks clean up first.
-        running = processes.table()
-        pids = processes.descendants(processes.workers(self._all(running)), running)
+        if to == "all":
+            pids = self.alive()
+        else:  # a launcher and its daemons would end the job at once; let the ranks clean up first
+            running = processes.table()
+            pids = processes.descendants(processes.workers(self._everything(running)), running)
         processes.send(pids, number)
         return len(pids)
 
     def warn(self) -> int:
         """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
-        rank_pids = [child.popen.pid for child in self.running() if child.kind == RANK]
-        ranks = rank_pids or processes.workers(self._all(processes.table()))
+        rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
+        ranks = rank_pids or processes.workers(self._everything())
         pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
         self._warned.update(pids)
         processes.send(pids, signal.SIGUSR1)
@@ -404,28 +401,28 @@ class Job:
         killed: set[int] = set()
 
         def left() -> set[int]:
-            pids = self.everything()
+            pids = self._everything()
             # Do not wait for killed processes that are blocked in the kernel; they exit when it returns.
             rest = pids.difference(processes.stuck(pids & killed))
             killed.update(pids)
             return rest
 
-        processes.kill_all(left, meanwhile=self._drain)
+        processes.kill_all(left, meanwhile=self._discard)
         return len(killed)
 
     def give_up(self) -> None:
         """Stop everything without a supervisor: TERM, then KILL."""
-        processes.send(self.everything(), signal.SIGTERM)
+        processes.send(self._everything(), signal.SIGTERM)
         until = time.monotonic() + _GRACE
-        while self.everything() and time.monotonic() < until:
-            self._drain()
+        while self._everything() and time.monotonic() < until:
+            self._discard()
             time.sleep(0.05)
         self.kill()
 
-    def _drain(self) -> None:
+    def _discard(self) -> None:
         """Empty full pipes, and reap zombies."""
         self._channels.discard_all()
-        self.running()
+        self._running()
 
     def clear(self, remove: Callable[[Path], None] | None) -> None:
         """Reap killed processes, and remove the private folder and, with ``remove``, the copied one."""
@@ -436,12 +433,10 @@ class Job:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.popen.wait(1.0)
         self.pipes.close()
-        self._forget_data()
+        if self._base is not None:
+            data_cache.forget(self.name, self._base or files.DEFAULT_BASE)
         if self.workdir.copied and remove is not None:
             remove(self.workdir.folder)
-
-    def _forget_data(self) -> None:
-        data_cache.forget(self.name, self.base or files.DEFAULT_BASE)
 
 
 def sweep(name: str, base: str) -> int:
@@ -452,27 +447,3 @@ def sweep(name: str, base: str) -> int:
         files.abandon(folder)
     data_cache.forget(name, base or files.DEFAULT_BASE)
     return len(pids)
-
-
-def _package_root() -> str:
-    """Return the folder from which this package was imported, so that ranks use the same version."""
-    return str(Path(__file__).resolve().parents[2])
-
-
-def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
-    if "/" in name:
-        return name
-    beside = Path(python).parent / name
-    if beside.is_file() and os.access(beside, os.X_OK):
-        return str(beside)
-    path = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if path is None:
-        raise FileNotFoundError(2, "no such program next to its Python or on its PATH")
-    return path
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
-    return str(error) or type(error).__name__

@@ -9,6 +9,7 @@ command on the other host.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -21,7 +22,10 @@ from typing import Any
 from distdl_jupyter.node.channels import Outgoing
 from distdl_jupyter.node.run_dir import SOCKET
 
+#: Maximum length of a request in bytes.
 _LONGEST = 1024 * 1024
+#: Exit code of ssh when the command could not be run or its exit code is unknown.
+NO_CONNECTION = 255
 
 
 class Shells:
@@ -30,10 +34,9 @@ class Shells:
     def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._selector = selector
         self._send = send
-        self._relays: dict[int, socket.socket] = {}
-        self._answers: dict[int, Outgoing] = {}
-        self._received: dict[int, bytes] = {}
-        self._number = 0
+        #: The relays whose commands run, by number.
+        self._relays: dict[int, Outgoing] = {}
+        self._numbers = itertools.count()
 
     def listen(self, path: Path) -> None:
         """Accept relays at this socket. Raises OSError."""
@@ -47,36 +50,29 @@ class Shells:
         with contextlib.suppress(OSError):
             relay, _ = listener.accept()
             relay.settimeout(0)
-            number, self._number = self._number, self._number + 1
-            self._relays[number], self._received[number] = relay, b""
-            self._answers[number] = Outgoing(relay.dup(), self._selector, lambda **_: None)
-            self._selector.register(relay, selectors.EVENT_READ, lambda: self._read(number))
+            received = bytearray()
+            self._selector.register(relay, selectors.EVENT_READ, lambda: self._read(relay, received))
 
-    def _read(self, number: int) -> None:
-        relay = self._relays.get(number)
-        if relay is None:
-            return
+    def _read(self, relay: socket.socket, received: bytearray) -> None:
+        """Read a relay's request, one line, and forward it to the supervisor."""
         try:
             content = relay.recv(65_536)
         except BlockingIOError:
             return
         except OSError:
             content = b""
-        self._received[number] += content
-        if not content or len(self._received[number]) > _LONGEST:
-            self._close(number)
-            self._send("shell-closed", shell=number)
-        elif self._received[number].endswith(b"\n"):
-            self._on_request(number)
-
-    def _on_request(self, number: int) -> None:
+        received += content
+        if content and len(received) <= _LONGEST and not received.endswith(b"\n"):
+            return
+        self._selector.unregister(relay)
         try:
-            request = json.loads(self._received[number])
+            request = json.loads(received)
             host, command = str(request["host"]), str(request["command"])
         except (ValueError, KeyError, TypeError):
-            self._close(number)
+            relay.close()
             return
-        self._received[number] = b""
+        number = next(self._numbers)
+        self._relays[number] = Outgoing(relay, self._selector, lambda **_: None)
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
@@ -84,23 +80,9 @@ class Shells:
         if number not in self._relays:
             return
         reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
-        self._answers[number].feed(json.dumps(reply).encode() + b"\n")
+        self._relays[number].feed(json.dumps(reply).encode() + b"\n")
         if "code" in reply:
-            self._close(number)
-
-    def _close(self, number: int) -> None:
-        relay = self._relays.pop(number, None)
-        if relay is not None:
-            self._selector.unregister(relay)
-            relay.close()
-            self._answers.pop(number).feed(b"")
-
-
-# the program ---------------------------------------------------------------------------------------
-
-
-#: Exit code of ssh when the command could not be run or its exit code is unknown.
-NO_CONNECTION = 255
+            self._relays.pop(number).feed(b"")
 
 
 def main(arguments: list[str]) -> int:
@@ -110,25 +92,22 @@ def main(arguments: list[str]) -> int:
         return NO_CONNECTION
     host, *command = arguments
     try:
-        return _relay(host, " ".join(command))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+            agent.connect(str(Path(os.environ["DISTDL_PIPES"]) / SOCKET))
+            agent.sendall(json.dumps({"host": host, "command": " ".join(command)}).encode() + b"\n")
+            for line in agent.makefile("rb"):
+                reply = json.loads(line)
+                for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+                    if text := reply.get(name):
+                        stream.write(text)
+                        stream.flush()
+                if "code" in reply:
+                    return int(reply["code"])
+        reason = "the agent has exited"
     except (OSError, KeyError, ValueError) as error:
-        sys.stderr.write(f"The relay to {host} failed: {type(error).__name__}: {error}.\n")
-        return NO_CONNECTION
-
-
-def _relay(host: str, command: str) -> int:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
-        agent.connect(str(Path(os.environ["DISTDL_PIPES"]) / SOCKET))
-        agent.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
-        for line in agent.makefile("rb"):
-            reply = json.loads(line)
-            for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-                if text := reply.get(name):
-                    stream.write(text)
-                    stream.flush()
-            if "code" in reply:
-                return int(reply["code"])
-    raise ConnectionError("the agent has exited")
+        reason = f"{type(error).__name__}: {error}"
+    sys.stderr.write(f"The relay to {host} failed: {reason}.\n")
+    return NO_CONNECTION
 
 
 if __name__ == "__main__":

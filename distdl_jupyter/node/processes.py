@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: The variable that every process of a job has.
 MARK = "DISTDL_JOB_ID"
@@ -43,12 +43,19 @@ class ProcessEntry(NamedTuple):
 
 def table() -> dict[int, ProcessEntry]:
     """Return all running processes by pid, without zombies."""
-    if not _PROC.is_dir():
-        return _table_of_psutil()
     running = {}
-    for name in os.listdir(_PROC):  # noqa: PTH208  only names are needed, thousands of times
-        if name.isdigit() and (process := _process(name)) is not None:
-            running[process.pid] = process
+    if _PROC.is_dir():
+        for name in os.listdir(_PROC):  # noqa: PTH208  only names are needed, thousands of times
+            if name.isdigit() and (fields := stat(int(name), 4)) and fields[0] not in (b"Z", b"X"):
+                pid = int(name)
+                running[pid] = ProcessEntry(pid, int(fields[1]), int(fields[3]))
+        return running
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                running[process.pid] = ProcessEntry(process.pid, process.ppid(), os.getsid(process.pid))
     return running
 
 
@@ -69,41 +76,21 @@ def users() -> set[int] | None:
     return uids
 
 
-def _table_of_psutil() -> dict[int, ProcessEntry]:
-    import psutil
-
-    running = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                running[process.pid] = ProcessEntry(process.pid, process.ppid(), os.getsid(process.pid))
-    return running
-
-
-def _process(name: str) -> ProcessEntry | None:
-    try:
-        text = (_PROC / name / "stat").read_bytes()
-    except OSError:
-        return None
-    # proc_pid_stat(5): PID (NAME) STATE PARENT GROUP SESSION ...; NAME may contain spaces and parentheses.
-    state, parent, _group, session = text[text.rfind(b")") + 2 :].split(b" ", 4)[:4]
-    return None if state in (b"Z", b"X") else ProcessEntry(int(name), int(parent), int(session))
-
-
 def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     """Return the processes with all ``marks`` in their initial environment; unreadable ones belong to other users."""
     required = {f"{name}={value}".encode() for name, value in marks.items()}
-    return [pid for pid in pids if required <= _environment(pid)]
-
-
-def _environment(pid: int) -> set[bytes]:
     if _PROC.is_dir():
-        return set(read(pid, "environ").split(b"\0"))
+        return [pid for pid in pids if required <= set(read(pid, "environ").split(b"\0"))]
+    return [pid for pid in pids if marks.items() <= dict(_of_psutil(pid, "environ", {})).items()]
+
+
+def _of_psutil(pid: int, method: str, default: Any) -> Any:
+    """Return what a method of psutil's process returns, ``default`` if the process has exited or is not readable."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
-        return {f"{name}={value}".encode() for name, value in psutil.Process(pid).environ().items()}
-    return set()
+        return getattr(psutil.Process(pid), method)()
+    return default
 
 
 def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
@@ -133,38 +120,42 @@ def of_job(
     this job, and its other children are ``spared`` or in its own session.)
     """
     running = table() if running is None else running
-    spared = {*spared, os.getpid()}
-    roots = {*marked(running, marks), *(_adopted(running) if orphans and _adopts else ())} - spared
-    return descendants(roots, running) - spared
-
-
-def _adopted(running: Mapping[int, ProcessEntry]) -> list[int]:
     me, session = os.getpid(), os.getsid(0)
-    return [process.pid for process in running.values() if process.parent == me and process.session != session]
+    roots = set(marked(running, marks))
+    if orphans and _adopts:
+        roots |= {process.pid for process in running.values() if process.parent == me and process.session != session}
+    spared = {*spared, me}
+    return descendants(roots - spared, running) - spared
 
 
 def workers(pids: Iterable[int]) -> list[int]:
     """Return the processes whose command line is that of a rank."""
-    commands = {pid: _arguments(pid) for pid in pids}
-    return [pid for pid, argv in commands.items() if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))]
+    ranks = []
+    for pid in pids:
+        if _PROC.is_dir():
+            argv = read(pid, "cmdline").decode(errors="replace").split("\0")
+        else:
+            argv = _of_psutil(pid, "cmdline", [])
+        if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5)):
+            ranks.append(pid)
+    return ranks
 
 
-def _arguments(pid: int) -> list[str]:
-    if _PROC.is_dir():
-        return read(pid, "cmdline").decode(errors="replace").split("\0")
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError):
-        return psutil.Process(pid).cmdline()
-    return []
-
-
-def read(pid: int, name: str) -> bytes:
-    """Return a file of a process in /proc, b"" if it cannot be read."""
+def read(pid: int | str, name: str) -> bytes:
+    """Return a file of a process (or of a thread: "PID/task/TID") in /proc, b"" if it cannot be read."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
     except OSError:
         return b""
+
+
+def stat(pid: int | str, count: int = -1) -> list[bytes]:
+    """Return the fields of proc_pid_stat(5) from the third (the state) on; [] if the process has exited.
+
+    Only the first ``count`` fields are split.
+    """
+    text = read(pid, "stat")
+    return text[text.rfind(b")") + 2 :].split(None, count)  # NAME may contain spaces and parentheses
 
 
 def variables(pid: int) -> dict[bytes, bytes]:
@@ -174,24 +165,14 @@ def variables(pid: int) -> dict[bytes, bytes]:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
-    for line in read(pid, "status").splitlines():
-        if line.startswith(b"SigCgt:"):
-            return bool(int(line.partition(b":")[2], 16) >> (number - 1) & 1)
-    return False
+    caught = read(pid, "status").partition(b"\nSigCgt:")[2].split(b"\n", 1)[0]
+    return bool(caught) and bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def stuck(pids: Iterable[int]) -> list[int]:
     """Return the processes with a thread in uninterruptible sleep (state D)."""
-    return [pid for pid in pids if _waits(pid)]
-
-
-def _waits(pid: int) -> bool:
-    for stat in (_PROC / str(pid) / "task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            text = stat.read_bytes()
-            if text[text.rfind(b")") + 2 :].startswith(b"D"):
-                return True
-    return False
+    tasks = {pid: (_PROC / str(pid) / "task").glob("*") for pid in pids}
+    return [pid for pid in tasks if any(stat(f"{pid}/task/{task.name}", 1)[:1] == [b"D"] for task in tasks[pid])]
 
 
 def adopt_orphans() -> None:
@@ -203,6 +184,9 @@ def adopt_orphans() -> None:
 
         pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
         _adopts = ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+
+
+# marks of processes in files -----------------------------------------------------------------------
 
 
 @functools.cache
@@ -222,13 +206,24 @@ def mark() -> str:
 
 def other_host(text: str) -> str:
     """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
+    host, boot_id, _pid, _started = _parse(text)
+    this_host, _, this_boot_id = boot().partition("/")
+    return "" if not this_host or host == this_host or boot_id == this_boot_id else host
+
+
+def _parse(text: str) -> tuple[str, str, int, int]:
+    """Return host, boot id, pid and start time of a mark; empty values for an invalid mark."""
     try:
         mark = json.loads(text)
-        host, boot_id = str(mark["host"]), str(mark["boot"])
+        return str(mark["host"]), str(mark["boot"]), int(mark["pid"]), int(mark["started"])
     except (ValueError, TypeError, KeyError):
-        return ""
-    own_host, _, own_boot_id = boot().partition("/")
-    return "" if not own_host or host == own_host or boot_id == own_boot_id else host
+        return "", "", 0, 0
+
+
+def _marked_here(text: str) -> tuple[int, int]:
+    """Return pid and start time of the process that wrote a mark; zeros if it is from another boot or host."""
+    host, boot_id, pid, started = _parse(text)
+    return (pid, started) if boot() and f"{host}/{boot_id}" == boot() else (0, 0)
 
 
 def has_ended(text: str) -> bool:
@@ -254,26 +249,13 @@ def send_marked(text: str, number: int) -> bool:
     return False
 
 
-def _marked_here(text: str) -> tuple[int, int]:
-    """Return pid and start time of the process that wrote a mark; zeros if it is from another boot or host."""
-    try:
-        mark = json.loads(text)
-        pid, started, machine = int(mark["pid"]), int(mark["started"]), f"{mark['host']}/{mark['boot']}"
-    except (ValueError, TypeError, KeyError):
-        return 0, 0
-    return (pid, started) if boot() and machine == boot() else (0, 0)
-
-
-def stat(pid: int) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) from the third (the state) on; [] if the process has exited."""
-    text = read(pid, "stat")
-    return text[text.rfind(b")") + 2 :].split()
-
-
 def _started(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, 0 if it cannot be read."""
     fields = stat(pid)
     return int(fields[19]) if fields else 0  # field 22
+
+
+# signals -------------------------------------------------------------------------------------------
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import headroom, processes
+from distdl_jupyter.node import devices, headroom, processes
 
 #: Seconds between two samples.
 SECONDS = 1.0
@@ -60,8 +60,7 @@ class Sampler:
         #: Resident bytes of each child process that are already counted for its parent.
         self._shared: dict[int, int] = {}
         self._counters: dict[str, float] = {}
-        self._nvml: Any = None
-        self._said_about = False
+        self._gpus: devices.Gpus | None = None
 
     def due(self, now: float) -> float:
         """Return in how many seconds the next sample is due."""
@@ -77,33 +76,33 @@ class Sampler:
         seconds, self._last = now - self._last, now
         self._due = max(self._due + SECONDS, now + SECONDS / 2)
         if now >= self._look_at or not started.keys() <= self._trees.keys():
-            self._look(started, launchers)
+            self._find_trees(started, launchers)
         before, self._usage = self._usage, {}
         ranks = {str(rank): self._rank(rank, before, seconds) for rank in self._trees}
         sample: dict[str, Any] = {
             "t": time.time(),
             "node": self._node(seconds),
             "ranks": {rank: numbers for rank, numbers in ranks.items() if numbers is not None},
-            "gpus": self._gpus(gpus),
         }
-        if not self._said_about:
-            self._said_about = True
-            gpus_there, why = ([], "") if self._nvml is None else self._nvml.about()
-            host, cores = socket.gethostname(), headroom.cores()
-            sample["about"] = {"host": host, "cores": cores, "gpus": gpus_there, "no_gpus": why}
-        return sample
+        if self._gpus is None:
+            self._gpus = devices.Gpus(gpus)
+            present, missing = self._gpus.about()
+            about = {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": present, "no_gpus": missing}
+            sample["about"] = about
+        return {**sample, "gpus": self._gpus.sample()}
 
-    # ranks ------------------------------------------------------------------------------------
-
-    def _look(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
+    def _find_trees(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
         """Update the process tree of each rank, as often as the time budget allows."""
         began = time.monotonic()
         running = processes.table()
         roots = dict(started)
         if launchers:
             for pid in processes.workers(processes.descendants(launchers, running)):
-                if (rank := _rank_of(pid)) is not None:
-                    roots.setdefault(rank, pid)
+                variables = processes.variables(pid)
+                names = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK")
+                ranks = [variables[name] for name in names if variables.get(name, b"").isdigit()]
+                if ranks:  # else it is not known yet
+                    roots.setdefault(int(ranks[0]), pid)
         self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
         self._shared = {pid: _shared(pid) for pid in children}
@@ -121,48 +120,26 @@ class Sampler:
         memory = sum(max(0, usage.memory - self._shared.get(pid, 0)) for pid, usage in tree.items())
         return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, memory]
 
-    # the node ---------------------------------------------------------------------------------
-
     def _node(self, seconds: float) -> dict[str, float | None]:
         limit, left = headroom.memory_limit(), headroom.memory()
-        counters = {**_cpu(), **_disk(), **_network()}
-        rates = {
-            name: None
-            if name not in counters or name not in self._counters or seconds <= 0
-            else max(0.0, counters[name] - self._counters[name]) / seconds
-            for name in ("cpu", "disk_read", "disk_written", "received", "sent")
-        }
-        self._counters = counters
-        cpu = rates.pop("cpu")
-        return {
-            "cpu": None if cpu is None else round(100 * cpu, 1),
-            "memory": None if limit is None or left is None else max(0, limit - left),
-            "limit": limit,
-            **{name: None if rate is None else round(rate) for name, rate in rates.items()},
-        }
-
-    def _gpus(self, visible: Mapping[int, str]) -> dict[str, list[float | None]]:
-        if self._nvml is None:
-            from distdl_jupyter.node import devices
-
-            self._nvml = devices.Gpus(visible)
-        usage: dict[str, list[float | None]] = self._nvml.sample()
-        return usage
+        before, self._counters = self._counters, {**_cpu(), **_disk(), **_network()}
+        rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
+        for name in self._counters.keys() & before.keys():
+            rate = max(0.0, self._counters[name] - before[name]) / max(seconds, 1e-9)
+            rates[name] = round(100 * rate, 1) if name == "cpu" else round(rate)
+        memory = None if limit is None or left is None else max(0, limit - left)
+        return {"cpu": rates.pop("cpu"), "memory": memory, "limit": limit, **rates}
 
 
 def _usage(pid: int) -> _Usage | None:
     """Return the usage of a process (proc_pid_stat(5)), None if it is exiting or has exited."""
-    if not _PROC.is_dir():
-        return _usage_of_psutil(pid)
-    fields = processes.stat(pid)
-    # The list begins with field 3. Fields 14 and 15 are user and system time, 22 is the start time, and 24 the number
-    # of resident pages, which is 0 in an exiting process.
-    if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
-        return None
-    return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
-
-
-def _usage_of_psutil(pid: int) -> _Usage | None:
+    if _PROC.is_dir():
+        fields = processes.stat(pid)
+        # The list begins with field 3. Fields 14 and 15 are user and system time, 22 is the start time, and 24 the
+        # number of resident pages, which is 0 in an exiting process.
+        if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
+            return None
+        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -179,15 +156,6 @@ def _shared(pid: int) -> int:
     """
     lines = processes.read(pid, "smaps_rollup").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Shared_Clean:", b"Shared_Dirty:")))
-
-
-def _rank_of(pid: int) -> int | None:
-    """Return the rank of a process that a launcher has started, None if it is not known yet."""
-    variables = processes.variables(pid)
-    for name in (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK"):
-        if variables.get(name, b"").isdigit():
-            return int(variables[name])
-    return None
 
 
 # counters of the node -------------------------------------------------------------------------
@@ -212,12 +180,8 @@ def _disk() -> dict[str, float]:
     """Return the bytes read from and written to all disks, without partitions, loop and stacked devices."""
     rows = [line.split() for line in _lines(_PROC / "diskstats")]
     disks = [fields for fields in rows if len(fields) > 9 and (_BLOCK / fields[2] / "device").exists()]
-    if not disks:
-        return {}
-    return {
-        "disk_read": float(_SECTOR * sum(int(fields[5]) for fields in disks)),
-        "disk_written": float(_SECTOR * sum(int(fields[9]) for fields in disks)),
-    }
+    columns = {"disk_read": 5, "disk_written": 9} if disks else {}
+    return {name: float(_SECTOR * sum(int(row[column]) for row in disks)) for name, column in columns.items()}
 
 
 def _network() -> dict[str, float]:
@@ -232,16 +196,11 @@ def _network() -> dict[str, float]:
         if name.strip() != "lo" and len(counters) > 8:
             totals[name.strip()] = int(counters[0]), int(counters[8])
     real = {name: both for name, both in totals.items() if (_NET / name / "device").exists()}
-    counted = [*(real or totals).values(), *_infiniband()]
+    counted = list((real or totals).values())
+    for port in _INFINIBAND.glob("*/ports/*/counters"):
+        with contextlib.suppress(OSError, ValueError):
+            received, sent = (int((port / name).read_text()) for name in ("port_rcv_data", "port_xmit_data"))
+            counted.append((received * _WORD, sent * _WORD))
     if not counted:
         return {}
     return {"received": float(sum(row[0] for row in counted)), "sent": float(sum(row[1] for row in counted))}
-
-
-def _infiniband() -> list[tuple[int, int]]:
-    totals = []
-    for port in _INFINIBAND.glob("*/ports/*/counters"):
-        with contextlib.suppress(OSError, ValueError):
-            both = [int((port / name).read_text()) * _WORD for name in ("port_rcv_data", "port_xmit_data")]
-            totals.append((both[0], both[1]))
-    return totals

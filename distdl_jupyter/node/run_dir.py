@@ -28,6 +28,8 @@ from distdl_jupyter import permissions
 
 #: The named pipe that the owner of the run keeps open and that every rank watches.
 LIFELINE = "alive"
+#: The socket of the remote shell (``node.mpi_shell``).
+SOCKET = "shell"
 _LONGEST = 107
 #: Age in seconds up to which a folder may not have its lifeline yet.
 _FRESH = 60.0
@@ -45,24 +47,27 @@ def make(job: str, socket: str = "") -> Path:
 
     Raises OSError.
     """
-    folder = _new(job, None)
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
     if socket and len(os.fsencode(folder / socket)) > _LONGEST:
         folder.rmdir()
-        folder = _new(job, _SHORT)
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT))
     with contextlib.suppress(OSError):
         (_SHARED / folder.name).mkdir(mode=0o700)
     return folder
 
 
-def _new(job: str, parent: str | None) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"distdl-{_mark(job)}-", dir=parent))
+def _prefix(job: str) -> str:
+    return f"distdl-{zlib.crc32(job.encode()):08x}-"
 
 
 def lifeline(folder: Path) -> int:
     """Create the lifeline and return a descriptor that keeps it open until it is closed or this process exits."""
-    path = folder / LIFELINE
+    return _fifo(folder / LIFELINE, os.O_RDWR)
+
+
+def _fifo(path: Path, flags: int) -> int:
     os.mkfifo(path, 0o600)
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return os.open(path, flags | os.O_CLOEXEC)
 
 
 def remove(folder: Path) -> None:
@@ -75,7 +80,7 @@ def remove(folder: Path) -> None:
 def sweep(job: str = "") -> None:
     """Remove the folders of dead runs of this user, or of ``job`` after its processes were killed."""
     until = time.monotonic() + (_DYING if job else 0.0)
-    for folder in _all(f"distdl-{_mark(job)}-" if job else "distdl-"):
+    for folder in _all(_prefix(job) if job else "distdl-"):
         with contextlib.suppress(OSError):
             if not job and time.time() - folder.stat().st_mtime < _FRESH:
                 continue
@@ -83,10 +88,6 @@ def sweep(job: str = "") -> None:
                 time.sleep(0.02)
             if held is False:
                 remove(folder)
-
-
-def _mark(job: str) -> str:
-    return f"{zlib.crc32(job.encode()):08x}"
 
 
 def _all(prefix: str) -> Iterator[Path]:
@@ -107,43 +108,37 @@ def _is_held(folder: Path) -> bool | None:
     return True
 
 
-# the folder of one run -----------------------------------------------------------------------------
-
-
-SOCKET = "shell"
-
-
 class Pipes:
     """The folder of a run, with its lifeline and pipes; ``close`` removes it. Raises OSError."""
 
-    def __init__(self, job: str) -> None:
-        self.folder = make(job, SOCKET)
+    def __init__(self, job: str, socket: str = SOCKET) -> None:
+        self.folder = make(job, socket)
         self._lifeline = lifeline(self.folder)
-
-    def _fifo(self, name: str, flags: int) -> int:
-        path = self.folder / name
-        os.mkfifo(path, 0o600)
-        return os.open(path, flags | os.O_CLOEXEC)
 
     def for_rank(self, rank: int) -> tuple[int, int]:
         """Return descriptors to read a rank's output and error output; they never reach end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
-        out, err = (self._fifo(f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
+        out, err = (_fifo(self.folder / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err
 
     def write_variables(self, variables: Sequence[Any]) -> None:
         """Write each rank's environment variables, for launchers that start all ranks with the same environment."""
-        path = self.folder / "ranks.json"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
-            json.dump(list(variables), file)
+        _write(self.folder / "ranks.json", list(variables))
 
     def serving(self, rank: int) -> dict[str, Any]:
         """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
 
         Raises OSError while it does not listen.
         """
-        endpoint = json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        return dict(endpoint)
+        return dict(json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
+
+    def ask_profile(self, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
+        """Request a profile from ranks, with one file each (``worker.hooks.profile``). Raises OSError."""
+        for rank in ranks:
+            path = self.folder / f"rank-{rank}.profile"
+            temporary = self.folder / f".{path.name}"
+            _write(temporary, dict(request))
+            temporary.replace(path)
 
     def close(self) -> None:
         """Close the lifeline, so that ranks that are still alive exit, and remove the folder."""
@@ -152,15 +147,7 @@ class Pipes:
         sweep()
 
 
-# requests to ranks ---------------------------------------------------------------------------------
-
-
-def ask_profile(folder: Path, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
-    """Request a profile from ranks, with one file each (``worker.hooks.profile``). Raises OSError."""
-    for rank in ranks:
-        path = folder / f"rank-{rank}.profile"
-        temporary = folder / f".{path.name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
-            json.dump(dict(request), file)
-        temporary.replace(path)
+def _write(path: Path, content: Any) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+        json.dump(content, file)

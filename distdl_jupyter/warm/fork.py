@@ -22,7 +22,6 @@ from distdl_jupyter.core import signals
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes
-from distdl_jupyter.node.job import Program
 from distdl_jupyter.warm import preload, process_state, template_files
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
@@ -133,28 +132,31 @@ class Forker:
         set_alike = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
         return preload.differing({**self._environment, **set_alike}, environment, recorder.read)
 
-    def __call__(self, program: Program) -> ForkedProcess | None:
-        """Fork a process that runs the program; return None if the program needs a new interpreter."""
-        if reason := self._refusal(program):
+    def __call__(self, arguments: Sequence[str], options: Mapping[str, Any]) -> ForkedProcess | None:
+        """Fork a process that runs a program; return None if the program needs a new interpreter.
+
+        ``arguments`` and ``options`` are those of ``subprocess.Popen``.
+        """
+        if reason := self._refusal(arguments, options["env"], options["cwd"]):
             node_job.reasons.append(reason)
             return None
-        stdin = os.pipe() if program.stdin == subprocess.PIPE else None
+        stdin = os.pipe() if options["stdin"] == subprocess.PIPE else None
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _run_to_end(lambda: self._become(program, stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)))
+            input_ = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
+            _run_to_end(lambda: self._become(arguments, options, input_))
         if stdin is None:
             return ForkedProcess(pid, None)
         os.close(stdin[0])
         return ForkedProcess(pid, os.fdopen(stdin[1], "wb"))
 
-    def _refusal(self, program: Program) -> str:
+    def _refusal(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
         """Return why this program cannot be forked, "" if it can; errors at its start are reported later."""
-        arguments, environment = program.arguments, program.environment
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
-        if program.directory and not os.access(program.directory, os.X_OK):
+        if directory and not os.access(directory, os.X_OK):
             return "its working directory is not accessible"
         if "DISTDL_RANK" in environment and library_threads(environment) is None:
             return "its number of threads cannot be set after a fork"
@@ -165,12 +167,12 @@ class Forker:
             return "a library is injected into it (LD_PRELOAD)"
         return "the supervisor has started threads" if _has_threads() else ""
 
-    def _become(self, program: Program, stdin: int) -> None:
-        arguments, environment = program.arguments, program.environment
-        _settle((stdin, program.stdout, program.stderr))
+    def _become(self, arguments: Sequence[str], options: Mapping[str, Any], stdin: int) -> None:
+        environment = options["env"]
+        _settle((stdin, options["stdout"], options["stderr"]))
         _replace_environment({**environment, **self._recorder.set})
-        if program.directory:
-            os.chdir(program.directory)
+        if options["cwd"]:
+            os.chdir(options["cwd"])
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
         self.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")

@@ -36,13 +36,6 @@ def test_the_relay_behaves_as_ssh_would(ready):
     assert "error" not in ready.ask("answer", shell=request["shell"], code=3), "who has gone hears nothing"
 
 
-def test_a_relay_that_is_ended_is_told(ready):
-    pids = start(ready, "x")
-    request = asked(ready)
-    os.kill(pids["pids"]["0"], 9)
-    assert until(lambda: ready.of("shell-closed"))[0]["shell"] == request["shell"]
-
-
 def test_without_an_agent_the_relay_ends_as_ssh_without_a_connection(tmp_path):
     environment = {**os.environ, "DISTDL_PIPES": str(tmp_path)}
     ended = subprocess.run([*RELAY, "node-b", "x"], env=environment, capture_output=True, text=True)

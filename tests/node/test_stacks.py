@@ -21,6 +21,11 @@ OFFERS = """
 """
 
 
+def gather(folder, rank):
+    """Request the stacks of a rank and return its response."""
+    return wait_for(stacks.StackRequest(folder, rank).answer, 30)
+
+
 @pytest.fixture
 def rank(tmp_path):
     begun = []
@@ -40,7 +45,7 @@ def rank(tmp_path):
 def test_a_process_answers_as_often_as_it_is_asked(rank, tmp_path):
     process = rank()
     for _ in range(3):
-        answer = stacks.gather(tmp_path, [3])[3]
+        answer = gather(tmp_path, 3)
         assert answer.text.count("Current thread") == 1
         assert answer.about["main"] in answer.text
         assert answer.about["pid"] == process.pid
@@ -50,21 +55,21 @@ def test_a_process_answers_as_often_as_it_is_asked(rank, tmp_path):
 
 
 def test_a_rank_that_has_not_begun(tmp_path):
-    assert "still starting" in stacks.gather(tmp_path, [0])[0].missing
+    assert "still starting" in gather(tmp_path, 0).missing
     (tmp_path / "rank-0.stacks").write_text('{"pid": 1, "sig')
-    assert "still starting" in stacks.gather(tmp_path, [0])[0].missing
+    assert "still starting" in gather(tmp_path, 0).missing
 
 
 def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_path):
     process = rank()
     process.kill()
     process.wait()
-    assert "has ended" in stacks.gather(tmp_path, [3])[3].missing
+    assert "has ended" in gather(tmp_path, 3).missing
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
             about = stacks._first_line(tmp_path / "rank-3.stacks") | {"pid": other.pid}
             (tmp_path / "rank-3.stacks").write_text(json.dumps(about) + "\n")
-            assert "has ended" in stacks.gather(tmp_path, [3])[3].missing
+            assert "has ended" in gather(tmp_path, 3).missing
             time.sleep(0.2)
             assert other.poll() is None, "a signal that it does not catch would have ended it"
         finally:
@@ -83,5 +88,5 @@ def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_pat
 def test_a_process_that_cannot_answer_any_more(rank, tmp_path, does, missing):
     process = rank(f"{does}; (folder / 'ready').touch(); time.sleep(600)")
     wait_for((tmp_path / "ready").exists, 30)
-    assert missing in stacks.gather(tmp_path, [3])[3].missing
+    assert missing in gather(tmp_path, 3).missing
     assert process.poll() is None

@@ -19,8 +19,8 @@ class Counting(Forker):
     forked = 0
     why_not: ClassVar[set[str]] = set()
 
-    def __call__(self, program):
-        process = super().__call__(program)
+    def __call__(self, arguments, options):
+        process = super().__call__(arguments, options)
         Counting.forked += process is not None
         Counting.why_not |= set(node_job.reasons)
         return process

@@ -1,12 +1,11 @@
 """Base classes for jobs with an agent on each machine, which starts, signals and watches processes.
 
-The supervisor sends requests (``distdl_jupyter.node.requests``) through an ``AgentConnection``. The agent is part of
+The supervisor sends requests (``distdl_jupyter.node.agent``) through an ``AgentConnection``. The agent is part of
 this process (``local_node``) or runs on another machine (``connection``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -19,12 +18,22 @@ from distdl_jupyter.clusters.base import Exit, RunNotice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.stacks import StackDump
 
 #: Timeout in seconds of requests that are answered immediately.
 ANSWER_SECONDS = 15.0
 #: Seconds between two calls of ``while_waiting``.
 _POLL_SECONDS = 0.5
+
+#: Help texts of the options that all clusters with agents share.
+DIRECTORY_HELP = (
+    "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
+)
+NETWORK_HELP = (
+    "network or interface that ranks use to communicate, such as 10.0.0.0/24 or eno1 (default: the one "
+    "that all hosts share)"
+)
+SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
+OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
 
 
 class HostTrouble(LaunchFailed):
@@ -69,17 +78,14 @@ class Host:
 class AgentConnection(ABC):
     """The supervisor's side of one agent; ``host`` is the name of its machine, "" for this machine."""
 
-    host: str
-
     def __init__(self, host: str) -> None:
         self.host = host
+        #: The reason why the machine is lost, as one sentence; "" while it responds.
+        self.lost = ""
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (request for a remote shell), ``lost``.
         self.on_event: Callable[[dict[str, Any]], object] = bool
-
-    @property
-    def lost(self) -> str:
-        """The reason why the machine is lost, as one sentence; "" while it responds."""
-        return ""
+        #: The answers for which a thread waits: they are read even while output of ranks is not read.
+        self.awaited: set[Future[dict[str, Any]]] = set()
 
     @abstractmethod
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
@@ -89,8 +95,7 @@ class AgentConnection(ABC):
         self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any
     ) -> dict[str, Any]:
         """Send a request and return the answer. Raises HostFailed if it is refused, times out, or the host is lost."""
-        with self.bypass_backpressure():
-            return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
+        return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
 
     def result(
         self,
@@ -104,16 +109,20 @@ class AgentConnection(ABC):
         ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
-        while not answer.done():
-            if (left := until - time.monotonic()) <= 0:
-                raise _no_response(self.host, type_, timeout or 0.0)
-            wait([answer], min(left, _POLL_SECONDS))
-            while_waiting()
+        self.awaited.add(answer)
+        try:
+            while not answer.done():
+                if (left := until - time.monotonic()) <= 0:
+                    raise self._no_response(type_, timeout or 0.0)
+                wait([answer], min(left, _POLL_SECONDS))
+                while_waiting()
+        finally:
+            self.awaited.discard(answer)
         return answer.result()
 
-    def bypass_backpressure(self) -> contextlib.AbstractContextManager[None]:
-        """Bypass backpressure: read answers even while output of ranks is not read."""
-        return contextlib.nullcontext()
+    def _no_response(self, type_: str, timeout: float) -> HostFailed:
+        text = f"No response to the request {type_!r} within {timeout:.0f} s."
+        return HostFailed(self.host, text, code="host-silent")
 
     @abstractmethod
     def open_stream(self) -> tuple[int, int | Inbox]:
@@ -123,35 +132,20 @@ class AgentConnection(ABC):
         """Deliver events that do not come from agents. Called about ten times per second."""
         return
 
-    @abstractmethod
-    def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Request the stacks of all threads of some ranks, without waiting."""
-
-    @abstractmethod
-    def stacks(self) -> Mapping[int, StackDump]:
-        """Return the stack dumps received since the last call, by rank."""
-
-
-def _no_response(host: str, type_: str, timeout: float) -> HostFailed:
-    return HostFailed(host, f"No response to the request {type_!r} within {timeout:.0f} s.", code="host-silent")
-
 
 def ask_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to several agents at once; return the answer or the error of each within ``timeout`` seconds."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
-    with contextlib.ExitStack() as stack:
-        for connection, _ in pending:
-            stack.enter_context(connection.bypass_backpressure())
-        wait([answer for _, answer in pending], timeout)
+    for connection, answer in pending:
+        connection.awaited.add(answer)
+    wait([answer for _, answer in pending], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in pending:
-        if not answer.done():
-            answers.append(_no_response(connection.host, type_, timeout))
-        else:
-            error = answer.exception()
-            answers.append(error if isinstance(error, HostTrouble) else answer.result())
+        connection.awaited.discard(answer)
+        error = answer.exception() if answer.done() else connection._no_response(type_, timeout)  # noqa: SLF001
+        answers.append(error if isinstance(error, HostTrouble) else answer.result())
     return answers
 
 
@@ -272,15 +266,3 @@ class JobNodes(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the agents and all their processes, and release the job's resources."""
-
-
-#: Help texts of the options that all clusters with agents share.
-DIRECTORY_HELP = (
-    "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
-)
-NETWORK_HELP = (
-    "network or interface that ranks use to communicate, such as 10.0.0.0/24 or eno1 (default: the one "
-    "that all hosts share)"
-)
-SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
-OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"

@@ -9,22 +9,28 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, defstruct
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.wire import Link
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.run_dir import Pipes
 from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.worker.rank_socket import NOTES, listening, note_of, peer_uid, write_note
 
 #: Timeout in seconds for an agent's greeting: 10 s for ssh, the rest for starting Python from a slow disk.
 REACH_SECONDS = 25.0
@@ -38,6 +44,12 @@ TIMEOUT = "20"
 _MOST_UNSENT = 4 * 1024 * 1024
 #: Seconds between checks whether slow readers have caught up.
 _PAUSE = 0.02
+#: The maximum number of bytes per read from a kernel; the number of bytes buffered for it above which its rank must
+#: pause.
+_PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024
+#: The functions that receive the bytes of a channel, and requests to hold it.
+_Sink = tuple[Callable[[bytes], object], Callable[[bool], object]]
+_NO_SINK: _Sink = (bool, bool)
 
 
 class Connection(AgentConnection):
@@ -62,30 +74,20 @@ class Connection(AgentConnection):
         self._lock = threading.Condition()
         #: The type and the future of each pending request, by number.
         self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
-        self._sinks: dict[int, Callable[[bytes], None]] = {}
-        self._holds: dict[int, Callable[[bool], object]] = {}
+        self._sinks: dict[int, _Sink] = {}
         self._inboxes: list[Inbox] = []
         #: Frames to send, None at the end; used only on the event loop.
         self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue()
         if first_input:
             self._unsent.put_nowait(first_input)
         self._unsent_bytes = len(first_input)
-        self._lost = ""
-        self._backpressure_bypassed = 0
-        self._begun = self._closing = False
+        self._begun = False
         self._received_at = time.monotonic()
-        #: Set on the event loop to close the connection immediately.
-        self._cut = asyncio.Event()
+        #: When the connection is closed even if the agent has not exited (monotonic); inf until ``close``.
+        self._close_at = math.inf
         self._ended = threading.Event()
-        #: The ranks of the pending stack request, and its answer.
-        self._stack_request: tuple[list[int], Future[dict[str, Any]]] | None = None
 
-    # requests ---------------------------------------------------------------------------------
-
-    @property
-    def lost(self) -> str:
-        """The reason why the host is lost, as one sentence; "" while it responds."""
-        return self._lost
+    # requests and channels --------------------------------------------------------------------
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Send a request; ``result`` waits for the answer, which includes ``received_at`` (epoch seconds)."""
@@ -93,40 +95,27 @@ class Connection(AgentConnection):
         number = next(self._numbers)
         content = frames.message(type_, request=number, **fields)
         with self._lock:
-            if not self._lost:
+            if not self.lost:
                 self._waiting[number] = type_, answer
                 self._send(content)
                 return answer
-        answer.set_exception(HostFailed(self.host, self._lost, code="host-lost"))
+        answer.set_exception(HostFailed(self.host, self.lost, code="host-lost"))
         return answer
-
-    @contextlib.contextmanager
-    def bypass_backpressure(self) -> Iterator[None]:
-        """Read frames from the host even while the inboxes hold too many bytes, so that answers arrive."""
-        with self._lock:
-            self._backpressure_bypassed += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._backpressure_bypassed -= 1
 
     def _send(self, content: bytes, *, wait: bool = False) -> bool:
         """Queue frames and return whether the host is connected. ``wait`` blocks while the queue is too long."""
         with self._lock:
-            while wait and self._unsent_bytes > _MOST_UNSENT and not self._lost:
+            while wait and self._unsent_bytes > _MOST_UNSENT and not self.lost:
                 self._lock.wait(1.0)
-            if self._lost:
+            if self.lost:
                 return False
             self._unsent_bytes += len(content)
             wire.loop().call_soon_threadsafe(self._unsent.put_nowait, content)
         return True
 
-    # channels ---------------------------------------------------------------------------------
-
     def open_stream(self) -> tuple[int, Inbox]:
         """Open a channel and return its number and the inbox with its bytes."""
-        inbox = self._inbox()
+        inbox = self._inbox(0)
         return self.channel(inbox.feed), inbox
 
     def reopen(self, channel: int, skip: int) -> Inbox:
@@ -135,25 +124,25 @@ class Connection(AgentConnection):
         Called before ``start``.
         """
         inbox = self._inbox(skip)
-        self._sinks[channel] = inbox.feed
+        self._sinks[channel] = inbox.feed, bool
         return inbox
 
-    def _inbox(self, skip: int = 0) -> Inbox:
+    def _inbox(self, skip: int) -> Inbox:
         """Return a new inbox. Reading from the host pauses while the inboxes hold too many bytes."""
         inbox = Inbox(skip)
         with self._lock:
             self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
         return inbox
 
-    def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
+    def channel(self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool) -> int:
         """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
 
         ``hold`` is called on the loop with True when the writer must pause, and False when it may continue.
         """
         number = next(self._channels)
         with self._lock:
-            self._sinks[number], self._holds[number] = sink, hold
-            lost = bool(self._lost)
+            self._sinks[number] = sink, hold
+            lost = bool(self.lost)
         if lost:
             sink(b"")
         return number
@@ -161,24 +150,9 @@ class Connection(AgentConnection):
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
         """Send bytes on a channel, b"" to end it; ``wait`` applies backpressure. Raises HostFailed."""
         if not self._send(frames.data(channel, content), wait=wait):
-            raise HostFailed(self.host, self._lost, code="host-lost")
+            raise HostFailed(self.host, self.lost, code="host-lost")
 
-    # stacks -----------------------------------------------------------------------------------
-
-    def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Request the stacks of the ranks' threads without waiting for the answer."""
-        self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
-
-    def stacks(self) -> Mapping[int, StackDump]:
-        """Return the dumps that have arrived, by rank, once each. If the host failed, they contain the reason."""
-        if self._stack_request is None or not self._stack_request[1].done():
-            return {}
-        (ranks, answer), self._stack_request = self._stack_request, None
-        if (error := answer.exception()) is not None:
-            return dict.fromkeys(ranks, StackDump(missing=str(getattr(error, "reason", error))))
-        return dict(msgspec.convert(answer.result(), _Stacks, str_keys=True).answers)
-
-    # start and close ------------------------------------------------------------------------------
+    # start and close --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start to transfer frames."""
@@ -196,44 +170,52 @@ class Connection(AgentConnection):
             if request and request in self._reader.before:
                 self._send(package.built().content)
                 request = None
-            if self._lost or time.monotonic() > until:
+            if self.lost or time.monotonic() > until:
                 self.close()
                 printed = self._reader.before[-wire.ERROR_TAIL :] + b"\n" + self._link.error_tail
                 output = printed.decode(errors="replace").strip()
-                raise explain(output or ("" if self._lost else "Connection timed out"), self._link.code)
+                raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
 
     def close(self) -> None:
         """End the agent and all processes that it started; idempotent."""
-        self._closing = True
+        self._close_at = min(self._close_at, time.monotonic() + _CLOSE_SECONDS)
         if not self._begun:
             self.start()
         wire.loop().call_soon_threadsafe(self._unsent.put_nowait, None)
-        if not self._ended.wait(_CLOSE_SECONDS):
-            wire.loop().call_soon_threadsafe(self._cut.set)
-            self._ended.wait()
+        self._ended.wait()
 
     # event loop -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Transfer frames until the connection ends; then the host is lost: fail all requests, end all channels."""
         try:
-            why = await self._move()
+            reason = await self._transfer()
         except frames.BrokenWire as error:
-            why = f"{self.host} sent an invalid message: {error}"
+            reason = f"{self.host} sent an invalid message: {error}"
         except Exception as error:  # noqa: BLE001  pending requests must not wait forever
-            why = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
+            reason = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
         try:
-            self._send_no_more()
+            self._end_input()
             await self._link.end()
-            self._lose(why)
+            with self._lock:
+                self.lost = reason
+                waiting, self._waiting = self._waiting, {}
+                sinks = list(self._sinks.values())
+                self._lock.notify_all()
+            for _type, answer in waiting.values():
+                answer.set_exception(HostFailed(self.host, reason, code="host-lost"))
+            for sink, _hold in sinks:
+                sink(b"")
+            self.on_event({"type": "lost", "reason": reason})
             await self._link.close()
         finally:
             self._ended.set()
 
-    async def _move(self) -> str:
+    async def _transfer(self) -> str:
         """Transfer frames until the connection ends, and return the reason."""
         await self._link.open()
         sending = asyncio.create_task(self._send_queued())
-        ends = [asyncio.create_task(end) for end in (self._receive(), self._watch(), self._wait_for_cut())]
+        ends = [asyncio.create_task(end) for end in (self._receive(), self._watch())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return next(end.result() for end in ends if end.done())
@@ -245,7 +227,7 @@ class Connection(AgentConnection):
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
         while True:
-            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._backpressure_bypassed:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self.awaited:
                 await asyncio.sleep(_PAUSE)
                 self._received_at = time.monotonic()  # silent only because this side paused reading
             content = await self._link.read()
@@ -264,9 +246,9 @@ class Connection(AgentConnection):
                 with self._lock:
                     self._unsent_bytes -= len(content)
                     self._lock.notify_all()
-        self._send_no_more()
+        self._end_input()
 
-    def _send_no_more(self) -> None:
+    def _end_input(self) -> None:
         with self._lock:
             self._unsent_bytes = 0
             self._lock.notify_all()
@@ -274,67 +256,49 @@ class Connection(AgentConnection):
 
     async def _watch(self) -> str:
         """Send heartbeats; return the reason when the host has been silent for too long."""
-        while True:
-            await asyncio.sleep(self._link.beat_seconds)
-            if self._closing or not self.greeted.is_set():
+        link = self._link
+        while time.monotonic() < self._close_at:
+            await asyncio.sleep(link.beat_seconds)
+            if self._close_at < math.inf or not self.greeted.is_set():
                 continue
             if not self._unsent_bytes:  # any frame serves as a heartbeat
                 self._send(frames.message("beat"))
-            if time.monotonic() - self._received_at > self._link.silence_seconds:
-                return f"No response from {self.host} for {self._link.silence_seconds:.0f} s."
-
-    async def _wait_for_cut(self) -> str:
-        await self._cut.wait()
+            if time.monotonic() - self._received_at > link.silence_seconds:
+                return f"No response from {self.host} for {link.silence_seconds:.0f} s."
         return f"The connection to {self.host} was closed."
 
     def _on_frame(self, frame: frames.Message | frames.Data) -> None:
         if isinstance(frame, frames.Data):
-            sink = self._sinks.get(frame.channel) if frame.bytes else self._sinks.pop(frame.channel, None)
-            if sink is not None:
-                sink(frame.bytes)
+            sink, _hold = self._sinks.get(frame.channel, _NO_SINK)
             if not frame.bytes:
-                self._holds.pop(frame.channel, None)
-        elif frame.data["type"] == "reply":
-            self._on_reply(_number(frame.data.get("request")), frame.data)
-        elif frame.data["type"] == "hold":
-            self._holds.get(_number(frame.data.get("channel")), bool)(bool(frame.data.get("held")))
-        elif frame.data["type"] != "beat":
-            _check(frame.data, _EVENTS)
-            self.on_event(frame.data)
+                self._sinks.pop(frame.channel, None)
+            sink(frame.bytes)
+            return
+        message, type_ = frame.data, frame.data["type"]
+        if type_ not in _MESSAGES:
+            raise frames.BrokenWire(f"Unknown message {type_[:20]!r}.")
+        _check(message, _MESSAGES[type_])
+        if type_ == "reply":
+            self._on_reply(message)
+        elif type_ == "hold":
+            self._sinks.get(message["channel"], _NO_SINK)[1](message["held"])
+        elif type_ != "beat":
+            self.on_event(message)
 
-    def _on_reply(self, number: int, reply: dict[str, Any]) -> None:
+    def _on_reply(self, reply: dict[str, Any]) -> None:
         with self._lock:
-            type_, answer = self._waiting.get(number, ("", None))
+            type_, answer = self._waiting.get(reply["request"], ("", None))
         if answer is None:
             return
-        if "error" not in reply and type_ in _REPLIES:
-            _check(reply, _REPLIES[type_])
+        if "error" not in reply:
+            _check(reply, _REPLIES.get(type_, dict))
         with self._lock:
-            self._waiting.pop(number, None)
+            self._waiting.pop(reply["request"], None)
         if "error" in reply:
             text, remedy = str(reply["error"]), str(reply.get("remedy", ""))
             answer.set_exception(HostFailed(self.host, text, remedy, code="host-request-failed"))
         else:
             answer.set_result({**reply, "received_at": time.time()})
-
-    def _lose(self, why: str) -> None:
-        """Mark the host as lost: fail all pending requests and end all channels."""
-        with self._lock:
-            self._lost = why
-            waiting, self._waiting = self._waiting, {}
-            sinks = list(self._sinks.values())
-            self._lock.notify_all()
-        for _type, answer in waiting.values():
-            answer.set_exception(HostFailed(self.host, why, code="host-lost"))
-        for sink in sinks:
-            sink(b"")
-        self.on_event({"type": "lost", "reason": why})
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise frames.BrokenWire(f"{str(value)[:20]!r} is not a number.")
-    return value
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
@@ -366,6 +330,95 @@ def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None
         list(pool.map(Connection.close, ending))
 
 
+# relays to persistent ranks -------------------------------------------------------------------
+
+
+class RankRelay:
+    """Local sockets to persistent ranks on other hosts, so that a kernel connects to all ranks the same way.
+
+    Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's own socket
+    there. The relay does not parse the bytes; the rank checks its token, which is stored in the job's private folder.
+    The relay applies backpressure: when a few MiB are buffered on either host, it stops reading from the sender.
+
+    The sockets of one run are in a private folder. Raises OSError.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._notes = folder.path / NOTES
+        self._run = Pipes(folder.id, "rank-00000.sock")
+        self._servers: list[asyncio.Server] = []
+
+    def offer(
+        self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
+    ) -> None:
+        """Create a rank's socket, then its note, once its host has reported the rank's address.
+
+        ``failed`` is called on the event loop with an OSError.
+        """
+
+        async def offer() -> None:
+            with contextlib.suppress(
+                DistDLError
+            ):  # the host is lost or the rank has ended, which is reported elsewhere
+                note = answer.result()
+                path = self._run.folder / f"rank-{rank}.sock"
+                carry = functools.partial(_carry, connection, rank)
+                try:
+                    self._servers.append(await asyncio.start_unix_server(carry, sock=listening(path), limit=_PIECE))
+                    write_note(note_of(self._notes, rank), {**note, "socket": str(path)})
+                except OSError as error:
+                    failed(error)
+
+        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(offer(), wire.loop()))
+
+    def close(self) -> None:
+        """Stop listening and remove the folder; relayed connections end with the connections to the agents."""
+        for server in self._servers:
+            wire.loop().call_soon_threadsafe(server.close)
+        self._run.close()
+
+
+async def _carry(connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Relay one connection of this user to a rank until either end closes it."""
+    if peer_uid(writer.get_extra_info("socket")) != os.getuid():
+        writer.close()
+        return
+    writer.transport.set_write_buffer_limits(_MOST)
+    can_send = asyncio.Event()
+    can_send.set()
+    drain_tasks: set[asyncio.Task[None]] = set()
+
+    def send(content: bytes) -> None:
+        if not content:
+            can_send.set()
+            writer.close()
+            return
+        writer.write(content)
+        if not drain_tasks and writer.transport.get_write_buffer_size() > _MOST:
+            drain_tasks.add(asyncio.get_running_loop().create_task(pause_rank()))
+
+    async def pause_rank() -> None:
+        """Pause the rank's output until the kernel has read the buffer."""
+        connection.begin("hold", channel=channel, held=True)
+        with contextlib.suppress(OSError):  # the kernel has disconnected; the rank's connection is closed below
+            await writer.drain()
+        drain_tasks.clear()
+        connection.begin("hold", channel=channel, held=False)
+
+    def connected(answer: Future[dict[str, Any]]) -> None:
+        if answer.exception() is not None:
+            wire.loop().call_soon_threadsafe(writer.close)
+
+    channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
+    connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
+    with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
+        while content := await reader.read(_PIECE):
+            await asyncio.to_thread(connection.write, channel, content)
+            await can_send.wait()
+    with contextlib.suppress(DistDLError):
+        connection.write(channel, b"", wait=False)  # the rank then closes its end, and ``send`` gets b""
+
+
 # messages of an agent -------------------------------------------------------------------------
 # Training code runs on the same host and may tamper with the agent, so messages of agents are validated.
 
@@ -377,11 +430,7 @@ Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
 _NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 
 
-class _Event(msgspec.Struct, tag_field="type"):
-    pass
-
-
-class _Exit(_Event, tag="exit"):
+class _Exit(msgspec.Struct):
     kind: Literal["rank", "service", "launcher", "shell", "data"]
     process: Number
     code: Annotated[int, Meta(ge=-(2**31), le=2**32 - 1)] | None
@@ -389,18 +438,10 @@ class _Exit(_Event, tag="exit"):
     evidence: Text | None = None
 
 
-class _Shell(_Event, tag="shell"):  # the launcher requests a command on another host of the job
+class _Shell(msgspec.Struct):  # the launcher requests a command on another host of the job
     shell: Number
     host: Annotated[str, Meta(max_length=300)]
     command: Annotated[str, Meta(max_length=2**20)]
-
-
-class _ShellClosed(_Event, tag="shell-closed"):
-    shell: Number
-
-
-class _Warned(_Event, tag="warned"):  # the scheduler has announced the end of the job
-    pass
 
 
 class _Sample(msgspec.Struct):  # the values of each rank are validated where they are used (see node.resources)
@@ -410,44 +451,29 @@ class _Sample(msgspec.Struct):  # the values of each rank are validated where th
     gpus: Any = None
 
 
-class _Resources(_Event, tag="resources"):
-    samples: Annotated[list[_Sample], Meta(max_length=4096)]
-
-
-class _Started(msgspec.Struct):
-    pids: dict[_NumberText, Number]
-
-
-class _Alive(msgspec.Struct):
-    alive: Count
-    workers: Count = 0
-
-
-class _Stuck(msgspec.Struct):
-    pids: Annotated[list[Number], Meta(max_length=4096)]
-
-
-class _Drained(msgspec.Struct):
-    evidence: Text | None = None
-
-
-class _Stacks(msgspec.Struct):
-    answers: dict[Number, StackDump]
-
-
-_EVENTS = _Exit | _Shell | _ShellClosed | _Warned | _Resources
-_REPLIES: Mapping[str, type[msgspec.Struct]] = {
-    "start": _Started,
-    "alive": _Alive,
-    "stuck": _Stuck,
-    "drain": _Drained,
-    "stacks": _Stacks,
+#: The fields of each message: "warned" means that the scheduler has announced the end of the job.
+_MESSAGES: Mapping[str, Any] = {
+    "beat": dict,
+    "warned": dict,
+    "exit": _Exit,
+    "shell": _Shell,
+    "resources": defstruct("Resources", [("samples", Annotated[list[_Sample], Meta(max_length=4096)])]),
+    "stacks": defstruct("Stacks", [("answers", dict[_NumberText, StackDump])]),
+    "hold": defstruct("Hold", [("channel", Number), ("held", bool)]),
+    "reply": defstruct("Reply", [("request", int)]),
+}
+#: The fields of the reply to each request; other replies are validated where they are used.
+_REPLIES: Mapping[str, Any] = {
+    "start": defstruct("Started", [("pids", dict[_NumberText, Number])]),
+    "alive": defstruct("Alive", [("alive", Count), ("workers", Count, 0)]),
+    "stuck": defstruct("Stuck", [("pids", Annotated[list[Number], Meta(max_length=4096)])]),
+    "drain": defstruct("Drained", [("evidence", Text | None, None)]),
 }
 
 
-def _check(data: Mapping[str, Any], shape: Any) -> None:
+def _check(message: Mapping[str, Any], shape: Any) -> None:
     """Raise BrokenWire for an invalid message, which closes only the connection to that host."""
     try:
-        msgspec.convert(data, shape, str_keys=True)
+        msgspec.convert(message, shape, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise frames.BrokenWire(f"Invalid message {str(data.get('type'))[:20]!r}: {error}.") from None
+        raise frames.BrokenWire(f"Invalid message {str(message.get('type'))[:20]!r}: {error}.") from None

@@ -53,18 +53,19 @@ class Tail:
     def open_stream(self) -> Inbox:
         """Return an inbox that receives the stream."""
         inbox = Inbox()
-        asyncio.run_coroutine_threadsafe(self._feed(inbox), wire.loop())
+
+        async def feed() -> None:
+            while content := await self.read():
+                inbox.feed(content)
+                while inbox.behind:  # noqa: ASYNC110  a thread reads it
+                    await asyncio.sleep(_PAUSE)
+            inbox.feed(b"")
+
+        asyncio.run_coroutine_threadsafe(feed(), wire.loop())
         return inbox
 
-    async def _feed(self, inbox: Inbox) -> None:
-        while content := await self.read():
-            inbox.feed(content)
-            while inbox.behind:  # noqa: ASYNC110  a thread reads it
-                await asyncio.sleep(_PAUSE)
-        inbox.feed(b"")
 
-
-class FolderLink(wire.Link):
+class FolderLink(Tail, wire.Link):
     """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
 
     With ``takeover``, it waits until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
@@ -76,13 +77,13 @@ class FolderLink(wire.Link):
     silence_seconds = math.inf
 
     def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
-        super().__init__()
+        wire.Link.__init__(self)
         inbox, read, outbox = folder.files(node)
+        Tail.__init__(self, run / outbox, why_lost)
         self._inbox, self._read = run / inbox, run / read
         self._why_lost = why_lost
         #: The number of bytes sent to the agent so far, by this and earlier supervisors.
         self.sent = self._await_reader() if takeover else 0
-        self._tail = Tail(run / outbox, why_lost)
 
     async def open(self) -> None:
         """Start erasing messages that the agent has read."""
@@ -115,10 +116,6 @@ class FolderLink(wire.Link):
         except (OSError, ValueError):
             return 0
 
-    async def read(self) -> bytes:
-        """Return the next output of the agent."""
-        return await self._tail.read()
-
     async def write(self, content: bytes) -> None:
         """Append bytes for the agent."""
         await self._put(self.sent, content)
@@ -149,7 +146,7 @@ class FolderLink(wire.Link):
     def close_input(self) -> None:
         """Stop sending and reading; idempotent."""
         self._forgetting.cancel()
-        self._tail.stop()
+        self.stop()
 
     async def end(self, grace: float = 0.0) -> None:
         """Do nothing: the batch system ends the agent."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import itertools
 import os
+import pkgutil
 import queue
 import select
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +23,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import (
-    ANSWER_SECONDS,
-    AgentConnection,
-    AgentNode,
-    HostFailed,
-    JobNodes,
-    ask_all,
-)
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, ask_all
 from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -46,10 +40,10 @@ from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.clusters.agents.rank_relay import RankRelay
+    from distdl_jupyter.clusters.agents.connection import Connection, RankRelay
 
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
+#: Timeout in seconds for a service to become ready.
 _SERVICE_SECONDS = 60.0
 #: Timeout in seconds for a machine to start the processes of one request.
 START_SECONDS = 60.0
@@ -61,6 +55,55 @@ _WARNED = ("The job will be stopped soon by its time limit or for another job. R
 _POLL_SECONDS, _PIECE = 0.5, 65_536
 #: The maximum number of living processes to report per machine.
 _MAX_COUNTED = 10_000
+#: The maximum number of characters of the launcher's output to store; earlier output is discarded.
+_MAX_OUTPUT = 20_000
+#: Seconds that a launcher may run after its last rank has ended.
+_IDLE_SECONDS = 10.0
+#: Seconds between two counts of living ranks.
+_COUNT_SECONDS = 2.0
+#: The exit code with which ssh reports its own failures.
+_NO_CONNECTION = 255
+#: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
+_LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
+#: The rank that ended first, its exit code and the number of its signal.
+First = tuple[int, int | None, int | None]
+
+
+def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> Run:
+    """Start services, then the ranks or their launcher. Raises LaunchFailed and leaves nothing running.
+
+    The run owns the nodes and closes them.
+    """
+    run = (DirectRun if plan.launcher is None else LauncherRun)(placement, plan, context, nodes)
+    run.launch()
+    return run
+
+
+def resume(
+    placement: Placement,
+    context: Context,
+    nodes: JobNodes,
+    handle: Mapping[str, Any],
+    read: Mapping[tuple[int, str], int],
+) -> Run:
+    """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
+
+    ``handle`` is that run's handle, ``read`` the number of bytes read so far of each stream. The run closes the nodes.
+    """
+    launcher = None
+    if name := handle.get("first_exit"):
+        try:
+            launcher = LaunchCommand((), pkgutil.resolve_name(name))
+        except (ImportError, AttributeError) as error:
+            raise LaunchFailed(
+                f"Cannot continue this job because {name} is missing here.",
+                code="launcher-reader-missing",
+                hint="Install the version of distdl_jupyter that started the job.",
+            ) from error
+    plan = Plan(({},) * len(placement.ranks), launcher=launcher)
+    run = (DirectRun if launcher is None else LauncherRun)(placement, plan, context, nodes)
+    run.reopen(handle["channels"], read)
+    return run
 
 
 class AgentRun(Run):
@@ -79,6 +122,7 @@ class AgentRun(Run):
         self._ended: set[int] = set()
         self._started: list[Start] = []
         self._samples: list[NodeSample] = []
+        self._dumps: dict[int, StackDump] = {}
         self._warned = False
         self._served: set[int] = set()
         self._rank_relay: RankRelay | None = None
@@ -111,29 +155,31 @@ class AgentRun(Run):
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
-        """Queue an event, on the connection's thread if it has one. Raises BrokenWire for a rank of another node."""
-        self._check_owner(node, data)
-        self._events.put((node, data))
+        """Queue an event, on the connection's thread if it has one.
 
-    def _check_owner(self, node: AgentNode, data: Mapping[str, Any]) -> None:
-        """Raise BrokenWire if an agent reports a process of another node."""
-        ranks: list[int] = []
+        Raises BrokenWire if an agent reports a process of another node.
+        """
+        kind, ranks = data.get("kind"), list[Any]()
         if data["type"] == "resources":
-            ranks = [int(rank) for sample in data["samples"] for rank in sample["ranks"]]
-        elif data["type"] == "exit" and data["kind"] == RANK:
-            ranks = [int(data["process"])]
-        elif data["type"] == "exit" and data["kind"] in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
-            raise BrokenWire(f"The agent reported a {data['kind']}, which does not run on this host.")
-        for rank in ranks:
+            ranks = [rank for sample in data["samples"] for rank in sample["ranks"]]
+        elif data["type"] == "stacks":
+            ranks = list(data["answers"])
+        elif kind == RANK:
+            ranks = [data["process"]]
+        elif kind in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
+            raise BrokenWire(f"The agent reported a {kind}, which does not run on this host.")
+        for rank in map(int, ranks):
             if not self._is_on(node, rank):
                 raise BrokenWire(f"The agent reported rank {rank}, which does not run on this host.")
+        self._events.put((node, data))
 
     def _is_on(self, node: AgentNode, rank: int) -> bool:
         ranks = self._placement.ranks
         return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
 
     def _start_service(self, number: int, service: Service) -> None:
-        node = self._nodes.nodes[0]
+        """Start a service on node 0, and wait until it has printed that it is ready."""
+        node, progress = self._nodes.nodes[0], functools.partial(self._context.report, "start")
         channel, source = node.connection.open_stream()
         self._listen(None, "out", source)
         process = {
@@ -142,21 +188,26 @@ class AgentRun(Run):
             "argv": ["{python}", *service.arguments],
             "python": node.python,
             "environment": self._nodes.environment(node) | self._nodes.service_variables(number),
-            "directory": None,
             "out": channel,
             "open_input": True,
         }
-        node.connection.ask("start", START_SECONDS, self.progress(f"starting {service.name}"), processes=[process])
-        output = _await_line(source, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
+        # ``progress`` raises an exception if the start was canceled.
+        node.connection.ask("start", START_SECONDS, lambda: progress(f"starting {service.name}"), processes=[process])
+        output, until = "", time.monotonic() + _SERVICE_SECONDS
+        while service.ready not in output and time.monotonic() < until:
+            if isinstance(source, Inbox):
+                content = source.take(_PIECE, _POLL_SECONDS)
+            else:
+                content = os.read(source, _PIECE) if select.select([source], [], [], _POLL_SECONDS)[0] else None
+            if content == b"":
+                break
+            output += (content or b"").decode(errors="replace")
+            progress(f"waiting for {service.name}")
         if service.ready not in output:
             where = f" on {node.host}" if node.host else ""
             raise LaunchFailed(
                 f"{service.name} did not start{where}.", code="service-not-started", output=output.strip()[-2000:]
             )
-
-    def progress(self, detail: str) -> Callable[[], object]:
-        """Return a function that reports progress, and raises if the start was canceled."""
-        return lambda: self._context.report("start", detail)
 
     def _listen(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
         """Add an output stream."""
@@ -164,17 +215,16 @@ class AgentRun(Run):
             os.set_blocking(source, False)
         self._streams.append(Stream(source, rank, name, start))
 
-    def channel(self, node: AgentNode, rank: int | None, name: str) -> int:
-        """Open a stream of a rank or of the launcher; return its channel."""
-        connection: AgentConnection = node.connection
-        channel, source = connection.open_stream()
-        self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
-        self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
-        return channel
-
-    def channels(self, node: AgentNode, rank: int) -> dict[str, int]:
-        """Open a rank's two streams and return their channels."""
-        return {name: self.channel(node, rank, name) for name in ("out", "err")}
+    def _open_channels(
+        self, node: AgentNode, rank: int | None, names: Sequence[str] = ("out", "err")
+    ) -> dict[str, int]:
+        """Open streams of a rank or of the launcher; return their channels."""
+        channels: dict[str, int] = {}
+        for name in names:
+            channels[name], source = node.connection.open_stream()
+            self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
+            self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
+        return channels
 
     def reopen(self, channels: Sequence[Sequence[Any]], read: Mapping[tuple[int, str], int]) -> None:
         """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
@@ -185,25 +235,12 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             self._listen_to(node)
 
-    def rank_environment(self, slot: RankSlot) -> dict[str, str]:
+    def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, besides the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
         return self._nodes.rank_variables(slot, variables)
 
-    def rank_process(self, slot: RankSlot) -> dict[str, Any]:
-        """Return the process of a rank for the request ``start``."""
-        node = self._nodes.node_of(slot)
-        return {
-            "process": slot.rank,
-            "argv": WORKER,
-            "python": node.python,
-            "environment": {**self._nodes.environment(node), **self.rank_environment(slot)},
-            "directory": node.directory or None,
-            **self.channels(node, slot.rank),
-        }
-
-    def slots_on(self, node: AgentNode) -> list[RankSlot]:
-        """Return the ranks of a machine."""
+    def _slots_on(self, node: AgentNode) -> list[RankSlot]:
         return [slot for slot in self._placement.ranks if self._nodes.node_of(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
@@ -230,9 +267,8 @@ class AgentRun(Run):
         if self._failure is not None:
             raise self._failure
         self._nodes.poll()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._take(*self._events.get_nowait())
+        while not self._events.empty():
+            self._take(*self._events.get())
         self._check()
         exits = {
             exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explain_exit(exit_)) is not None
@@ -244,15 +280,30 @@ class AgentRun(Run):
         if data["type"] == "exit":
             self._process_ended(node, data)
         elif data["type"] == "lost":
-            for slot in self.slots_on(node):
-                self.ended(Exit(slot.rank, None, None, str(data["reason"])))
+            for slot in self._slots_on(node):
+                self._record_exit(Exit(slot.rank, None, None, str(data["reason"])))
         elif data["type"] == "warned":
             if not self._warned:
                 self._nodes.notices.append(RunNotice("warning", _WARNED, "ends-soon"))
             self._warned = True
         elif data["type"] == "resources":
-            index = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
+            index = self._nodes.nodes.index(node)
             self._samples += [NodeSample(index, sample) for sample in data["samples"]]
+        elif data["type"] == "stacks":
+            self._dumps |= {int(rank): msgspec.convert(dump, StackDump) for rank, dump in data["answers"].items()}
+
+    @abstractmethod
+    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
+        """Handle the end of a process that an agent started."""
+
+    def _check(self) -> None:
+        """Handle changes that no event reports."""
+
+    def _record_exit(self, exit_: Exit) -> None:
+        """Record the exit of a rank; only the first exit counts."""
+        if exit_.rank not in self._ended:
+            self._ended.add(exit_.rank)
+            self._exits.append(exit_)
 
     def keep_slots(self) -> None:
         """Renew the job's entries in the queues of the machines."""
@@ -262,19 +313,6 @@ class AgentRun(Run):
         """Return the resource samples since the last call."""
         samples, self._samples = self._samples, []
         return samples
-
-    @abstractmethod
-    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
-        """Handle the end of a process that an agent started."""
-
-    def _check(self) -> None:
-        """Handle changes that no event reports."""
-
-    def ended(self, exit_: Exit) -> None:
-        """Record the exit of a rank; only the first exit counts."""
-        if exit_.rank not in self._ended:
-            self._ended.add(exit_.rank)
-            self._exits.append(exit_)
 
     def alive(self) -> list[str]:
         """Return the host name of each living process; a lost machine counts as having no processes."""
@@ -304,16 +342,16 @@ class AgentRun(Run):
     def ask_stacks(self) -> None:
         """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
-            node.connection.ask_stacks([slot.rank for slot in self.slots_on(node)])
+            ranks = [slot.rank for slot in self._slots_on(node)]
+            if node.connection.lost:
+                self._dumps |= dict.fromkeys(ranks, StackDump(missing=node.connection.lost))
+            else:
+                node.connection.begin("stacks", ranks=ranks)
 
     def stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
-        return {
-            rank: answer
-            for node in self._nodes.nodes
-            for rank, answer in node.connection.stacks().items()
-            if self._is_on(node, rank)
-        }
+        dumps, self._dumps = self._dumps, {}
+        return dumps
 
     def no_stacks(self) -> str:
         """Return "": ranks with an agent support stack traces."""
@@ -322,7 +360,7 @@ class AgentRun(Run):
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
-            if ranks_here := [slot.rank for slot in self.slots_on(node) if slot.rank in ranks]:
+            if ranks_here := [slot.rank for slot in self._slots_on(node) if slot.rank in ranks]:
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
@@ -340,7 +378,7 @@ class AgentRun(Run):
                     write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
                 return
             if self._rank_relay is None:
-                from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # imports asyncio
+                from distdl_jupyter.clusters.agents.connection import RankRelay  # imports asyncio
 
                 self._rank_relay = RankRelay(self._context.folder)
             self._rank_relay.offer(node.connection, rank, answer, failed)
@@ -383,7 +421,11 @@ class AgentRun(Run):
                 note_of(self._context.folder.path / NOTES, rank).unlink()
         self._nodes.close()
         for stream in self._streams:
-            _close(stream.source)
+            if isinstance(stream.source, Inbox):
+                stream.source.close()
+            else:
+                with contextlib.suppress(OSError):
+                    os.close(stream.source)
 
 
 class DirectRun(AgentRun):
@@ -391,116 +433,40 @@ class DirectRun(AgentRun):
 
     def _start_ranks(self) -> None:
         """Start ranks on all machines, in batches."""
-        waiting = {node: self.slots_on(node) for node in self._nodes.nodes}
+        count = plural(len(self._placement.ranks), "process")
+
+        def report() -> None:
+            self._context.report("start", f"{len(self._started)} of {count}")
+
+        waiting = {node: self._slots_on(node) for node in self._nodes.nodes}
         while any(waiting.values()):
             begun = []
             for node, slots in waiting.items():
-                now, waiting[node] = slots[:_AT_ONCE], slots[_AT_ONCE:]
-                if now:
-                    begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
+                waiting[node] = slots[_AT_ONCE:]
+                if ranks := list(map(self._process, slots[:_AT_ONCE])):
+                    begun.append((node, node.connection.begin("start", processes=ranks)))
             for node, answer in begun:
-                with node.connection.bypass_backpressure():
-                    data = node.connection.result(answer, "start", START_SECONDS, self._report_started_ranks)
-                pids = {int(rank): int(pid) for rank, pid in data["pids"].items() if self._is_on(node, int(rank))}
-                self._started += [Start(rank, pid) for rank, pid in pids.items()]
-            self._report_started_ranks()
+                data = node.connection.result(answer, "start", START_SECONDS, report)
+                pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
+                self._started += [Start(rank, pid) for rank, pid in pids.items() if self._is_on(node, rank)]
+            report()
         self._nodes.note_start()
 
-    def _report_started_ranks(self) -> None:
-        self._context.report("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
+    def _process(self, slot: RankSlot) -> dict[str, Any]:
+        """Return the process of a rank for the request ``start``."""
+        node = self._nodes.node_of(slot)
+        return {
+            "process": slot.rank,
+            "argv": WORKER,
+            "python": node.python,
+            "environment": {**self._nodes.environment(node), **self._rank_environment(slot)},
+            "directory": node.directory or None,
+            **self._open_channels(node, slot.rank),
+        }
 
     def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == RANK:
-            self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
-
-
-def _close(source: int | Inbox) -> None:
-    if isinstance(source, Inbox):
-        source.close()
-        return
-    with contextlib.suppress(OSError):
-        os.close(source)
-
-
-def _await_line(source: int | Inbox, text: str, timeout: float, while_waiting: Callable[[], object]) -> str:
-    """Read until ``text`` is printed, the stream ends or ``timeout`` seconds have passed; return all output.
-
-    ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
-    """
-    output, until = "", time.monotonic() + timeout
-    while text not in output and (left := until - time.monotonic()) > 0:
-        content = _read(source, min(left, _POLL_SECONDS))
-        if content == b"":
-            break
-        output += (content or b"").decode(errors="replace")
-        while_waiting()
-    return output
-
-
-def _read(source: int | Inbox, seconds: float) -> bytes | None:
-    """Return new bytes; b"" at the end of the stream, None after ``seconds`` seconds without a byte."""
-    if isinstance(source, Inbox):
-        return source.take(_PIECE, seconds)
-    return os.read(source, _PIECE) if select.select([source], [], [], seconds)[0] else None
-
-
-# ranks that a launcher starts ---------------------------------------------------------------------
-
-
-#: The maximum number of characters of the launcher's output to store; earlier output is discarded.
-_MAX_OUTPUT = 20_000
-#: Seconds that a launcher may run after its last rank has ended.
-_IDLE_SECONDS = 10.0
-#: Seconds between two counts of living ranks.
-_COUNT_SECONDS = 2.0
-#: The rank that ended first, its exit code and the number of its signal.
-First = tuple[int, int | None, int | None]
-
-
-def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> Run:
-    """Start services, then the ranks or their launcher. Raises LaunchFailed and leaves nothing running.
-
-    The run owns the nodes and closes them.
-    """
-    run = _run_class(plan)(placement, plan, context, nodes)
-    run.launch()
-    return run
-
-
-def resume(
-    placement: Placement,
-    context: Context,
-    nodes: JobNodes,
-    handle: Mapping[str, Any],
-    read: Mapping[tuple[int, str], int],
-) -> Run:
-    """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
-
-    ``handle`` is that run's handle, ``read`` the number of bytes read so far of each stream. The run closes the nodes.
-    """
-    name = handle.get("first_exit")
-    plan = Plan(({},) * len(placement.ranks), launcher=LaunchCommand((), _reader_of(name)) if name else None)
-    run = _run_class(plan)(placement, plan, context, nodes)
-    run.reopen(handle["channels"], read)
-    return run
-
-
-def _reader_of(name: str) -> Callable[[str], First | None]:
-    """Return the parser of a launcher's output by its name in a handle. Raises LaunchFailed."""
-    module, _, function = name.partition(":")
-    try:
-        reader: Callable[[str], First | None] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise LaunchFailed(
-            f"Cannot continue this job because {name} is missing here.",
-            code="launcher-reader-missing",
-            hint="Install the version of distdl_jupyter that started the job.",
-        ) from error
-    return reader
-
-
-def _run_class(plan: Plan) -> type[AgentRun]:
-    return DirectRun if plan.launcher is None else LauncherRun
+            self._record_exit(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
 
 
 class LauncherRun(AgentRun):
@@ -508,6 +474,8 @@ class LauncherRun(AgentRun):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
+        self._launcher = self._plan.launcher
         self._relay: Relay | None = None
         #: The end of the launcher's output, which names the rank that ended first.
         self._output = ""
@@ -521,16 +489,15 @@ class LauncherRun(AgentRun):
         self._alive_at: float | None = None
 
     def _start_ranks(self) -> None:
-        while_waiting = self.progress("starting the launcher")
-        launcher = self._launch_with
+        while_waiting = functools.partial(self._context.report, "start", "starting the launcher")
         variables = list(map(self._variables, self._placement.ranks))
         for node in self._nodes.nodes:
-            ranks = [{"rank": slot.rank, **self.channels(node, slot.rank)} for slot in self.slots_on(node)]
+            ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._slots_on(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
         shared = {
-            node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **launcher.environment}
+            node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **self._launcher.environment}
             for node in self._nodes.nodes
         }
         first = self._nodes.nodes[0]
@@ -539,31 +506,26 @@ class LauncherRun(AgentRun):
         process = {
             "kind": LAUNCHER,
             "process": 0,
-            "argv": [*launcher.argv, *WORKER],
+            "argv": [*self._launcher.argv, *WORKER],
             "python": first.python,
             "environment": shared[first.host],
             "directory": first.directory or None,
-            "out": self.channel(first, None, "out"),
+            **self._open_channels(first, None, ["out"]),
         }
         first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
-        self._nodes.note_start(launcher=Path(launcher.argv[0]).name)
+        self._nodes.note_start(launcher=Path(self._launcher.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, besides the shared variables; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
-        return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
-
-    @property
-    def _launch_with(self) -> LaunchCommand:
-        assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
-        return self._plan.launcher
+        return {**({"TMPDIR": temporary} if temporary else {}), **self._rank_environment(slot)}
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         """Pass events of remote shells to the relay immediately, and queue all others for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
-        elif relay is not None and data["type"] == "exit" and data["kind"] == SHELL:
+        elif relay is not None and data.get("kind") == SHELL:
             relay.ended(int(data["process"]), _code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
@@ -585,20 +547,30 @@ class LauncherRun(AgentRun):
         if self._end is None:
             self._end_idle_launcher()
         elif self._drained:
-            self._end_ranks(_code(self._end))
+            code = _code(self._end)
+            first = self._launcher.first_exit(self._output) if code else None
+            for slot in self._placement.ranks:
+                self._record_exit(self._exit_of(slot.rank, code, first))
         else:
             sources = [stream.source for stream in self._streams if stream.rank is None]
             pending = any(isinstance(source, Inbox) and source.pending for source in sources)
             # A pipe may still hold the end of the launcher's output; it is read before the next call.
             self._drained = all(drain.done() for drain in self._drains) and not pending
 
-    def _end_ranks(self, code: int) -> None:
-        first_exit = self._launch_with.first_exit(self._output) if code else None
-        reason = self._idle or f"The launcher ended with code {code}."
-        replies = [drain.result() for drain in self._drains if drain.exception() is None]
+    def _exit_of(self, rank: int, code: int, first: First | None) -> Exit:
+        """Return the exit of a rank whose launcher ended with this code, after the rank ``first``."""
+        if not code:
+            return Exit(rank, 0, None)
+        if first is None:
+            return Exit(rank, code, None, self._idle or f"The launcher ended with code {code}.")
+        first_rank, first_code, number = first
+        if rank != first_rank:
+            return Exit(rank, None, "TERM", "stopped")
+        if number is None:
+            return Exit(rank, first_code, None)
+        name, replies = signal_name(number), [drain.result() for drain in self._drains if drain.exception() is None]
         evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
-        for slot in self._placement.ranks:
-            self.ended(exit_of(slot.rank, first_exit, code, reason, evidence) if code else Exit(slot.rank, 0, None))
+        return Exit(rank, None, name, evidence if name == "KILL" else "")
 
     def _end_idle_launcher(self) -> None:
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
@@ -617,56 +589,29 @@ class LauncherRun(AgentRun):
         first = self._nodes.nodes[0].connection
         if first.lost and counts and not any(counts):
             for slot in self._placement.ranks:
-                self.ended(Exit(slot.rank, None, "TERM", "stopped"))
+                self._record_exit(Exit(slot.rank, None, "TERM", "stopped"))
         elif self._alive_at is not None and now - self._alive_at > _IDLE_SECONDS and not (first.lost or self._idle):
             self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
             first.begin("signal", name="KILL", to="all")
 
 
-def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
-    """Return the exit of a rank whose launcher failed; ``first`` is the rank that ended first.
-
-    Without ``first``, the exit has the launcher's ``code`` and ``reason``. ``evidence`` explains a KILL.
-    """
-    if first is None:
-        return Exit(rank, code, None, reason)
-    first_rank, first_code, number = first
-    if rank != first_rank:
-        return Exit(rank, None, "TERM", "stopped")
-    if number is None:
-        return Exit(rank, first_code, None)
-    name = signal_name(number)
-    return Exit(rank, None, name, evidence if name == "KILL" else "")
-
-
 def _code(end: Mapping[str, Any]) -> int:
     """Return the exit code of a process by the convention of shells (128 + signal)."""
-    if end["code"] is not None:
-        return int(end["code"])
-    return 128 + signal_number(str(end["signal"]))
-
-
-# remote shell for Open MPI, without a second ssh ----------------------------------------------------
-
-#: The exit code with which ssh reports its own failures.
-_NO_CONNECTION = 255
-#: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
-_LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
+    return int(end["code"]) if end["code"] is not None else 128 + signal_number(str(end["signal"]))
 
 
 class Relay:
-    """The remote shell of one job. ``environments`` maps a host to the variables that all of its ranks share."""
+    """The remote shell of a job for Open MPI, without a second ssh. Used on the event loop of the connections.
 
-    def __init__(
-        self,
-        connections: Mapping[str, Connection],
-        environments: Mapping[str, Mapping[str, str]],
-    ) -> None:
+    ``environments`` maps a host to the variables that all of its ranks share.
+    """
+
+    def __init__(self, connections: Mapping[str, Connection], environments: Mapping[str, Mapping[str, str]]) -> None:
         self._connections = connections
         self._environments = environments
         self._numbers = itertools.count()
-        self._running: dict[int, tuple[str, Callable[[int], object]]] = {}
-        self._lock = threading.Lock()
+        #: The host of each command that runs, and the function that sends its output and exit code.
+        self._running: dict[int, tuple[str, Callable[..., object]]] = {}
 
     def on_request(self, source: str, request: Mapping[str, Any]) -> None:
         """Run a command on another host for the host ``source``; ``request`` has shell, host and command."""
@@ -676,45 +621,35 @@ class Relay:
             answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_NO_CONNECTION)
             return
         number = next(self._numbers)
-        with self._lock:
-            self._running[number] = (target.host, lambda code: answer(code=code))
-        started = target.begin("start", processes=[{
+        self._running[number] = target.host, answer
+
+        def forward(name: str, content: bytes) -> None:
+            if content:
+                answer(**{name: content.decode(errors="replace")})
+
+        def started(reply: Future[dict[str, Any]]) -> None:
+            if (error := reply.exception()) is not None:
+                answer(err=f"{getattr(error, 'reason', error)}\n")
+                self.ended(number, _NO_CONNECTION)
+
+        process = {
             "kind": SHELL,
             "process": number,
             "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(request["command"])],
             "environment": dict(self._environments[target.host]),
-            "directory": None,
-            "out": target.channel(_forwarder(answer, "out")),
-            "err": target.channel(_forwarder(answer, "err")),
-        }])  # fmt: skip
-        started.add_done_callback(lambda reply: self._started(number, reply, answer))
-
-    def _started(self, number: int, reply: Future[dict[str, Any]], answer: Callable[..., Any]) -> None:
-        if (error := reply.exception()) is not None:
-            answer(err=f"{getattr(error, 'reason', error)}\n")
-            self.ended(number, _NO_CONNECTION)
+            "out": target.channel(functools.partial(forward, "out")),
+            "err": target.channel(functools.partial(forward, "err")),
+        }
+        target.begin("start", processes=[process]).add_done_callback(started)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:
         """Report the exit of a process on ``host``; return False for an unknown process."""
-        with self._lock:
-            process = self._running.get(number)
-            if process is None or host not in (None, process[0]):
-                return False
-            del self._running[number]
-        process[1](code)
+        if number not in self._running or host not in (None, self._running[number][0]):
+            return False
+        self._running.pop(number)[1](code=code)
         return True
 
     def lost(self, host: str) -> None:
         """End the commands of a lost host."""
-        with self._lock:
-            numbers = [number for number, (where, _) in self._running.items() if where == host]
-        for number in numbers:
+        for number in [number for number, (where, _) in self._running.items() if where == host]:
             self.ended(number, _NO_CONNECTION)
-
-
-def _forwarder(answer: Callable[..., Any], name: str) -> Callable[[bytes], None]:
-    def forward(content: bytes) -> None:
-        if content:
-            answer(**{name: content.decode(errors="replace")})
-
-    return forward

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import functools
 import hmac
+import itertools
 import json
 import secrets
 import socket
 import ssl
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
@@ -36,143 +36,27 @@ _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 
 
-class ConnectedAgent(NamedTuple):
-    """A connected node of the job: its number, its host, and the link to its agent."""
-
-    number: int
-    hostname: str
-    address: str
-    link: TcpLink
-
-
-class AgentListener:
-    """A listening port for the nodes of one job; ``agents`` holds the connected nodes by number."""
-
-    def __init__(self, host: str, lost: Callable[[str], str]) -> None:
-        """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
-        self._lost = lost
-        self._secret = secrets.token_urlsafe(32)
-        self._host = host
-        self.agents: dict[int, ConnectedAgent] = {}
-        self._context, self._certificate = _certificate()
-        self._socket = _listen(host)
-        self._number = self._socket.getsockname()[1]
-        self._unproven: dict[asyncio.Task[bool], float] = {}
-        self._accepting = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
-
-    @property
-    def back(self) -> dict[str, Any]:
-        """The arguments of ``connect_back.serve``, including the secret."""
-        return {"host": self._host, "port": self._number, "certificate": self._certificate, "secret": self._secret}
-
-    @property
-    def shares_hosts(self) -> bool:
-        """Whether several nodes have connected from one host."""
-        return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
-
-    async def _accept(self) -> None:
-        """Accept connections; pause while too many of them are unproven."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._make_room()
-            try:
-                connection, _address = await loop.sock_accept(self._socket)
-            except OSError:  # out of file descriptors, or the client has disconnected
-                await asyncio.sleep(_CROWDED_SECONDS)
-                continue
-            task = asyncio.create_task(self._admit(connection))
-            self._unproven[task] = loop.time()
-            task.add_done_callback(functools.partial(self._after_admission, connection))
-
-    def _after_admission(self, connection: socket.socket, task: asyncio.Task[bool]) -> None:
-        del self._unproven[task]
-        if task.cancelled() or not task.result():
-            asyncio.get_running_loop().call_soon(connection.close)
-
-    async def _make_room(self) -> None:
-        """Wait until fewer connections are unproven; close connections that have timed out."""
-        while len(self._unproven) >= _MAX_UNPROVEN:
-            now = asyncio.get_running_loop().time()
-            expired = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
-            for task in expired:
-                task.cancel()
-            left = 0.0 if expired else _CROWDED_SECONDS - (now - min(self._unproven.values()))
-            await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _admit(self, connection: socket.socket) -> bool:
-        """Register a connection from a new node of this job and return True; close any other and return False."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport: Any = None
-        try:
-            async with asyncio.timeout(_HELLO_SECONDS):
-                transport, _protocol = await loop.connect_accepted_socket(
-                    lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=_HELLO_SECONDS
-                )
-                agent = self._authenticate(await reader.readline(), reader, transport, protocol)
-                if agent is not None and agent.number not in self.agents:
-                    self.agents[agent.number] = agent
-                    transport = None
-                    return True
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # TimeoutError is an OSError
-            pass
-        finally:
-            if transport is not None:
-                transport.abort()
-        return False
-
-    def _authenticate(
-        self, line: bytes, reader: asyncio.StreamReader, transport: Any, protocol: Any
-    ) -> ConnectedAgent | None:
-        """Return the node that sent this line; None if the secret is wrong."""
-        hello = json.loads(line)
-        if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) or hello["attempt"]:
-            return None
-        number, hostname, address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
-        writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
-        return ConnectedAgent(number, hostname, address, TcpLink(reader, writer, self._lost))
-
-    def close(self) -> None:
-        """Stop listening; idempotent."""
-        wire.loop().call_soon_threadsafe(self._close)
-
-    def _close(self) -> None:
-        self._accepting.cancel()
-        for task in self._unproven:
-            task.cancel()
-        self._socket.close()
-
-    def cut(self) -> None:
-        """Close all connections, which ends the agents."""
-        for agent in list(self.agents.values()):
-            wire.loop().call_soon_threadsafe(agent.link.cut)
-
-    def connect(self, directory: str) -> list[Connection]:
-        """Start an agent on each node; return the connections ordered by host name. Raises Unreachable."""
-        program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
-        agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
-        for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
-            agent.link.name = name
-        return start_all(((Host(agent.link.name, agent.address), agent.link) for agent in agents), program)
-
-
 class TcpLink(Link):
-    """The link to an agent over a connection that the agent has opened."""
+    """The link to the agent of node ``number`` over a connection that the agent has opened.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: Callable[[str], str]) -> None:
+    ``lost`` returns the message for a lost node of a given name.
+    """
+
+    def __init__(
+        self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, lost: Callable[[str], str]
+    ) -> None:
         super().__init__()
-        self._reader = reader
-        self._writer = writer
-        self._lost = lost
-        self._frames = frames.Reader(greeting=False)
-        self._code: int | None = None
-        self._input_ended = False
+        self.number, self.hostname, self.address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
         #: The name of the node.
         self.name = ""
+        self._reader = reader
+        self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
+        self._lost = lost
+        self._frames = frames.Reader(greeting=False)
+        self._input_ended = False
 
     async def read(self) -> bytes:
-        """Return the next output of the agent."""
+        """Return the next output of the agent; store its exit code and error output."""
         while self._code is None:
             try:
                 content = await self._reader.read(_PIECE)
@@ -180,29 +64,22 @@ class TcpLink(Link):
                 content = b""
             if not content:
                 break
-            if output := b"".join(map(self._take, self._frames.feed(content))):
-                return output
-        return b""
-
-    def _take(self, frame: frames.Message | frames.Data) -> bytes:
-        """Return the agent's output in a frame; store its exit code and error output."""
-        if isinstance(frame, frames.Message):
-            self._code = int(frame.data["code"])
-        elif frame.channel == _OUTPUT:
-            return frame.bytes
-        else:
-            self.keep(frame.bytes)
+            output = []
+            for frame in self._frames.feed(content):
+                if isinstance(frame, frames.Message):
+                    self._code = int(frame.data["code"])
+                elif frame.channel == _OUTPUT:
+                    output.append(frame.bytes)
+                else:
+                    self.keep(frame.bytes)
+            if joined := b"".join(output):
+                return joined
         return b""
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
         self._writer.write(frames.data(_INPUT, content))
         await self._writer.drain()
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the agent, 255 if it is unknown."""
-        return self._code
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
@@ -213,13 +90,11 @@ class TcpLink(Link):
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the agent to exit; kill it after ``grace`` seconds."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drain(), grace)
+            async with asyncio.timeout(grace):
+                while await self.read():
+                    pass
         self._code = 255 if self._code is None else self._code
         self.cut()
-
-    async def _drain(self) -> None:
-        while await self.read():
-            pass
 
     def cut(self) -> None:
         """Close the connection, which ends the agent; idempotent. Called on the loop."""
@@ -232,25 +107,111 @@ class TcpLink(Link):
         return self._lost(self.name)
 
 
+class AgentListener:
+    """A listening port for the nodes of one job; ``agents`` holds the connected nodes by number.
+
+    ``back`` holds the arguments of ``connect_back.serve``, including the secret.
+    """
+
+    def __init__(self, host: str, lost: Callable[[str], str]) -> None:
+        """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
+        self._lost = lost
+        self.agents: dict[int, TcpLink] = {}
+        self._context, certificate = _certificate()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, 0), family=family, backlog=1024)
+        except OSError:  # the address belongs to a NAT gateway, not to this machine
+            self._socket = socket.create_server(("", 0), backlog=1024)
+        self._socket.settimeout(0)
+        port, self._secret = self._socket.getsockname()[1], secrets.token_urlsafe(32)
+        self.back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
+        #: The tasks of unproven connections, and when each was accepted.
+        self._unproven: dict[asyncio.Task[None], float] = {}
+        self._accepting = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
+
+    @property
+    def shares_hosts(self) -> bool:
+        """Whether several nodes have connected from one host."""
+        return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
+
+    async def _accept(self) -> None:
+        """Accept connections. While too many of them are unproven, wait, and close those that have timed out."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while len(self._unproven) >= _MAX_UNPROVEN:
+                now = loop.time()
+                expired = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
+                for task in expired:
+                    task.cancel()
+                left = 0.0 if expired else _CROWDED_SECONDS - (now - min(self._unproven.values()))
+                await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                connection, _address = await loop.sock_accept(self._socket)
+            except OSError:  # out of file descriptors, or the client has disconnected
+                await asyncio.sleep(_CROWDED_SECONDS)
+                continue
+            task = asyncio.create_task(self._admit(connection))
+            self._unproven[task] = loop.time()
+            task.add_done_callback(self._unproven.__delitem__)
+
+    async def _admit(self, connection: socket.socket) -> None:
+        """Register a connection from a new node of this job; close any other."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        transport: Any = None
+        is_admitted = False
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                transport, _protocol = await loop.connect_accepted_socket(
+                    lambda: asyncio.StreamReaderProtocol(reader, loop=loop),
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=_HELLO_SECONDS,
+                )
+                hello = json.loads(await reader.readline())
+                is_ours = hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode())
+                if is_ours and not hello["attempt"] and int(hello["number"]) not in self.agents:
+                    agent = TcpLink(hello, reader, transport, self._lost)
+                    self.agents[agent.number] = agent
+                    is_admitted = True
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # TimeoutError is an OSError
+            pass
+        finally:
+            if not is_admitted:
+                if transport is not None:
+                    transport.abort()
+                loop.call_soon(connection.close)
+
+    def close(self) -> None:
+        """Stop listening; idempotent."""
+
+        def close() -> None:
+            self._accepting.cancel()
+            for task in self._unproven:
+                task.cancel()
+            self._socket.close()
+
+        wire.loop().call_soon_threadsafe(close)
+
+    def cut(self) -> None:
+        """Close all connections, which ends the agents."""
+        for agent in list(self.agents.values()):
+            wire.loop().call_soon_threadsafe(agent.cut)
+
+    def connect(self, directory: str) -> list[Connection]:
+        """Start an agent on each node; return the connections ordered by host name. Raises Unreachable."""
+        program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
+        agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
+        for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
+            agent.name = name
+        return start_all(((Host(agent.name, agent.address), agent) for agent in agents), program)
+
+
 def distinct(hostnames: Sequence[str]) -> list[str]:
     """Return a name for each node: its host name, with -0, -1, ... if a host has several nodes."""
-    several = {name for name, count in Counter(hostnames).items() if count > 1}
-    numbers: Counter[str] = Counter()
-    names = []
-    for name in hostnames:
-        names.append(f"{name}-{numbers[name]}" if name in several else name)
-        numbers[name] += 1
-    return names
-
-
-def _listen(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, 0), family=family, backlog=1024)
-    except OSError:  # the address belongs to a NAT gateway, not to this machine
-        listener = socket.create_server(("", 0), backlog=1024)
-    listener.settimeout(0)
-    return listener
+    counts, numbers = Counter(hostnames), defaultdict[str, Iterator[int]](itertools.count)
+    return [f"{name}-{next(numbers[name])}" if counts[name] > 1 else name for name in hostnames]
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:

@@ -19,8 +19,6 @@ _READ = 256 * 1024
 ERROR_TAIL = 8192
 
 
-# the loop -------------------------------------------------------------------------------------
-
 _loop: asyncio.AbstractEventLoop | None = None
 _starting = threading.Lock()
 _inherited: list[asyncio.AbstractEventLoop | None] = []
@@ -78,9 +76,6 @@ async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any])
         remove(fd)
 
 
-# links ----------------------------------------------------------------------------------------
-
-
 class Link(ABC):
     """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``loop``."""
 
@@ -91,11 +86,12 @@ class Link(ABC):
     def __init__(self) -> None:
         #: The end of the error output.
         self.error_tail = b""
+        self._code: int | None = None
 
     @property
     def code(self) -> int | None:
-        """The agent's exit code; None while it runs, or if a batch system handles it."""
-        return None
+        """The agent's exit code; None while it runs, or if a batch system handles it; 255 if it is unknown."""
+        return self._code
 
     async def open(self) -> None:
         """Open the link; called once, before all other methods."""

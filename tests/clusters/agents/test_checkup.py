@@ -92,7 +92,7 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
 class Late(AgentConnection):
     """A host that answers its first questions and then never again."""
 
-    open_stream = ask_stacks = stacks = None
+    open_stream = None
 
     def __init__(self, inner, silent):
         super().__init__(inner.host)

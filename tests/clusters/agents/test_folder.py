@@ -111,7 +111,7 @@ def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node)
     node.start()
     first = node.reached()
     first.ask("look", path="/nowhere")
-    first._link._tail.stop()
+    first._link.stop()
     with node.inbox.open("ab") as file:
         file.write(frames.message("look", request=7, path="/")[:9])
     second = node.connect(takeover=True)
@@ -124,7 +124,7 @@ def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_ea
     first = node.prepared()
     channel, printed = node.started(first, "import time\nfor n in range(30): print(n, flush=True); time.sleep(0.05)")
     begin = printed.read(len("0\n1\n2\n3\n4\n"))
-    first._link._tail.stop()  # it hears no more
+    first._link.stop()  # it hears no more
     second = node.connect(takeover=True)
     events = []
     second.on_event = events.append

@@ -11,6 +11,7 @@ from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.node.stacks import StackDump
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
@@ -113,6 +114,9 @@ EXIT = {"type": "exit", "kind": "rank", "process": 1, "code": 0, "signal": None}
         pytest.param({"type": "reply", "request": []}, id="reply to a list"),
         pytest.param({"type": "reply", "request": "one"}, id="reply to a word"),
         pytest.param({"type": "resources", "samples": [{"t": 1, "node": {}, "ranks": {"0": {}}}]}, id="rank elsewhere"),
+        pytest.param({"type": "stacks", "answers": []}, id="stacks in a list"),
+        pytest.param({"type": "stacks", "answers": {"1": "text"}}, id="stacks as text"),
+        pytest.param({"type": "stacks", "answers": {"0": {"text": "forged"}}}, id="stacks of a rank elsewhere"),
         pytest.param({"type": "surprise"}, id="unknown event"),
     ],
 )
@@ -126,11 +130,12 @@ def test_a_lie_is_the_end_of_its_own_host_only(run_of, event):
 
 def test_what_an_honest_agent_says_breaks_nothing(run_of):
     sample = {"t": 1.0, "node": {"cpu": 5.0}, "ranks": {"1": [12.5, 1024]}, "gpus": {}}
-    closed, warned = {"type": "shell-closed", "shell": 0}, {"type": "warned"}
+    stacks = {"type": "stacks", "answers": {"1": {"text": "Thread", "state": "sleeping"}}}
     data_program = {**EXIT, "kind": "data", "process": 0}
-    run = run_of([closed, warned, data_program, {"type": "resources", "samples": [sample]}, EXIT])
+    run = run_of([{"type": "warned"}, data_program, {"type": "resources", "samples": [sample]}, stacks, EXIT])
     assert [(one.rank, one.code) for one in wait_for(run.poll)] == [(1, 0)]
     assert [one.data["ranks"] for one in run.samples()] == [{"1": [12.5, 1024]}]
+    assert run.stacks() == {1: StackDump("Thread", state="sleeping")}
 
 
 @pytest.mark.parametrize(
@@ -152,8 +157,6 @@ def test_the_number_of_living_processes_is_bounded(run_of, count, listed):
         ("alive", {}),
         ("start", {"pids": {"one": 1}}),
         ("drain", {"evidence": 5}),
-        ("stacks", {"answers": []}),
-        ("stacks", {"answers": {"0": "text"}}),
     ],
 )
 def test_a_reply_that_is_not_valid_is_the_failure_of_its_host(run_of, request_, reply):
@@ -162,10 +165,3 @@ def test_a_reply_that_is_not_valid_is_the_failure_of_its_host(run_of, request_, 
         run._nodes.nodes[1].connection.ask(request_, ranks=[1])
     assert told.value.host == "node-1"
     assert [one.rank for one in wait_for(run.poll)] == [1]
-
-
-def test_stacks_of_a_rank_elsewhere_are_left_out(run_of):
-    forged = {"text": "forged", "missing": "", "state": "", "about": {}}
-    run = run_of(replies={"stacks": {"answers": {"0": forged, "1": forged}}})
-    run._nodes.nodes[1].connection.ask_stacks([1])
-    assert list(wait_for(run.stacks)) == [1]

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.agents import rank_relay
+from distdl_jupyter.clusters.agents import connection as agent_connection
+from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.clusters.agents.connection import RankRelay
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.rank_socket import listening
 from tests.clusters.agents.links import python_link
@@ -40,7 +42,7 @@ class Recorded:
 @pytest.fixture
 def offered(tmp_path):
     """A relay with one rank, the agent's end of it, and its note."""
-    relay, agent, answer = rank_relay.RankRelay(JobFolder(tmp_path)), Recorded(), Future()
+    relay, agent, answer = RankRelay(JobFolder(tmp_path)), Recorded(), Future()
     failures = []
     relay.offer(agent, 3, answer, failures.append)
     answer.set_result({"socket": "/there/rank-3.sock", "token": "its own", "rank": 3, "pid": 7})
@@ -73,15 +75,15 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
         wait_for(lambda: agent.sent)
         assert agent.asked == [("connect", {"rank": 3, "channel": 1})]
         assert agent.sent == [(1, b"hello")]
-        rank_relay.wire.loop().call_soon_threadsafe(agent.sinks[0], b"and back")
+        wire.loop().call_soon_threadsafe(agent.sinks[0], b"and back")
         assert connection.recv(100) == b"and back"
-        rank_relay.wire.loop().call_soon_threadsafe(agent.sinks[0], b"")
+        wire.loop().call_soon_threadsafe(agent.sinks[0], b"")
         assert connection.recv(100) == b""
 
 
 def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypatch):
     agent, note = offered
-    monkeypatch.setattr(rank_relay, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(agent_connection, "peer_uid", lambda _connection: os.getuid() + 1)
     with connected(note) as stranger, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         stranger.sendall(b"hello")
         assert stranger.recv(100) == b""
@@ -98,7 +100,7 @@ def met(tmp_path):
     run = Path(found["run"])
     listener = listening(run / "rank-0.sock")
     (run / "rank-0.json").write_text(json.dumps({"socket": str(run / "rank-0.sock"), "token": "x", "rank": 0}))
-    relay = rank_relay.RankRelay(JobFolder(tmp_path))
+    relay = RankRelay(JobFolder(tmp_path))
     failures = []
     relay.offer(connection, 0, connection.begin("serving", rank=0), failures.append)
     note = tmp_path / "serving" / "rank-0.json"
