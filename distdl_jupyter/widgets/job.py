@@ -1,23 +1,29 @@
-"""The widget that ``panel(job)`` returns. It shows the same page as the output of a job (``jobs.output``)."""
+"""The widget that ``panel(job)`` returns. It shows the same page as the output of a job (``jobs.output``).
+
+With the extension, the server reads the job, once for all pages; the kernel reads it only if a program uses the traits.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import traitlets
 
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.output import REDRAW, forms, has_extension, read_page
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.views.card import failure_card
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.widget import PageWidget
 
-if TYPE_CHECKING:
-    from distdl_jupyter.jobs.client import Job
-
+#: The traits that follow the job, and the method that observes them: their first use starts the updates.
+_FOLLOWING = ("state", "progress", "metrics", "failure", "observe")
 #: Seconds between two updates of the traits, if the server updates the page of the panel.
 _POLL = 0.25
 
@@ -36,12 +42,20 @@ class JobPanel(PageWidget):
     failure: traitlets.Dict[str, Any] = traitlets.Dict(None, allow_none=True)
     #: Whether the kernel draws the page of the job. The page sets this if its server does not know the job.
     redrawn = traitlets.Bool().tag(sync=True)
+    #: Ends the updates; None before they begin.
+    _stop: threading.Event | None = threading.Event()
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._stop = threading.Event()
         super().__init__("job", job_id=job.id, redrawn=not has_extension())
-        self._follow()
+        self._stop = None
+        if self.redrawn:
+            self._follow()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _FOLLOWING and self._stop is None:
+            self._follow()
+        return super().__getattribute__(name)
 
     @traitlets.observe("redrawn")
     def _on_redrawn(self, _change: object) -> None:
@@ -50,28 +64,33 @@ class JobPanel(PageWidget):
 
     def close(self) -> None:
         """Stop the updates; the job keeps running."""
-        self._stop.set()
+        if self._stop is not None:
+            self._stop.set()
         super().close()
 
     def _follow(self) -> None:
-        """Read the job in a new thread, which replaces the previous one."""
-        self._stop.set()
+        """Read the job now, and from now on in a thread, which replaces the previous one."""
+        if self._stop is not None:
+            self._stop.set()
         self._stop = threading.Event()
-        threading.Thread(target=self._run, args=(self._stop,), name=f"distdl-panel-{self.job_id}", daemon=True).start()
+        updates = self._updates(self._stop)
+        next(updates, None)
+        threading.Thread(target=deque, args=(updates, 0), name=f"distdl-{self.job_id}", daemon=True).start()
 
-    def _run(self, stop: threading.Event) -> None:
+    def _updates(self, stop: threading.Event) -> Iterator[None]:
+        """Update the traits whenever the job has changed, until it ends."""
         reader: JobReader | None = None
         try:
             reader = PageReader(self.job.folder) if self.redrawn else JobReader(self.job.folder)
-            has_changes = True
-            while not stop.is_set():
-                has_changes = _read(reader) or has_changes
-                if has_changes:
+            read = partial(read_page, reader) if isinstance(reader, PageReader) else reader.read
+            read()
+            self._update(reader)
+            yield
+            while not stop.wait(REDRAW if self.redrawn else _POLL):
+                if read():
                     self._update(reader)
                 elif reader.view.state.ended:
                     return
-                has_changes = False
-                stop.wait(REDRAW if self.redrawn else _POLL)
         except JobNotFound:
             if isinstance(reader, PageReader):
                 self.value = forms(reader, removed=True)["text/html"]
@@ -92,12 +111,3 @@ class JobPanel(PageWidget):
 def panel(job: Job) -> JobPanel:
     """Return the live panel of a job as a widget, for display or for a layout with other widgets."""
     return JobPanel(job)
-
-
-def _read(reader: JobReader) -> bool:
-    """Read new data of a job; return whether there was any. Raises JobNotFound."""
-    if isinstance(reader, PageReader):
-        return read_page(reader)
-    before = reader.cursor
-    reader.catch_up()
-    return reader.cursor != before

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets
 import msgspec
@@ -21,13 +21,13 @@ from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import state, variables_of
 from distdl_jupyter.form.target import Target
 from distdl_jupyter.form.values import from_options, plan_of, to_options
+from distdl_jupyter.jobs import client
+from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.output import has_extension
+from distdl_jupyter.studies.sweeps import Sweep, sweep
 from distdl_jupyter.views import wire
+from distdl_jupyter.widgets.job import panel
 from distdl_jupyter.widgets.widget import PageWidget, shared_width
-
-if TYPE_CHECKING:
-    from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.studies.sweeps import Sweep
 
 #: The text for front ends in which the extension cannot draw the form.
 _TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
@@ -80,9 +80,6 @@ class LaunchForm(PageWidget):
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
         """Start a job or a sweep with the values of the form. Raises the errors of ``client.submit`` and ``sweep``."""
-        from distdl_jupyter.jobs import client
-        from distdl_jupyter.studies import sweeps
-
         values, target = self.state(request).values, self._target
         options = to_options(values, target.line.environment_variables, target.inspect().name)
         options = {name: value for name, value in options.items() if value is not None}
@@ -90,7 +87,7 @@ class LaunchForm(PageWidget):
         if varied := values.sweep.strip():
             parameters, _ = space.of_line(varied)
             options |= plan_of(values)
-            started = sweeps.sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
+            started = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
             started = client.submit(self._function, target.args, target.kwargs, **options)
         self._on_submitted(started)
@@ -121,9 +118,6 @@ class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
         return self.form.submit()
 
     def _show(self, started: Job | Sweep) -> None:
-        from distdl_jupyter.jobs.client import Job
-        from distdl_jupyter.widgets.job import panel
-
         if isinstance(started, Job):
             self.jobs.append(started)
             self.job = started

@@ -102,13 +102,10 @@ class CellDisplay:
                 if self._closed:
                     return
                 self._changed = False
-                self._draw(self._sentence or self._progress(), _NEWEST_LIVE)
-
-    def _progress(self) -> str:
-        spent = time.monotonic() - self._begun
-        if spent < _SILENT and not any(self._ended.values()):
-            return ""
-        return view.running(self._fold.ranks, sorted(self._ended), spent)
+                spent, status = time.monotonic() - self._begun, self._sentence
+                if not status and (spent >= _SILENT or any(self._ended.values())):
+                    status = view.running(self._fold.ranks, sorted(self._ended), spent)
+                self._draw(status, _NEWEST_LIVE)
 
     def _draw(self, status: str, newest: int | None) -> None:
         begun = time.perf_counter()

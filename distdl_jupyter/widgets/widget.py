@@ -6,15 +6,12 @@ code to execute. Other front ends without the extension show the HTML of the wid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets
 
 from distdl_jupyter.jobs.output import has_extension
-from distdl_jupyter.views.wire import answer
-
-if TYPE_CHECKING:
-    from distdl_jupyter.views.wire import Calls
+from distdl_jupyter.views.wire import Calls, answer
 
 _MODULE = "distdl-jupyter"
 

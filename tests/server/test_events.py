@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from distdl_jupyter import attach, panel
 from distdl_jupyter.core import log as job_log
-from distdl_jupyter.jobs.reader import PageReader
+from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.live import job as live
 from distdl_jupyter.live import subscriber
 from distdl_jupyter.views.job_page import log_row as wire
@@ -222,6 +223,22 @@ def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
         page.until(lambda p: ended.id in p.of("jobs")[-1]["removed"], "it leaves the list")
         page.until_told("alive", many=len(page.of("alive")) + 2)
         assert len(page.of("gone")) == 2 + len(hostile), "each is said once"
+
+
+def test_a_page_and_the_panel_of_a_notebook_cause_one_reader(quick, story, monkeypatch):
+    story.train(100)
+    rows = kept(story)
+    readers, read = set(), JobReader.read_once
+    monkeypatch.setattr(JobReader, "read_once", lambda self, *args: readers.add(self) or read(self, *args))
+    shown, subscription = panel(attach(story.id)), everything(story.id)
+    try:
+        # The view of the panel in JupyterLab subscribes as a page does.
+        with listening(quick.url, job=subscription) as page, listening(quick.url, job=subscription) as view:
+            for each in (page, view):
+                each.until(lambda p: p.rows == rows, "all rows")
+    finally:
+        shown.close()
+    assert len(readers) == 1
 
 
 def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):

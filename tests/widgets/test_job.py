@@ -8,6 +8,7 @@ import pytest
 from distdl_jupyter import attach, panel
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.jobs import output
+from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
 from tests.widgets import recorded
 
@@ -51,6 +52,17 @@ def test_traits_have_the_state_of_the_job_and_can_be_observed(tell, shown):
     story.t = time.time()
     story.train(800, 0.0)
     wait_for(lambda: seen and seen[-1] == 792 / 1200, what="what came later")
+
+
+def test_the_kernel_reads_a_job_only_once_a_program_uses_a_trait(tell, shown, monkeypatch):
+    readers, read = [], JobReader.read_once
+    monkeypatch.setattr(JobReader, "read_once", lambda self, *args: readers.append(self.folder.id) or read(self, *args))
+    unused, observed = shown(tell("running")), shown(tell("running"))
+    time.sleep(0.6)
+    assert (unused.job_id == observed.job_id, readers) == (False, [])
+    states = []
+    observed.observe(lambda change: states.append(change["new"]), "state")
+    assert (observed.state, set(readers)) == ("running", {observed.job_id})
 
 
 def test_a_failure_is_a_trait(tell, shown):
