@@ -6,8 +6,8 @@ SageMaker, TorchDistributor and HorovodRunner. An alias has the same meaning as 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from typing import Any
 
 from distdl_jupyter.core import options
@@ -44,18 +44,12 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
-            raise InvalidSpec(
-                unknown(name, allowed), code="option-unknown", field=name,
-                hint="%%distributed? and 'distdl submit --help' list all options.",
-            )  # fmt: skip
+            hint = "%%distributed? and 'distdl submit --help' list all options."
+            raise InvalidSpec(unknown(name, allowed), code="option-unknown", field=name, hint=hint)
         if primary in options and options[primary] != value:
-            raise InvalidSpec(
-                f"{spelled[primary]} and {name} are the same option, but their values differ: {options[primary]!r} and "
-                f"{value!r}.",
-                code="option-given-twice",
-                field=primary,
-                hint="Use only one of them.",
-            )
+            values = f"{options[primary]!r} and {value!r}"
+            message = f"{spelled[primary]} and {name} are the same option, but their values differ: {values}."
+            raise InvalidSpec(message, code="option-given-twice", field=primary, hint="Use only one of them.")
         options[primary], spelled[primary] = value, name
     _apply_totals(totals, options, spelled)
     return options
@@ -65,38 +59,25 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dic
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
             raise InvalidSpec(
-                f"{name} must be a nonzero integer, not {total!r}.",
-                code="process-total-invalid",
-                field=name,
+                f"{name} must be a nonzero integer, not {total!r}.", code="process-total-invalid", field=name
             )
-        if total < 0:
-            if resolved.get("compute_target", "local") != "local":
-                raise InvalidSpec(
-                    f"A negative {name} means processes on this machine, so it cannot be used with another "
-                    "compute_target.",
-                    code="negative-process-count",
-                    field=name,
-                    hint="Remove compute_target or give a positive number.",
-                )
-            resolved["compute_target"] = "local"
+        if total < 0 and resolved.setdefault("compute_target", "local") != "local":
+            message = (
+                f"A negative {name} means processes on this machine, so it cannot be used with another compute_target."
+            )
+            hint = "Remove compute_target or give a positive number."
+            raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
         nodes = resolved.get("node_count", 1)
         if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
+            message = f"{name}={total} processes cannot be divided evenly among {nodes} nodes."
             raise InvalidSpec(
-                f"{name}={total} processes cannot be divided evenly among {nodes} nodes.",
-                code="processes-not-divisible",
-                field=name,
-                hint="Use process_count_per_node instead.",
+                message, code="processes-not-divisible", field=name, hint="Use process_count_per_node instead."
             )
         per_node = abs(total) // nodes
-        if resolved.get("process_count_per_node", per_node) != per_node:
-            raise InvalidSpec(
-                f"{name}={total} and {spelled.get('process_count_per_node', 'process_count_per_node')}="
-                f"{resolved['process_count_per_node']} contradict each other.",
-                code="process-counts-differ",
-                field=name,
-                hint="Use only one of them.",
-            )
-        resolved["process_count_per_node"] = per_node
+        if (other := resolved.setdefault("process_count_per_node", per_node)) != per_node:
+            spelling = spelled.get("process_count_per_node", "process_count_per_node")
+            message = f"{name}={total} and {spelling}={other} contradict each other."
+            raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
 
 
 def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,30 +119,23 @@ def unknown(
             "processes restart from checkpoint_dir() on the remaining nodes."
         )
     names = sorted(allowed)
-    near = _nearest(name, names, aliases)
+    spellings = {option: option for option in names}
+    spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
+    scores: dict[str, float] = {}
+    text = _letters(name)
+    for spelling, option in spellings.items():  # an alias is replaced by its primary name
+        letters = _letters(spelling)
+        full, prefix = (SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)]))
+        # If two spellings are equally similar, the shorter one wins.
+        scores[option] = max(scores.get(option, 0.0), max(full, 0.95 * prefix) - len(letters) / 10_000)
+    least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
+    near = [option for option, score in scores.items() if score >= least]
+    near = sorted(near, key=lambda option: (-scores[option], option))[:_NEAREST]
     if near:
         listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
     else:
         listed = f" Use one of: {', '.join(names)}." if len(names) <= _LISTED else ""
     return f"Unknown {what} {name!r}{where and ' '}{where}.{listed}"
-
-
-def _nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return similar names, the most similar first; an alias is replaced by its primary name."""
-    spellings = {option: option for option in allowed}
-    spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
-    scores: dict[str, float] = {}
-    for spelling, option in spellings.items():
-        scores[option] = max(_likeness(_letters(name), _letters(spelling)), scores.get(option, 0.0))
-    least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
-    near = [option for option, score in scores.items() if score >= least]
-    return sorted(near, key=lambda option: (-scores[option], option))[:_NEAREST]
-
-
-def _likeness(name: str, spelling: str) -> float:
-    """Return the similarity of a name to a spelling or its prefix. If two are equal, the shorter spelling wins."""
-    full, prefix = (difflib.SequenceMatcher(None, name, text).ratio() for text in (spelling, spelling[: len(name)]))
-    return max(full, 0.95 * prefix) - len(spelling) / 10_000
 
 
 def _letters(name: str) -> str:

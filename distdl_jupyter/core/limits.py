@@ -25,14 +25,12 @@ _PROCESSES = (
 )
 _FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
 _MEMORY = "The memory is used up. End other programs, or run fewer processes."
+_ALL_FILES = "The limit of open files on this machine is reached. End other programs."
 #: The code and the remedy of each limit, by errno.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES),
     errno.EMFILE: ("open-files-limit", _FILES),
-    errno.ENFILE: (
-        "machine-open-files-limit",
-        "The limit of open files on this machine is reached. End other programs.",
-    ),
+    errno.ENFILE: ("machine-open-files-limit", _ALL_FILES),
     errno.ENOMEM: ("memory-exhausted", _MEMORY),
 }
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.data import DataSource, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
-#: Takes a value and its field; returns the checked value, or None for the default. Raises InvalidSpec.
+#: Takes a value, neither None nor "", and its field; returns the checked value. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
 #: Maximum value of ``max_restarts``; more would be an endless loop.
@@ -43,15 +43,11 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 def check_count(value: Any, field: str) -> int:
     """Return a count of nodes or processes. Raises InvalidSpec unless it is an integer from 1 to MAX_PROCESSES."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidSpec(
-            f"{field} must be an integer of at least 1, not {value!r}.",
-            code="option-not-a-positive-integer",
-            field=field,
-        )
+        message = f"{field} must be an integer of at least 1, not {value!r}."
+        raise InvalidSpec(message, code="option-not-a-positive-integer", field=field)
     if value > MAX_PROCESSES:
-        raise InvalidSpec(
-            f"{field} must be at most {MAX_PROCESSES:,}, not {value:,}.", code="too-many-processes", field=field
-        )
+        message = f"{field} must be at most {MAX_PROCESSES:,}, not {value:,}."
+        raise InvalidSpec(message, code="too-many-processes", field=field)
     return value
 
 
@@ -59,57 +55,36 @@ def _count_or_auto(value: Any, field: str) -> Any:
     return value if value == "auto" else check_count(value, field)
 
 
-def _count(value: Any, field: str) -> int | None:
-    return None if value is None else check_count(value, field)
-
-
-def check_name(name: str) -> str:
+def check_name(value: Any, field: str = "name") -> str:
     """Return the job's name. Raises InvalidSpec unless it has 1 to 120 printable characters."""
-    if not _NAME.fullmatch(name):
-        raise InvalidSpec(
-            "The name of a job must have 1 to 120 printable characters.", code="job-name-invalid", field="name"
-        )
-    return name
+    if not _NAME.fullmatch(str(value)):
+        message = "The name of a job must have 1 to 120 printable characters."
+        raise InvalidSpec(message, code="job-name-invalid", field=field)
+    return str(value)
 
 
-def _name(value: Any, _field: str) -> str | None:
-    return check_name(str(value)) if value else None
-
-
-def _text(value: Any, _field: str) -> str | None:
-    return str(value) if value else None
+def _text(value: Any, _field: str) -> str:
+    return str(value)
 
 
 def _anything(value: Any, _field: str) -> Any:
-    return None if value in (None, "") else value
+    return value
 
 
-def _positive(value: Any, field: str) -> float | None:
-    if value is None:
-        return None
+def _positive(value: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidSpec(
-            f"{field} must be a number above 0, not {value!r}.", code="option-not-a-positive-number", field=field
-        )
+        message = f"{field} must be a number above 0, not {value!r}."
+        raise InvalidSpec(message, code="option-not-a-positive-number", field=field)
     return float(value)
-
-
-def _bytes(value: Any, field: str) -> int | None:
-    return None if (number := _positive(value, field)) is None else int(number)
 
 
 def within(least: int, most: int) -> Check:
     """Return a check that accepts integers from ``least`` to ``most``, and None for the default."""
 
     def check(value: Any, field: str) -> int | None:
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InvalidSpec(
-                f"{field} must be an integer from {least:,} to {most:,}, not {value!r}.",
-                code="option-out-of-range",
-                field=field,
-            )
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+            message = f"{field} must be an integer from {least:,} to {most:,}, not {value!r}."
+            raise InvalidSpec(message, code="option-out-of-range", field=field)
         return value
 
     return check
@@ -119,70 +94,50 @@ def byte_count(value: Any, field: str) -> int | None:
     """Return the bytes of a size: a number, or text such as "24 GB" (powers of 1000) or "24 GiB" (powers of 1024)."""
     if value in (None, ""):
         return None
-    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
-    if match:
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            message = f"{field} must be a size, not {value!r}."
+            raise InvalidSpec(message, code="size-invalid", field=field, hint='Example: "24 GB".')
         value = float(match[1]) * (1024 if match[3] else 1000) ** "bkmgt".index((match[2] or "b").lower())
-    elif isinstance(value, str):
-        raise InvalidSpec(
-            f"{field} must be a size, not {value!r}.", code="size-invalid", field=field, hint='Example: "24 GB".'
-        )
-    return _bytes(value, field)
+    return int(_positive(value, field))
 
 
 def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
     """Return the ids of one job or several, each given as a Job or as its id."""
-    if value in (None, "", (), []):
-        return None
-    jobs = value if isinstance(value, list | tuple | set) else [value]
-    if isinstance(value, str):
-        jobs = value.split(",")
-    return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in jobs))
+    jobs = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple | set) else [value]
+    return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in jobs)) or None
 
 
-def _yes_or_no(value: Any, field: str) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidSpec(
-        f"{field} must be True, False or None (automatic), not {value!r}.", code="option-not-a-boolean", field=field
-    )
+def _yes_or_no(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        message = f"{field} must be True, False or None (automatic), not {value!r}."
+        raise InvalidSpec(message, code="option-not-a-boolean", field=field)
+    return value
 
 
-def _variables(value: Any, field: str) -> dict[str, str] | None:
-    if value is None:
-        return None
+def _variables(value: Any, field: str) -> dict[str, str]:
     try:
         pairs = dict(value)
     except (TypeError, ValueError):
-        raise InvalidSpec(
-            f"{field} must be a dict of names and values.",
-            code="environment-not-a-dict",
-            field=field,
-            hint='Example: {"OMP_NUM_THREADS": "2"}.',
-        ) from None
+        message = f"{field} must be a dict of names and values."
+        hint = 'Example: {"OMP_NUM_THREADS": "2"}.'
+        raise InvalidSpec(message, code="environment-not-a-dict", field=field, hint=hint) from None
     for name, text in pairs.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise InvalidSpec(
-                f"{name!r} is not a valid name of an environment variable.",
-                code="environment-name-invalid",
-                field=field,
-            )
+            message = f"{name!r} is not a valid name of an environment variable."
+            raise InvalidSpec(message, code="environment-name-invalid", field=field)
         if "\0" in str(text):
-            raise InvalidSpec(
-                f"The value of {name} must not contain a null character.", code="environment-value-null", field=field
-            )
+            message = f"The value of {name} must not contain a null character."
+            raise InvalidSpec(message, code="environment-value-null", field=field)
         if name.startswith("DISTDL_"):
-            raise InvalidSpec(
-                f"{name} is reserved for this package.",
-                code="environment-name-reserved",
-                field=field,
-                hint="Use a name that does not begin with DISTDL_.",
-            )
+            message = f"{name} is reserved for this package."
+            hint = "Use a name that does not begin with DISTDL_."
+            raise InvalidSpec(message, code="environment-name-reserved", field=field, hint=hint)
     return {name: str(text) for name, text in pairs.items()}
 
 
-def _outputs(value: Any, field: str) -> str | None:
-    if value in (None, ""):
-        return None
+def _outputs(value: Any, field: str) -> str:
     return parse_blob(str(value).rstrip("/"), field).address
 
 
@@ -205,20 +160,15 @@ def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
     """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
     match = _KEEP.fullmatch(text.strip())
     if match is None or not int(match["last"]):
-        raise InvalidSpec(
-            f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}.",
-            code="keep-checkpoints-invalid",
-            field=field,
-            hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',
-        )
+        message = f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}."
+        hint = 'Example: "last 3", or "last 3, best 2 of lowest val_loss".'
+        raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field, hint=hint)
     metric = (match["metric"] or "").strip()
     highest = match["way"] == "highest" or (match["way"] is None and more_is_better(metric))
     return Keep(int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
-def _keep_checkpoints(value: Any, field: str) -> str | None:
-    if value in (None, ""):
-        return None
+def _keep_checkpoints(value: Any, field: str) -> str:
     keep_rule(str(value), field)
     return str(value)
 
@@ -252,12 +202,8 @@ class About:
     is_inherited: bool = True
 
 
-def _about(check: Check, help_: str, **more: Any) -> dict[str, About]:
-    return {"about": About(check=check, help=help_, **more)}
-
-
 def _option(default: Any, check: Check, help_: str, **more: Any) -> Any:
-    return dataclasses.field(default=default, metadata=_about(check, help_, **more))
+    return dataclasses.field(default=default, metadata={"about": About(check=check, help=help_, **more)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +236,7 @@ class JobOptions:
         None, _anything, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
         is_inherited=False,
     )  # fmt: skip
-    name: str = _option("", _name, "The job's name", by_default="notebook and cell number", metavar="NAME")
+    name: str = _option("", check_name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
         None, _yes_or_no, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
@@ -339,8 +285,8 @@ class JobOptions:
     )  # fmt: skip
     #: How often the ranks are restarted after a failure.
     max_restarts: int = _option(
-        0, within(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
-        "kept", by_default="0",
+        0, within(0, MOST_RESTARTS),
+        "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", by_default="0",
         metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
     #: Rule for the checkpoints to keep (see ``keep_rule``); "" keeps all.
@@ -352,8 +298,7 @@ class JobOptions:
     #: Rules on metrics; a message is sent when a rule holds for the first time.
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
-        "\"val_acc > "
-            '0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
+        '"val_acc > 0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
         shown=", ".join,
     )  # fmt: skip
     #: Trackers that get one run for all ranks; "" uses the user's settings.
@@ -363,16 +308,15 @@ class JobOptions:
     )  # fmt: skip
     #: Minimum number of remaining nodes to restart with after a node is lost; None: all nodes.
     min_node_count: int | None = _option(
-        None, _count, "Restart with the remaining nodes after a node is lost, as long as at least N "
-        "remain", by_default="all", metavar="N",
-        value_type=int, in_form=False, label="Minimum nodes",
+        None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
+        by_default="all", metavar="N", value_type=int, in_form=False, label="Minimum nodes",
         shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
     #: A longer log is cut to its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
-        1_000_000_000, _bytes, "Longest log in bytes; of a longer log, keep the first half and the last "
-        "lines", by_default="1 GB",
-        metavar="N", value_type=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
+        1_000_000_000, byte_count, "Longest log in bytes; of a longer log, keep the first half and the last lines",
+        by_default="1 GB", metavar="N", value_type=int, in_form=False, label="Log",
+        shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
     #: Parse numbers in the output of ranks as metrics until they report metrics themselves.
     metrics_from_output: bool = _option(
@@ -406,15 +350,14 @@ class JobOptions:
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
-        5.0, _positive, "Time between the signals INT, TERM and KILL when the job is "
-        "stopped", by_default="5", metavar="S", value_type=float,
-        in_form=False, label="Grace period", shown=humanize.duration,
+        5.0, _positive, "Time between the signals INT, TERM and KILL when the job is stopped",
+        by_default="5", metavar="S", value_type=float, in_form=False, label="Grace period", shown=humanize.duration,
     )  # fmt: skip
-    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata=_about(
-        _variables,
-        "An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
+    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"about": About(
+        check=_variables,
+        help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
-    ))  # fmt: skip
+    )})  # fmt: skip
     #: Data that is staged on every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
         (), _anything,
@@ -466,5 +409,9 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InvalidSpec, which names the option and the allowed values.
     """
-    values = {name: about.check(options[name], name) for name, about in ABOUT.items() if name in options}
+    values = {
+        name: about.check(value, name)
+        for name, about in ABOUT.items()
+        if (value := options.get(name)) is not None and not (isinstance(value, str) and not value)
+    }
     return {name: value for name, value in values.items() if value is not None}

@@ -26,26 +26,22 @@ DEFAULT, SINGLE = "torch", "plain"
 
 
 @functools.cache
-def _every() -> dict[Kind, dict[str, EntryPoint]]:
-    """Return all plug-ins. The scan of every installed package runs once for both kinds."""
+def _points() -> dict[Kind, dict[str, EntryPoint]]:
+    """Return all plug-ins by kind and name. The scan of every installed package runs once for both kinds."""
     from importlib import metadata  # imports the whole ``email`` package
 
     points = metadata.entry_points()
     return {kind: {point.name: point for point in points.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
 
 
-def _points(kind: Kind) -> dict[str, EntryPoint]:
-    return _every()[kind]
-
-
 def names(kind: Kind) -> list[str]:
     """Return the names of all plug-ins of this kind, sorted, without loading them."""
-    return sorted(_points(kind))
+    return sorted(_points()[kind])
 
 
 def built_in(kind: Kind) -> list[str]:
     """Return the modules of the plug-ins that come with this package, sorted, without loading them."""
-    modules = (point.value.partition(":")[0] for point in _points(kind).values())
+    modules = (point.value.partition(":")[0] for point in _points()[kind].values())
     return sorted(module for module in modules if module.startswith("distdl_jupyter."))
 
 
@@ -54,17 +50,15 @@ def get(kind: Kind, name: str) -> Any:
 
     Raises InvalidSpec for an unknown name and PluginUnavailable when it cannot be loaded.
     """
-    point = _points(kind).get(name)
+    point = _points()[kind].get(name)
     if point is None:
         raise InvalidSpec(unknown(name, names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
     try:
         return point.load()()
     except Exception as error:
-        raise PluginUnavailable(
-            f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}.",
-            code="plugin-not-loadable",
-            hint=_remedy(point, error),
-        ) from error
+        message = f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}."
+        hint = _remedy(point, error)
+        raise PluginUnavailable(message, code="plugin-not-loadable", hint=hint) from error
 
 
 def _remedy(point: EntryPoint, error: Exception) -> str:
@@ -113,43 +107,28 @@ def checked(form: type, values: Mapping[str, Any], whose: str) -> Any:
             raise InvalidSpec(unknown(key, fields, "option", f"of {whose}"), code="plugin-option-unknown", field=key)
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
-            raise InvalidSpec(
-                f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}.",
-                code="plugin-option-not-a-choice",
-                field=key,
-            )
-    return _made(form, values)
-
-
-def _made(kind: type, values: Mapping[str, Any]) -> Any:
-    """Return the options converted to the types of their fields. Raises InvalidSpec."""
-    for option in dataclasses.fields(kind):
-        needed = option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
-        if needed and option.name not in values:
-            raise InvalidSpec(f"{option.name} is missing.", code="option-missing", field=option.name)
-    instance = kind(**values)
-    hints = typing.get_type_hints(kind)
+            message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."
+            raise InvalidSpec(message, code="plugin-option-not-a-choice", field=key)
+    for field in fields.values():
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and field.name not in values:
+            raise InvalidSpec(f"{field.name} is missing.", code="option-missing", field=field.name)
+    instance = form(**values)
+    hints = typing.get_type_hints(form)
     for name, value in values.items():
-        descriptions = [_WORDS[item] for item in _members(hints[name]) if item in _WORDS]
-        if len(descriptions) == len(_members(hints[name])) and not _fits(hints[name], getattr(instance, name)):
-            expected = " or ".join(description for description in descriptions if description)
+        is_union = typing.get_origin(hints[name]) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(hints[name]) if is_union else (hints[name],)
+        if not all(kind in _DESCRIPTIONS for kind in kinds):
+            continue
+        actual = getattr(instance, name)  # the form may have converted it
+        allowed = (*kinds, int) if float in kinds else kinds
+        if not (bool in kinds if isinstance(actual, bool) else isinstance(actual, allowed)):
+            expected = " or ".join(filter(None, map(_DESCRIPTIONS.get, kinds)))
             raise InvalidSpec(f"{name} must be {expected}, not {value!r}.", code="plugin-option-type", field=name)
     return instance
 
 
-_WORDS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _fits(hint: Any, value: object) -> bool:
-    kinds = _members(hint)
-    if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+_DESCRIPTIONS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
 
 
 def backends() -> list[Any]:
@@ -179,23 +158,21 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = backend_label(label)
-    plugin = get("backends", _named_after(label) or _knowing(label))
+    name = _named_after(label)
+    if not name:
+        labels = backend_labels()
+        if label not in labels and label not in names("backends"):
+            message = unknown(label, labels, "distributed backend")
+            raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
+        name = labels.get(label, label)
+    plugin = get("backends", name)
     return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
 
 
 def _named_after(label: str) -> str:
     """Return the backend named by the label's first word if it has the label, without loading other backends."""
     name = label.partition("-")[0]
-    if name in _points("backends"):
+    if name in _points()["backends"]:
         with contextlib.suppress(PluginUnavailable):
             return name if label in (get("backends", name).labels or (name,)) else ""
     return ""
-
-
-def _knowing(label: str) -> str:
-    labels = backend_labels()
-    if label not in labels and label not in names("backends"):
-        raise InvalidSpec(
-            unknown(label, labels, "distributed backend"), code="backend-unknown", field="distributed_backend"
-        )
-    return labels.get(label, label)

@@ -53,17 +53,17 @@ Space = dict[str, Range | Choice]
 
 def uniform(low: float, high: float) -> Range:
     """Return a parameter with numbers from ``low`` to ``high``. Raises InvalidSpec."""
-    return _checked(Range(_number(low, "uniform"), _number(high, "uniform")), "uniform")
+    return _range("uniform", low, high)
 
 
 def loguniform(low: float, high: float) -> Range:
     """Return a parameter with numbers from ``low`` (above 0) to ``high`` on a log scale. Raises InvalidSpec."""
-    return _checked(Range(_number(low, "loguniform"), _number(high, "loguniform"), log=True), "loguniform")
+    return _range("loguniform", low, high, log=True)
 
 
 def integers(low: int, high: int, *, log: bool = False) -> Range:
     """Return a parameter with the integers from ``low`` to ``high``, both included. Raises InvalidSpec."""
-    return _checked(Range(_number(low, "integers"), _number(high, "integers"), log, whole=True), "integers")
+    return _range("integers", low, high, log=log, whole=True)
 
 
 def choice(values: Sequence[Any]) -> Choice:
@@ -75,29 +75,21 @@ def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
     return InvalidSpec(message, code=code, field="parameters", hint=hint)
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise _invalid(
-            "distribution-bounds-not-numbers",
-            f"{name} needs two numbers, and {value!r:.40} is not a number.",
-            f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).",
-        )
-    return value
-
-
-def _checked(bounds: Range, name: str) -> Range:
-    label = f"{name}({bounds.low:g}, {bounds.high:g})"
-    if bounds.low >= bounds.high:
+def _range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = False) -> Range:
+    example = f"Example: {name}({'1, 8' if whole else '1e-4, 1e-1'})."
+    for value in (low, high):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            message = f"{name} needs two numbers, and {value!r:.40} is not a number."
+            raise _invalid("distribution-bounds-not-numbers", message, example)
+    label = f"{name}({low:g}, {high:g})"
+    if low >= high:
         raise _invalid("distribution-empty", f"{label} is empty: the first number must be below the second.")
-    if bounds.log and bounds.low <= 0:
-        raise _invalid(
-            "distribution-logarithm",
-            f"{label} begins at {bounds.low:g}, but a logarithmic range must begin above 0.",
-            "Use a lower bound above 0, or uniform.",
-        )
-    if bounds.whole and (bounds.low % 1 or bounds.high % 1):
-        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.", "Example: integers(1, 8).")
-    return bounds
+    if log and low <= 0:
+        message = f"{label} begins at {low:g}, but a logarithmic range must begin above 0."
+        raise _invalid("distribution-logarithm", message, "Use a lower bound above 0, or uniform.")
+    if whole and (low % 1 or high % 1):
+        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.", example)
+    return Range(low, high, log, whole)
 
 
 def _choice(values: Any, name: str) -> Choice:
@@ -106,63 +98,50 @@ def _choice(values: Any, name: str) -> Choice:
     options = tuple(values)
     if not 1 <= len(options) <= MOST:
         raise _invalid("parameter-value-count", f"{name} must have 1 to {MOST} values, not {len(options)}.")
-    for value in options:
-        if not isinstance(value, str | int | float | bool | None):
-            raise _invalid(
-                "parameter-value-type",
-                f"{name} has a value of type {type(value).__name__}.",
-                "Use numbers, strings, True, False or None, and map them to objects in the training code.",
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _invalid("parameter-value-not-finite", f"{name} has the value {value}.", "Use finite numbers.")
     distinct: dict[Any, Any] = {}
     for value in options:
+        if not isinstance(value, str | int | float | bool | None):
+            message = f"{name} has a value of type {type(value).__name__}."
+            hint = "Use numbers, strings, True, False or None, and map them to objects in the training code."
+            raise _invalid("parameter-value-type", message, hint)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _invalid("parameter-value-not-finite", f"{name} has the value {value}.", "Use finite numbers.")
         if type(same := distinct.setdefault(value, value)) is not type(value):
-            raise _invalid(
-                "parameter-values-equal",
-                f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value.",
-                "Use only one of them, or strings that the training code maps to values.",
-            )
+            message = f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value."
+            hint = "Use only one of them, or strings that the training code maps to values."
+            raise _invalid("parameter-values-equal", message, hint)
     return Choice(tuple(distinct))
 
 
 def checked(parameters: Any) -> Space:
     """Return the checked search space by parameter name. Raises InvalidSpec."""
     if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MOST:
-        raise _invalid(
-            "parameters-not-a-dict",
-            "The parameters of a sweep must be a dict from names to ranges or lists of values.",
-            _EXAMPLE,
-        )
-    return {str(name): _understood(str(name), domain) for name, domain in parameters.items()}
+        message = "The parameters of a sweep must be a dict from names to ranges or lists of values."
+        raise _invalid("parameters-not-a-dict", message, _EXAMPLE)
+    return {str(name): _domain(str(name), domain) for name, domain in parameters.items()}
 
 
-def _understood(name: str, domain: Any) -> Range | Choice:
+def _domain(name: str, domain: Any) -> Range | Choice:
+    kind = type(domain).__name__
     if isinstance(domain, Range | Choice):
         return domain
     if isinstance(domain, list | tuple | set | frozenset | range):
         return _choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
-    kind = type(domain).__name__
     if hasattr(domain, "choices"):
         return _choice(domain.choices, name)
     if kind in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
-        make = integers if kind == "IntDistribution" else loguniform if domain.log else uniform
-        return make(domain.low, domain.high, log=domain.log) if make is integers else make(domain.low, domain.high)
+        maker = "integers" if kind == "IntDistribution" else "loguniform" if domain.log else "uniform"
+        return _range(maker, domain.low, domain.high, log=domain.log, whole=maker == "integers")
     if isinstance(domain, str | int | float | bool | None):
-        raise _invalid(
-            "parameter-not-a-range",
-            f"{name} must be a range or a list of values, not {domain!r}.",
-            "Set values that are the same in all trials in the code or in kwargs=.",
-        )
+        message = f"{name} must be a range or a list of values, not {domain!r}."
+        hint = "Set values that are the same in all trials in the code or in kwargs=."
+        raise _invalid("parameter-not-a-range", message, hint)
     hint = "Use loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
     raise _invalid("distribution-unknown", f"{name} has the unsupported type {kind}.", hint)
 
 
 _MAKERS: dict[str, Callable[..., Range | Choice]] = {
-    "uniform": uniform,
-    "loguniform": loguniform,
-    "integers": integers,
-    "choice": choice,
+    make.__name__: make for make in (uniform, loguniform, integers, choice)
 }
 
 
@@ -174,8 +153,8 @@ def parsed(name: str, text: str) -> Range | Choice:
     try:
         return _parsed(name, text)
     except (RecursionError, MemoryError):
-        text = f"{name}={text[:40]}... is nested too deeply."
-        raise _invalid("space-too-deep", text, "Example: loguniform(1e-4, 1e-1).") from None
+        message = f"{name}={text[:40]}... is nested too deeply."
+        raise _invalid("space-too-deep", message, "Example: loguniform(1e-4, 1e-1).") from None
 
 
 def _parsed(name: str, text: str) -> Range | Choice:
@@ -186,28 +165,30 @@ def _parsed(name: str, text: str) -> Range | Choice:
     if isinstance(tree, ast.Call):
         called = ast.unparse(tree.func)
         if called not in _MAKERS:
-            raise _invalid(
-                "distribution-name-unknown",
-                f"Unknown distribution '{called}'.",
-                f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128.",
-            )
+            hint = f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128."
+            raise _invalid("distribution-name-unknown", f"Unknown distribution '{called}'.", hint)
         try:
             positional = [ast.literal_eval(argument) for argument in tree.args]
             named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
             return _MAKERS[called](*positional, **named)
         except (TypeError, ValueError):
-            raise _invalid(
-                "parameters-unreadable", f"{text} cannot be read.", "Example: loguniform(1e-4, 1e-1)."
-            ) from None
+            hint = "Example: loguniform(1e-4, 1e-1)."
+            raise _invalid("parameters-unreadable", f"{text} cannot be read.", hint) from None
     parts = text.strip().removeprefix("[").removesuffix("]").split(",")
     values = [_literal(part.strip()) for part in parts if part.strip()]
     if len(values) < 2:
-        raise _invalid(
-            "parameter-single-value",
-            f"{name}={text} has only one value, so there is nothing to vary.",
-            f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.",
-        )
+        message = f"{name}={text} has only one value, so there is nothing to vary."
+        hint = f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'."
+        raise _invalid("parameter-single-value", message, hint)
     return _choice(values, name)
+
+
+def _literal(text: str) -> Any:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, str | int | float | bool | None) else text
 
 
 #: A name with its values at the start of the rest of a line; a call may contain spaces.
@@ -221,20 +202,10 @@ def of_line(line: str) -> tuple[Space, str]:
         domains[match[1]] = parsed(match[1], match[2].strip("'\""))
         line = line[match.end() :]
     if not domains:
-        raise _invalid(
-            "parameters-missing",
-            "A sweep needs at least one parameter.",
-            "Example: lr=loguniform(1e-4,1e-1) width=64,128.",
-        )
+        message = "A sweep needs at least one parameter."
+        hint = "Example: lr=loguniform(1e-4,1e-1) width=64,128."
+        raise _invalid("parameters-missing", message, hint)
     return checked(domains), line
-
-
-def _literal(text: str) -> Any:
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if isinstance(value, str | int | float | bool | None) else text
 
 
 def sample(space: Space) -> dict[str, Any]:
@@ -262,19 +233,6 @@ def combinations(space: Space) -> int | None:
     return math.prod(counts)
 
 
-def to_json(space: Space) -> dict[str, Any]:
-    """Return the space as plain JSON data."""
-    return {name: asdict(domain) for name, domain in space.items()}
-
-
-def from_json(data: Mapping[str, Any]) -> Space:
-    """Return the space of ``to_json`` data."""
-    return {
-        name: Choice(tuple(fields["values"])) if "values" in fields else Range(**fields)
-        for name, fields in data.items()
-    }
-
-
 # plan and progress ------------------------------------------------------------------------------
 
 
@@ -296,15 +254,18 @@ class SweepPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON data."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**fields, "parameters": to_json(self.parameters)}
+        return asdict(self)
 
     @classmethod
     def of(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
         known = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
-            return cls(**{**known, "parameters": from_json(known["parameters"])})
+            parameters = {
+                name: Choice(tuple(fields["values"])) if "values" in fields else Range(**fields)
+                for name, fields in known["parameters"].items()
+            }
+            return cls(**{**known, "parameters": parameters})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise JobNotFound(
                 f"Sweep {group.id} cannot be loaded: its plan has an unknown format ({type(error).__name__}: {error}).",

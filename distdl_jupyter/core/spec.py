@@ -179,7 +179,8 @@ class JobEnvironment:
 
     def freeze(self) -> str:
         """Return the packages as a requirements.txt."""
-        return "".join(map(_requirement, self.packages.items()))
+        split = ((name, version, *version.partition(" @ ")[1:]) for name, version in self.packages.items())
+        return "".join(f"{name} @ {origin}\n" if at else f"{name}=={version}\n" for name, version, at, origin in split)
 
     def __str__(self) -> str:
         """Return it as a requirements.txt with everything else in comments."""
@@ -190,9 +191,3 @@ class JobEnvironment:
 
 #: The environment of a job that has not started.
 UNKNOWN = JobEnvironment()
-
-
-def _requirement(package: tuple[str, str]) -> str:
-    name, version = package
-    _, at, origin = version.partition(" @ ")
-    return f"{name} @ {origin}\n" if at else f"{name}=={version}\n"

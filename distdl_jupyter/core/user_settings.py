@@ -47,11 +47,9 @@ class SettingsFile(Generic[S]):
         except FileNotFoundError:
             return self.type()
         except (OSError, ValueError) as error:
-            raise DistDLError(
-                f"Cannot read the settings in {self.path} ({type(error).__name__}).",
-                code="settings-unreadable",
-                hint="Correct or delete that file.",
-            ) from None
+            message = f"Cannot read the settings in {self.path} ({type(error).__name__})."
+            hint = "Correct or delete that file."
+            raise DistDLError(message, code="settings-unreadable", hint=hint) from None
 
     def changed(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
         """Return the settings with ``changes``, without storing them; an empty value restores a default.

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distdl_jupyter.backends.base import Backend
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 
-if TYPE_CHECKING:
-    from distdl_jupyter.backends.base import Backend
-
 
 def is_sentence(text: str) -> bool:
     """Return whether a text is one line that ends with a period, so that forms, tables and errors can show it."""
     return bool(text.strip()) and text == text.strip() and "\n" not in text and text.endswith(".")
-
-
-def _rank_ports(slot: RankSlot, ports: int) -> RankPorts:
-    first = 21_001 + ports * slot.rank
-    return f"127.0.0.{1 + slot.node}", tuple(range(first, first + ports))
 
 
 class BackendContract:
@@ -37,14 +30,14 @@ class BackendContract:
         slots = tuple(RankSlot(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
         nodes = 2 if self.ranks == 4 else 1
         placement = Placement(slots, "127.0.0.1", tuple(range(20_001, 20_001 + backend.ports)), "lo")
-        placement = with_ports(placement, backend.rank_ports, _rank_ports)
-        spec = JobSpec(
-            id=new_id(),
-            name="n",
-            node_count=nodes,
-            process_count_per_node=self.ranks // nodes,
-            distributed_backend=self.label,
-        )
+
+        def rank_ports(slot: RankSlot, ports: int) -> RankPorts:
+            first = 21_001 + ports * slot.rank
+            return f"127.0.0.{1 + slot.node}", tuple(range(first, first + ports))
+
+        placement = with_ports(placement, backend.rank_ports, rank_ports)
+        layout: dict[str, Any] = {"node_count": nodes, "process_count_per_node": self.ranks // nodes}
+        spec = JobSpec(id=new_id(), name="n", distributed_backend=self.label, **layout)
         return backend, spec, placement, options
 
     def test_every_rank_gets_an_environment_of_strings(self) -> None:

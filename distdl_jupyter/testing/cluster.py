@@ -11,19 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from distdl_jupyter.clusters.base import NodeCheck
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.plan import Service
+from distdl_jupyter.core.plan import Placement, Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.testing.backend import is_sentence
 from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import NodeCheck
-    from distdl_jupyter.core.plan import Placement
 
 #: Time limit of a check in seconds: 30 s, doubled in case the machine is busy with other tests.
 _CHECK_SECONDS = 60.0
@@ -50,11 +47,6 @@ import os, pathlib
 file = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "of", "rank-" + os.environ["RANK"])
 file.parent.mkdir(exist_ok=True)
 file.write_bytes(bytes(range(256)) * 1000)
-"""
-_SLEEPS = """
-import time
-print("here")
-time.sleep(600)
 """
 _FORKS = """
 import os, sys, time
@@ -100,15 +92,9 @@ class ClusterContract(ClusterTests):
 
     def preview(self, nodes: int, per_node: int) -> Placement:
         """Return the cluster's preview of a placement."""
-        spec = JobSpec(
-            id="preview",
-            name="preview",
-            node_count=nodes,
-            process_count_per_node=per_node,
-            compute_target=self.name,
-            cluster_options=dict(self.options),
-        )
-        return self.cluster.preview(spec, self.checked)
+        layout: dict[str, Any] = {"node_count": nodes, "process_count_per_node": per_node}
+        target: dict[str, Any] = {"compute_target": self.name, "cluster_options": dict(self.options)}
+        return self.cluster.preview(JobSpec(id="preview", name="preview", **layout, **target), self.checked)
 
     def test_its_name_is_that_of_its_entry_point_and_texts_are_one_line(self) -> None:
         """Specs contain the name; forms, tables and errors show the texts unchanged."""
@@ -203,14 +189,9 @@ class ClusterContract(ClusterTests):
                 node, local = divmod(rank, self.process_count_per_node)
                 assert variables == ["ünï & 'quoted' $HOME", sample.id, "0"]
                 assert numbers.pop("HOST")
-                assert {name: int(value) for name, value in numbers.items()} == {
-                    "RANK": rank,
-                    "WORLD_SIZE": self.ranks,
-                    "LOCAL_RANK": local,
-                    "LOCAL_SIZE": self.process_count_per_node,
-                    "NODE_RANK": node,
-                    "NODE_COUNT": self.node_count,
-                }
+                expected = {"RANK": rank, "WORLD_SIZE": self.ranks, "NODE_RANK": node, "NODE_COUNT": self.node_count}
+                expected |= {"LOCAL_RANK": local, "LOCAL_SIZE": self.process_count_per_node}
+                assert {name: int(value) for name, value in numbers.items()} == expected
 
     def test_a_placement_has_free_ports_and_every_rank_has_streams_of_its_own(self) -> None:
         """Ranks connect through these ports. If a port were assigned twice, two services would collide."""
@@ -222,13 +203,10 @@ class ClusterContract(ClusterTests):
         assert placement.address
         assert placement.interface
         assert [slot.rank for slot in placement.ranks] == list(range(self.ranks))
-        listener = RunListener(sample.start(placement), sample.nonce)
-        try:
+        with contextlib.closing(RunListener(sample.start(placement), sample.nonce)) as listener:
             streams = {(stream.rank, stream.name) for stream in listener.run.streams if stream.rank is not None}
             assert streams == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
             listener.until_ended(self.ranks, self.timeout)
-        finally:
-            listener.close()
 
     def test_files_come_back(self) -> None:
         """If ranks do not write into the job's own folder, the cluster copies their files there."""
@@ -241,18 +219,15 @@ class ClusterContract(ClusterTests):
 
     def test_a_service_that_never_is_ready_ends_the_start(self) -> None:
         """A failed start leaves no processes. If the service starts after the ranks, the ranks end with an error."""
-        sample = self.sample(_SLEEPS, services=(Service("a service", ("-c", "print('cannot begin')"), "ready now"),))
+        sample = self.sample(SAVES, services=(Service("a service", ("-c", "print('cannot begin')"), "ready now"),))
         try:
             run = sample.start()
         except LaunchFailed as failed:
             assert "cannot begin" in f"{failed.message} {failed.output}"  # noqa: PT017 - only if it starts first
         else:
-            listener = RunListener(run, sample.nonce)
-            try:
+            with contextlib.closing(RunListener(run, sample.nonce)) as listener:
                 listener.until_ended(self.ranks, self.timeout)
                 assert all(exit_.code != 0 for exit_ in listener.exits.values())
-            finally:
-                listener.close()
         self.leaves_nothing(sample.id)
 
     def test_a_start_that_is_canceled_leaves_nothing(self) -> None:
@@ -272,7 +247,7 @@ class ClusterContract(ClusterTests):
             if calls == at:
                 raise StartCanceled
 
-        sample = self.sample(_SLEEPS, report=report)
+        sample = self.sample(SAVES, report=report)
         with contextlib.suppress(StartCanceled):
             listener = RunListener(sample.start(), sample.nonce)
             has_started = True
@@ -283,7 +258,7 @@ class ClusterContract(ClusterTests):
 
     def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
         """A job is killed by its mark. Each job has separate ports, files and output."""
-        with self.running(_SLEEPS) as (_, first), self.running(SAVES) as (_, second):
+        with self.running(SAVES) as (_, first), self.running(SAVES) as (_, second):
             for listener in (first, second):
                 self.until_output(listener, "here")
             first.run.signal("KILL")

@@ -13,25 +13,19 @@ import secrets
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.base import Cluster, Context, Exit, Run, RunNotice, Stream
 from distdl_jupyter.clusters.environment import HASH_SEED
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.plan import Placement, Plan
+from distdl_jupyter.core.plan import Placement, Plan, Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import processes
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import channel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from distdl_jupyter.clusters.base import Cluster, Exit, Run, RunNotice, Stream
-    from distdl_jupyter.core.plan import Service
 
 #: A script that saves its work and sets its exit code when it is interrupted.
 SAVES = """
@@ -43,12 +37,8 @@ except KeyboardInterrupt:
     print("saved")
     sys.exit(5)
 """
-_TICK = 0.05
-_PIECE = 64 * 1024
-
-
-def _ignore(_phase: str, _detail: str) -> None:
-    return
+#: Seconds between two polls of a run; the maximum number of bytes that are read at once.
+_TICK, _PIECE = 0.05, 64 * 1024
 
 
 @dataclass
@@ -63,7 +53,7 @@ class Sample:
     #: The user's environment variables.
     variables: Mapping[str, str] = field(default_factory=dict)
     services: tuple[Service, ...] = ()
-    report: Callable[[str, str], object] = _ignore
+    report: Callable[[str, str], object] = lambda _phase, _detail: None
     id: str = ""
     nonce: str = ""
 
@@ -86,20 +76,11 @@ class Sample:
             python=sys.executable,
             working_directory=folder,
         )
-        job_variables = {
-            "DISTDL_JOB_ID": self.id,
-            "DISTDL_JOB_DIR": folder,
-            "DISTDL_NONCE": self.nonce,
-            "PYTHONUNBUFFERED": "1",
-        }
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("DISTDL_") or name == "DISTDL_CACHE"
-        }
-        self.context = Context(
-            self.folder, {**job_variables, **HASH_SEED, **self.variables}, inherited, report=self.report
-        )
+        variables = {"DISTDL_JOB_ID": self.id, "DISTDL_JOB_DIR": folder, "DISTDL_NONCE": self.nonce}
+        variables |= {"PYTHONUNBUFFERED": "1", **HASH_SEED, **self.variables}
+        names = [name for name in os.environ if not name.startswith("DISTDL_") or name == "DISTDL_CACHE"]
+        inherited = {name: os.environ[name] for name in names}
+        self.context = Context(self.folder, variables, inherited, report=self.report)
         script = self.folder.path / "script.py"
         script.write_text(self.code, encoding="utf-8")
         self.folder.spec_file.write_text(self.spec.dumps(), encoding="utf-8")
@@ -140,10 +121,17 @@ class RunListener:
         """Read the available data of every stream; return whether there was any."""
         has_data = False
         for stream in list(self._open):
-            while content := _received(stream.source):
+            source = stream.source
+            while True:
+                if isinstance(source, Inbox):
+                    content = source.take(_PIECE)
+                else:
+                    content = os.read(source, _PIECE) if select.select([source], [], [], 0)[0] else None
+                if not content:
+                    break
                 has_data = True
                 self._record(stream, content)
-            if content is not None:
+            if content == b"":  # its end
                 if self._open[stream]:
                     self._record(stream, b"\n")
                 del self._open[stream]
@@ -212,13 +200,6 @@ class RunListener:
         self.run.close()
 
 
-def _received(source: int | Inbox) -> bytes | None:
-    """Return the available data of a stream, b"" at its end, None if no data is available."""
-    if isinstance(source, Inbox):
-        return source.take(_PIECE)
-    return os.read(source, _PIECE) if select.select([source], [], [], 0)[0] else None
-
-
 class ClusterTests:
     """Base class for cluster tests: the cluster, the layout of jobs, and the check that no process is left."""
 
@@ -254,11 +235,8 @@ class ClusterTests:
     def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, RunListener]]:
         """Start a job and yield it with its listener; then close it and check that no process is left."""
         sample = code if isinstance(code, Sample) else self.sample(code, **more)
-        listener = RunListener(sample.start(), sample.nonce)
-        try:
+        with contextlib.closing(RunListener(sample.start(), sample.nonce)) as listener:
             yield sample, listener
-        finally:
-            listener.close()
         self.leaves_nothing(sample.id)
 
     def until_output(self, listener: RunListener, line: str) -> None:

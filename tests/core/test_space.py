@@ -1,6 +1,7 @@
 """What a sweep varies is read from Python and from a line, and refused in one sentence where it cannot be."""
 
 import contextlib
+import json
 
 import optuna
 import pytest
@@ -21,7 +22,9 @@ def test_ranges_and_lists_are_understood_and_kept():
     assert found["lr"] == Range(1e-4, 1e-1, log=True)
     assert found["width"] == Choice((64, 128))
     assert (found["of"], found["whole"]) == (Range(1e-3, 1, log=True), Range(1, 8, whole=True))
-    assert space.from_json(space.to_json(found)) == found
+    plan = SweepPlan(parameters=found, trials=2, metric="loss")
+    data = json.loads(json.dumps(plan.to_json()))
+    assert SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
     assert space.sample(found)["depth"] == 1
     assert space.combinations(found) is None
     assert space.combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12
