@@ -421,7 +421,7 @@ def tables() -> Iterator[codes.Entry]:
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
     for pattern, code, remedy in REFUSALS:
         message = f"sbatch failed: … {pattern} …"
-        yield codes.Entry(code, message, remedy.replace("{values}", "…"), "clusters/slurm", 0, explicit=True)
+        yield codes.Entry(code, message, remedy, "clusters/slurm", 0, explicit=True)
 
 
 #: What of the package the entries about the end of a rank belong to (see SUBJECTS).

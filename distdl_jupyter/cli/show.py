@@ -29,7 +29,8 @@ def lines(job: Job) -> Iterator[str]:
     if text := elsewhere(view):
         yield text
     if view.queue is not None:
-        yield f"Position {view.queue.position} of {view.queue.of}: {view.queue.why}"
+        position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
+        yield f"{position}{view.queue.why}"
     if view.staging:
         yield table.text([_STAGING, *map(staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:

@@ -439,7 +439,7 @@ class Cluster(ABC):
         return
 
     def list_queue(self, options: Any) -> list[QueuedJob] | None:
-        """Return the jobs of all users in the cluster's queue, running jobs first; None without a queue.
+        """Return this user's jobs in the cluster's queue, running jobs first; None without a queue.
 
         It may take seconds. Raises DistDLError if the queue does not respond.
         """

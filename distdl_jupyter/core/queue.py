@@ -34,15 +34,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of any user in a cluster's queue, with its ``id`` in the cluster; ``user`` is "" for this user's jobs.
+    """A job of this user in a cluster's queue, with its ``id`` in the cluster; ``why`` is why it is queued.
 
-    ``why`` is the reason why a job is queued. ``nodes``, ``cores`` and ``gpus`` are those of the whole job. If one
-    entry has several ``tasks`` of a job array, beginning with task ``first``, they are those of each task.
+    ``nodes``, ``cores`` and ``gpus`` are those of the whole job.
     """
 
     id: str
     name: str
-    user: str = ""
     runs: bool = False
     why: str = ""
     priority: int = 0
@@ -50,13 +48,11 @@ class QueuedJob:
     cores: int = 0
     gpus: int = 0
     partition: str = ""
-    tasks: int = 1
-    first: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The position of a queued job: ``position``, from 1, among ``of`` queued jobs.
+    """The position of a queued job: ``position``, from 1, among ``of`` queued jobs; 0 if it is unknown.
 
     ``needs``, ``free`` and ``total`` map the requested resources (gpus, cores, memory in bytes) to amounts. ``lacks``
     has the resources that are not free ("gpus", ...), or ``ORDER`` or ``AFTER``. ``names`` are the jobs that hold these

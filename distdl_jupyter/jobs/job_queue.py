@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.clusters import cluster_configs, queueing
 from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
-from distdl_jupyter.core.humanize import count, plural, short_id
+from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, reason, waits_no_more
 from distdl_jupyter.core.state import State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HEAD = ("Place", "Job", "Name", "Waits", "Priority")
 _HELD_HEAD = ("Holds", "Job", "Name")
-_CLUSTER_HEAD = ("Place", "Job", "Name", "User", "Asks for", "Partition", "Now")
+_CLUSTER_HEAD = ("Job", "Name", "Asks for", "Partition", "Now")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MOST = 40
 
@@ -49,7 +49,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterQueue:
-    """The jobs of all users in the queue of a cluster, running jobs first; ``problem`` is why the queue is unknown."""
+    """This user's jobs in the queue of a cluster, running jobs first; ``problem`` is why the queue is unknown."""
 
     name: str
     jobs: tuple[QueuedJob, ...] = ()
@@ -57,19 +57,11 @@ class ClusterQueue:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
-        position = 1
         rows: list[tuple[str, ...]] = []
         for job in self.jobs:
-            status = "runs" if job.runs else job.why
-            asks = ", ".join(
-                [plural(job.nodes, "node"), *([plural(job.gpus, "GPU")] if job.gpus else []), plural(job.cores, "core")]
-            )
-            if job.tasks > 1:
-                asks = f"{count(job.tasks)} times {asks}"
-            rows.append(
-                ("" if job.runs else str(position), job.id, job.name, job.user or "you", asks, job.partition, status)
-            )
-            position += 0 if job.runs else job.tasks
+            gpus = [plural(job.gpus, "GPU")] if job.gpus else []
+            requested = ", ".join([plural(job.nodes, "node"), *gpus, plural(job.cores, "core")])
+            rows.append((job.id, job.name, requested, job.partition, "runs" if job.runs else job.why))
         return rows
 
 
@@ -107,7 +99,7 @@ class Queue(table.Display):
         yield table.WholeRows([_HEAD, *waits]) if waits else "No jobs are queued."
         for cluster in self.clusters:
             rows = cluster.rows()
-            yield from ("", f"{cluster.name}, all users:")
+            yield from ("", f"{cluster.name}, your jobs:")
             yield table.WholeRows([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else cluster.problem or "The queue is empty."
             if len(rows) > _MOST:
                 yield f"and {len(rows) - _MOST} more jobs"
@@ -201,7 +193,7 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         )
     for row in rows.values():
         yield WaitingJob(
-            position=row.queue.position if row.queue else None,
+            position=(row.queue.position or None) if row.queue else None,
             id=row.id,
             name=row.name,
             user="",

@@ -459,8 +459,6 @@ class MachineLearning:
         command = job.properties["command"]
         for name in job.properties.get("inputs") or {}:
             command = command.replace("${{inputs." + name + "}}", str(job.folder / "inputs" / name))
-        for name in job.properties.get("outputs") or {}:
-            command = command.replace("${{outputs." + name + "}}", str(job.folder / "uploads" / name))
         return command
 
     def _environment(self, job: Job) -> dict[str, str]:
@@ -470,8 +468,6 @@ class MachineLearning:
         self._temporaries.append(temporary)
         for name in job.properties.get("inputs") or {}:
             (job.folder / "inputs" / name).mkdir(parents=True, exist_ok=True)
-        for name in job.properties.get("outputs") or {}:
-            (job.folder / "uploads" / name).mkdir(parents=True, exist_ok=True)
         return {
             "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(job.folder),

@@ -1,6 +1,6 @@
 """Starts one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
 
-``python launch.py [--data NAME=FOLDER] [--outputs FOLDER]`` runs in the folder with the job's code. The first process
+``python launch.py [--data NAME=FOLDER]`` runs in the folder with the job's code. The first process
 on a node unpacks this package, because the image need not contain it. Azure's distribution sets the rendezvous
 variables: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
 
@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -59,8 +58,7 @@ def main() -> int:
         sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--outputs", default="", metavar="FOLDER")
-    arguments = parser.parse_args()
+    data = dict(item.split("=", 1) for item in parser.parse_args().data)
     folder = Path.cwd()
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)
@@ -69,12 +67,10 @@ def main() -> int:
     _prepare(folder)
     sys.path.insert(0, str(folder / "lib"))
     environment = _environment(folder, plan, rank, local_rank)
-    environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in arguments.data)}
+    environment |= {plan["data"][name]: path for name, path in data.items()}
     nonce = plan["common"]["DISTDL_NONCE"]
     _write(mark(nonce, f"rank {rank}"))
     code, end = _run(environment, nonce)
-    if arguments.outputs:
-        keep(folder / "outputs", Path(arguments.outputs))
     _write(mark(nonce, f"end {json.dumps(end)}"))
     return code
 
@@ -107,10 +103,9 @@ def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: s
         variables |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
     if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
         variables["CUDA_VISIBLE_DEVICES"] = devices
-    paths = (str(folder / "lib"), os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "lib"), os.environ.get("PYTHONPATH", "")))),
         **plan["common"],
         **variables,
         "DISTDL_JOB_DIR": str(folder),
@@ -173,28 +168,6 @@ def _write(content: bytes) -> None:
     """Write all bytes to the log of this process."""
     while content:
         content = content[os.write(1, content) :]
-
-
-def keep(outputs: Path, target: Path) -> None:
-    """Copy the files of ranks in ``outputs`` to the folder that Azure ML uploads at the end."""
-
-    def copy(source: str, destination: str) -> None:
-        """Copy a file unless another rank of the node has copied it."""
-        path, status = Path(destination), Path(source).stat()
-        if not path.exists() or (path.stat().st_size, path.stat().st_mtime) != (status.st_size, status.st_mtime):
-            partial = path.with_name(f".{path.name}.{os.getpid()}")
-            shutil.copy2(source, partial)
-            partial.replace(path)
-
-    results = Path(RESULTS).parts[0]
-    shutil.copytree(
-        outputs,
-        target,
-        ignore=lambda folder, _: {results} if Path(folder) == outputs else set(),
-        copy_function=copy,
-        ignore_dangling_symlinks=True,
-        dirs_exist_ok=True,
-    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import json
@@ -21,44 +20,99 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.azure.settings import CLOUDS, Cloud
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.worker.secret_patterns import mask
 
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
-_ML = "/providers/Microsoft.MachineLearningServices"
+#: Held while the environment of this process is changed.
 _environ = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The names that identify a workspace."""
+class Workspace:
+    """One workspace, accessed as the signed-in user. The first method call sends the first request."""
 
-    subscription_id: str
-    resource_group: str
-    workspace: str
-
-    @property
-    def path(self) -> str:
-        """The path of the workspace in the resource manager."""
-        subscription, group, name = (quote(text, safe="") for text in dataclasses.astuple(self))
-        return f"/subscriptions/{subscription}/resourceGroups/{group}{_ML}/workspaces/{name}"
+    def __init__(self, subscription_id: str, resource_group: str, workspace: str) -> None:
+        self.names = {"subscription_id": subscription_id, "resource_group": resource_group, "workspace": workspace}
+        subscription, group, name = (quote(text, safe="") for text in self.names.values())
+        #: The path of the workspace in the resource manager.
+        self.path = f"/subscriptions/{subscription}/resourceGroups/{group}"
+        self.path += f"/providers/Microsoft.MachineLearningServices/workspaces/{name}"
+        self._hosts: dict[str, Rest] = {}
 
     @classmethod
-    def of(cls, options: Any) -> Address:
+    def of(cls, options: Any) -> Workspace:
         """Return the workspace in a cluster's options. Raises InvalidSpec if an option is missing."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise missing(name)
         return cls(subscription_of(options), options.resource_group, options.workspace)
+
+    @functools.cached_property
+    def _manager(self) -> Rest:
+        """Client of the resource manager. Raises NotSignedIn."""
+        return identity.rest()
+
+    @functools.cached_property
+    def _history(self) -> Rest:
+        """Client of the workspace's run history, whose address is in the workspace's discovery document."""
+        discovery = str(self.get()["properties"]["discoveryUrl"])
+        api = str(self.without_token(discovery).get(discovery)["api"])
+        cloud = settings.read().endpoints
+        return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
+
+    def without_token(self, url: str) -> Rest:
+        """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
+        split = urlsplit(url)
+        host = f"{split.scheme}://{split.netloc}"
+        if host not in self._hosts:
+            self._hosts[host] = Rest(host, None, retries=1)
+        return self._hosts[host]
+
+    def get(self, path: str = "", api_version: str = API_WORKSPACE) -> dict[str, Any]:
+        """Return the record of the workspace, or of something in it. Raises AzureRefused."""
+        return dict(self._manager.get(self.path + path, api_version))
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return a job's properties. Raises AzureRefused."""
+        return dict(self.get(f"/jobs/{quote(name)}", API_JOB)["properties"])
+
+    def details(self, name: str) -> dict[str, Any]:
+        """Return a run's status, error and log files (``{name: signed URL}``)."""
+        path = f"{self._history.address}/history/v1.0{self.path}/runs/{quote(name)}/details"
+        return dict(self._history.get(path, "v1.0"))
+
+    def cancel(self, name: str) -> None:
+        """Request the cancellation of a job."""
+        self._manager.post(f"{self.path}/jobs/{quote(name)}/cancel", API_CANCEL)
+
+    def has_environment(self, name: str, version: str) -> bool:
+        """Return whether the workspace has this version of an image. Raises AzureRefused for any error except 404."""
+        try:
+            self.get(f"/environments/{quote(name)}/versions/{quote(version)}", API_ENVIRONMENT)
+        except AzureRefused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    def datastore(self, name: str) -> dict[str, Any]:
+        """Return the properties of a datastore, with a short-lived SAS token as ``sasToken`` if one can be requested.
+
+        An account key is never requested, because it grants full access. Raises AzureRefused.
+        """
+        path = f"/datastores/{quote(name)}"
+        store = dict(self.get(path, API_DATASTORE)["properties"])
+        if (store.get("credentials") or {}).get("credentialsType", "None") != "None":
+            with contextlib.suppress(DistDLError):  # the user's account may have access
+                store |= self._manager.post(f"{self.path}{path}/listSecrets", API_DATASTORE, {"expirableSecret": True})
+        return store
 
 
 def subscription_of(options: Any) -> str:
@@ -80,132 +134,27 @@ def missing(option: str) -> InvalidSpec:
     )
 
 
-class Workspace:
-    """One workspace, accessed as the signed-in user. The first method call sends the first request."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._hosts: dict[str, Rest] = {}
-
-    @functools.cached_property
-    def manager(self) -> Rest:
-        """Client of the resource manager. Raises NotSignedIn."""
-        return identity.rest()
-
-    @functools.cached_property
-    def _history(self) -> Rest:
-        """Client of the workspace's run history, whose address is in the workspace's discovery document."""
-        discovery = str(self.info()["properties"]["discoveryUrl"])
-        api = str(self.without_token(discovery).get(discovery)["api"])
-        cloud = settings.read().endpoints
-        return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
-
-    def without_token(self, url: str) -> Rest:
-        """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
-        split = urlsplit(url)
-        host = f"{split.scheme}://{split.netloc}"
-        if host not in self._hosts:
-            self._hosts[host] = Rest(host, None, retries=1)
-        return self._hosts[host]
-
-    def _get(self, path: str, api_version: str) -> dict[str, Any]:
-        return dict(self.manager.get(self.address.path + path, api_version))
-
-    def info(self) -> dict[str, Any]:
-        """Return the workspace's record. Raises AzureRefused."""
-        return self._get("", API_WORKSPACE)
-
-    def job(self, name: str) -> dict[str, Any]:
-        """Return a job's record. Raises AzureRefused."""
-        return self._get(f"/jobs/{quote(name)}", API_JOB)
-
-    def details(self, name: str) -> dict[str, Any]:
-        """Return a run's status, error and log files (``{name: signed URL}``)."""
-        history = self._history
-        path = f"{history.address}/history/v1.0{self.address.path}/runs/{quote(name)}/details"
-        return dict(history.get(path, "v1.0"))
-
-    def cancel(self, name: str) -> None:
-        """Request the cancellation of a job."""
-        self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
-
-    def has_environment(self, name: str, version: str) -> bool:
-        """Return whether the workspace has this version of an image. Raises AzureRefused for any error except 404."""
-        try:
-            self._get(f"/environments/{quote(name)}/versions/{quote(version)}", API_ENVIRONMENT)
-        except AzureRefused as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
-
-    def datastore(self, name: str) -> dict[str, Any]:
-        """Return the properties of a datastore. Raises AzureRefused."""
-        return dict(self._get(f"/datastores/{quote(name)}", API_DATASTORE)["properties"])
-
-    def secrets(self, name: str) -> dict[str, Any]:
-        """Return the short-lived SAS token of a datastore that does not use identity-based access."""
-        path = f"{self.address.path}/datastores/{quote(name)}/listSecrets"
-        return dict(self.manager.post(path, API_DATASTORE, {"expirableSecret": True}))
+# azure-ai-ml -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def submitting(address: Address) -> Iterator[Any]:
+def submitting(workspace: Workspace) -> Iterator[Any]:
     """Yield azure-ai-ml's client for a workspace, valid inside the block. Raises LaunchFailed, NotSignedIn.
 
     Git is disabled in the block. Otherwise azure-ai-ml would add the remote URL and branch of the current folder to
     the job's record, which all users of the workspace can read.
     """
     with _quiet(GIT_DIR=os.devnull), contextlib.redirect_stderr(io.StringIO()):
-        yield _client(address)
+        yield _client(workspace)
 
 
-def compute_operations(address: Address) -> Any:
-    """Return azure-ai-ml's operations on the compute targets of a workspace. Raises LaunchFailed, NotSignedIn."""
-    return _compute_operations(address, settings.read().endpoints)
-
-
-@functools.lru_cache(maxsize=8)
-def _compute_operations(address: Address, _cloud: Cloud) -> Any:
-    with _quiet():
-        return _client(address).compute
-
-
-def _client(address: Address) -> Any:
-    try:
-        from azure.ai.ml import MLClient
-    except ImportError as error:
-        raise LaunchFailed(
-            "azure-ai-ml is not installed.",
-            code="azure-ai-ml-missing",
-            hint="Run: pip install 'distdl-jupyter[azure]'.",
-        ) from error
-    return MLClient(
-        identity.credential(),
-        address.subscription_id,
-        address.resource_group,
-        address.workspace,
-        **_cloud_options(),
-        enable_telemetry=False,
-        show_progress=False,
-    )
-
-
-def _cloud_options() -> dict[str, Any]:
-    """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
-    cloud = settings.read().endpoints
-    if CLOUDS.get(cloud.name) == cloud:
-        return {"cloud": cloud.name}
-    metadata = {
-        "azure_portal": cloud.portal,
-        "resource_manager": cloud.resource_manager,
-        "active_directory": cloud.authority,
-        "aml_resource_id": cloud.ml_audience,
-        "storage_endpoint": urlsplit(cloud.blob.format(account="x")).netloc.removeprefix("x.blob."),
-        "registry_discovery_endpoint": f"{cloud.ml_audience}/",
-    }
-    # The name depends on the addresses, because azure-ai-ml caches the addresses of a name while the process runs.
-    return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
+@contextlib.contextmanager
+def computes(options: Any) -> Iterator[Any]:
+    """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
+    with translated(options):
+        with _quiet():
+            client = _client(Workspace.of(options))
+        yield client.compute
 
 
 @contextlib.contextmanager
@@ -221,6 +170,34 @@ def _quiet(**variables: str) -> Iterator[None]:
             for name, value in previous.items():
                 os.environ.pop(name, None)
                 os.environ.update({name: value} if value is not None else {})
+
+
+def _client(workspace: Workspace) -> Any:
+    try:
+        from azure.ai.ml import MLClient
+    except ImportError as error:
+        message = "azure-ai-ml is not installed."
+        hint = "Run: pip install 'distdl-jupyter[azure]'."
+        raise LaunchFailed(message, code="azure-ai-ml-missing", hint=hint) from error
+    names = workspace.names.values()
+    return MLClient(identity.credential(), *names, **_cloud_options(), enable_telemetry=False, show_progress=False)
+
+
+def _cloud_options() -> dict[str, Any]:
+    """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
+    cloud = settings.read().endpoints
+    if settings.CLOUDS.get(cloud.name) == cloud:
+        return {"cloud": cloud.name}
+    metadata = {
+        "azure_portal": cloud.portal,
+        "resource_manager": cloud.resource_manager,
+        "active_directory": cloud.authority,
+        "aml_resource_id": cloud.ml_audience,
+        "storage_endpoint": urlsplit(cloud.blob.format(account="x")).netloc.removeprefix("x.blob."),
+        "registry_discovery_endpoint": f"{cloud.ml_audience}/",
+    }
+    # The name depends on the addresses, because azure-ai-ml caches the addresses of a name while the process runs.
+    return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
 
 
 # Azure's errors --------------------------------------------------------------------------------
@@ -279,11 +256,9 @@ def translated(options: Any) -> Iterator[None]:
         )
         raise _translate(refused, options) from None
     except AzureError as error:
-        raise AzureRefused(
-            f"Azure cannot be reached: {mask(str(error))[:300]}",
-            code="azure-unreachable",
-            hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
-        ) from None
+        message = f"Azure cannot be reached: {mask(str(error))[:300]}"
+        hint = "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY."
+        raise AzureRefused(message, code="azure-unreachable", hint=hint) from None
 
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
@@ -313,28 +288,3 @@ def rejected(error: Exception) -> LaunchFailed:
         code="azureml-job-rejected",
         hint=remedy(f"{getattr(error, 'status_code', '')} {text}"),
     )
-
-
-def failure(error: str) -> str:
-    """Return one line with the reason why a job failed in Azure ML, and the remedy if known."""
-    text = " ".join(error.split())[:600].rstrip(".")
-    if not text:
-        return "The job failed in Azure ML. Azure did not give a reason."
-    role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
-    return f"The job failed in Azure ML: {text}. {remedy(text, role)}".strip()
-
-
-def message_of(details: dict[str, Any]) -> str:
-    """Return the messages of a run's error and its nested errors, "" without an error."""
-    return " ".join(dict.fromkeys(_messages(details.get("error"))))
-
-
-def _messages(error: object) -> Iterator[str]:
-    if isinstance(error, dict):
-        if isinstance(message := error.get("message"), str) and message:
-            yield message
-        for name in ("error", "innerError", "innererror", "details"):
-            yield from _messages(error.get(name))
-    elif isinstance(error, list):
-        for item in error:
-            yield from _messages(item)

@@ -18,18 +18,8 @@ from typing import Any
 
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices
 from distdl_jupyter.azure.prices import Price
-from distdl_jupyter.clusters.azureml import bootstrap, job, run
-from distdl_jupyter.clusters.azureml.client import (
-    Address,
-    Workspace,
-    compute_operations,
-    missing,
-    rejected,
-    remedy,
-    submitting,
-    subscription_of,
-    translated,
-)
+from distdl_jupyter.clusters.azureml import bootstrap, client, job, run
+from distdl_jupyter.clusters.azureml.client import Workspace, computes, translated
 from distdl_jupyter.clusters.azureml.job import GENERATED, AzureMLOptions
 from distdl_jupyter.clusters.base import (
     Cluster,
@@ -87,33 +77,22 @@ class ComputeSpec:
         for name, minimum in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
             within(minimum, _MOST)(getattr(self, name), name)
         if self.min_nodes > self.max_nodes:
-            raise InvalidSpec(
-                f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}.",
-                code="azureml-min-above-max-nodes",
-                field="min_nodes",
-                hint="Lower min_nodes, or raise max_nodes.",
-            )
-
-    @property
-    def size(self) -> str:
-        """The VM size in Azure's spelling. Raises InvalidSpec for a retired size."""
-        size = known_size(self.vm_size)
-        if size is not None and size.retired:
-            raise InvalidSpec(
-                f"{size.size} was retired on {size.retirement_date}.",
-                code="azureml-size-retired",
-                field="vm_size",
-                hint=f"Use {prices.PREFIX}{size.successor}: {size.successor_reason}",
-            )
-        return size.size if size else self.vm_size.strip()
+            message = f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}."
+            hint = "Lower min_nodes, or raise max_nodes."
+            raise InvalidSpec(message, code="azureml-min-above-max-nodes", field="min_nodes", hint=hint)
 
     def entity(self, name: str) -> Any:
-        """Return the compute entity of azure-ai-ml. Raises InvalidSpec."""
+        """Return the compute entity of azure-ai-ml. Raises InvalidSpec for a retired size."""
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
+        size = known_size(self.vm_size)
+        if size is not None and size.retired:
+            message = f"{size.size} was retired on {size.retirement_date}."
+            hint = f"Use {prices.PREFIX}{size.successor}: {size.successor_reason}"
+            raise InvalidSpec(message, code="azureml-size-retired", field="vm_size", hint=hint)
         return AmlCompute(
             name=name,
-            size=self.size,
+            size=size.size if size else self.vm_size.strip(),
             tier="dedicated",
             min_instances=self.min_nodes,
             max_instances=self.max_nodes,
@@ -145,7 +124,7 @@ class AzureMLCluster(Cluster, Provisioner):
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
         if options.missing:
-            return str(missing(options.missing))
+            return str(client.missing(options.missing))
         try:
             is_installed = find_spec("azure.ai.ml") is not None
         except ModuleNotFoundError:
@@ -155,7 +134,7 @@ class AzureMLCluster(Cluster, Provisioner):
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
         if options.missing:
-            raise missing(options.missing)
+            raise client.missing(options.missing)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 if unknown."""
@@ -180,26 +159,41 @@ class AzureMLCluster(Cluster, Provisioner):
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
         step = "Workspace"
         try:
-            Workspace(Address.of(options)).info()
+            Workspace.of(options).get()
             rows.append(NodeCheck("", step, "ok", options.workspace))
             step = "Compute"
-            rows += _check_compute(options)
+            target = _compute(options) if options.compute else None
         except DistDLError as error:
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
             return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
-        return [*rows, *_check_image(options, modules)]
+        if target is not None:
+            warning = [_LOW_PRIORITY] if is_low_priority(target) else []
+            rows.append(NodeCheck("", step, "ok", ", ".join([target.name, _size_and_nodes(target), *warning])))
+        elif options.compute:
+            text = f"the workspace has no compute target named {options.compute}"
+            hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
+            rows.append(NodeCheck("", step, "error", text, hint, code="azureml-compute"))
+        else:
+            rows.append(NodeCheck("", step, "ok", f"serverless, {options.vm_size}"))
+        if options.environment not in ("", GENERATED):
+            text = f"{options.environment}, whose packages are checked when a job runs"
+            return [*rows, NodeCheck("", "Image", "info", text)]
+        text = "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes"
+        rows.append(NodeCheck("", "Image", "ok", text))
+        for name in _missing_modules(options, modules):
+            text = f"the generated image does not contain {name}"
+            hint = f"Set the option environment to an image that contains {name}."
+            rows.append(NodeCheck("", name, "error", text, hint, code="azureml-package"))
+        return rows
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
         job.check(spec)
         gpus, per_node = _gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
-            raise InvalidSpec(
-                f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}.",
-                code="azureml-too-few-gpus",
-                field="use_gpu",
-                hint="Set vm_size to a larger size, or use fewer processes per node.",
-            )
+            message = f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}."
+            hint = "Set vm_size to a larger size, or use fewer processes per node."
+            raise InvalidSpec(message, code="azureml-too-few-gpus", field="use_gpu", hint=hint)
         slots = []
         for rank in range(spec.node_count * per_node):
             node, local_rank = divmod(rank, per_node)
@@ -210,14 +204,12 @@ class AzureMLCluster(Cluster, Provisioner):
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
         if not adds_packages and (absent := _missing_modules(options, context.modules)):
-            raise LaunchFailed(
-                f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the generated image.",
-                code="azureml-image-without",
-                hint="Add it with pip_packages, or set the cluster option environment to an image that contains it.",
-            )
+            message = f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the generated image."
+            hint = "Add it with pip_packages, or set the cluster option environment to an image that contains it."
+            raise LaunchFailed(message, code="azureml-image-without", hint=hint)
         context.report("stage", "connecting to the Azure ML workspace")
         with translated(options):
-            Workspace(Address.of(options)).info()
+            Workspace.of(options).get()
 
         def rank_ports(slot: RankSlot, count: int) -> RankPorts:
             return job.BY_AZURE, tuple(f"{job.BY_AZURE}{slot.rank}-{number}" for number in range(count))
@@ -228,13 +220,11 @@ class AzureMLCluster(Cluster, Provisioner):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Upload the job's code and submit it. Raises LaunchFailed with Azure's message."""
         if plan.services and plan.distribution != "mpi":
-            raise LaunchFailed(
-                f"{plan.services[0].name} cannot be started on Azure ML.",
-                code="azureml-service",
-                hint="Use another backend, or a cluster of type ssh or slurm.",
-            )
+            message = f"{plan.services[0].name} cannot be started on Azure ML."
+            hint = "Use another backend, or a cluster of type ssh or slurm."
+            raise LaunchFailed(message, code="azureml-service", hint=hint)
         options = AzureMLOptions(**spec.cluster_options)
-        workspace = Workspace(Address.of(options))
+        workspace = Workspace.of(options)
         code = job.write_code(spec, placement, plan, context)
         uploaded = size(sum(path.stat().st_size for path in code.rglob("*") if path.is_file()))
         context.report("start", f"submitting to Azure ML, {uploaded} of code")
@@ -242,34 +232,32 @@ class AzureMLCluster(Cluster, Provisioner):
             studio = _submit(spec, options, plan, workspace, code)
         finally:
             job.remove_code(context.folder)
-        name = job.run_name(spec.id)
-        notices = [RunNotice("info", f"Azure ML runs the job as {name}: {studio}", "azureml")]
+        notices = [RunNotice("info", f"Azure ML runs the job as {job.run_name(spec.id)}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
             text = (
                 "Mounted data is read over the network during training. Download it if it fits on the nodes' disks "
                 "and is read more than once."
             )
             notices.append(RunNotice("warning", text, "mounted"))
-        return run.AzureMLRun(spec, workspace, name, context, studio=studio, notices=notices)
+        return run.AzureMLRun(spec, workspace, context, notices=notices)
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
         """Follow an existing job by name. No request is sent here, so an expired sign-in does not lose the job."""
-        workspace, studio = Workspace(Address(**handle["workspace"])), str(handle.get("studio") or "")
-        return run.AzureMLRun(spec, workspace, str(handle["run"]), context, studio=studio, read=read)
+        return run.AzureMLRun(spec, Workspace(**handle["workspace"]), context, read=read)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Cancel the job and wait until Azure has ended it; its name is derived from the job id."""
         if handle:
-            address = Address(**handle["workspace"])
+            workspace = Workspace(**handle["workspace"])
         else:
-            address = Address.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
-        workspace, name = Workspace(address), job.run_name(job_id)
+            workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
+        name = job.run_name(job_id)
         if not run.cancel(workspace, name):
             return []
         until = time.monotonic() + _TIMEOUT
-        while workspace.job(name)["properties"].get("status") not in run.ENDED and time.monotonic() < until:
+        while workspace.job(name).get("status") not in run.ENDED and time.monotonic() < until:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
 
@@ -284,13 +272,14 @@ class AzureMLCluster(Cluster, Provisioner):
         if field == "vm_size":
             return [OptionValue(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
-            with translated(values):
-                listed = compute_operations(Address.of(values)).list(compute_type="AmlCompute")
+            with computes(values) as operations:
+                listed = operations.list(compute_type="AmlCompute")
                 return [OptionValue(row.name, row.name, _size_and_nodes(row)) for row in listed]
         if field not in ("workspace", "resource_group"):
             return []
         with translated(values):
-            path = f"/subscriptions/{subscription_of(values)}/providers/Microsoft.MachineLearningServices/workspaces"
+            subscription = client.subscription_of(values)
+            path = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/workspaces"
             rows = list(identity.rest().pages(path, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
@@ -306,11 +295,8 @@ class AzureMLCluster(Cluster, Provisioner):
         if compute is None or compute.provisioning_state == "Creating":
             return []
         price = _price(compute)
-        with translated(options):
-            return [
-                _node(node, compute, price)
-                for node in compute_operations(Address.of(options)).list_nodes(options.compute)
-            ]
+        with computes(options) as operations:
+            return [_node(node, compute, price) for node in operations.list_nodes(options.compute)]
 
     def machines(self, options: Any) -> Machines | None:
         """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
@@ -319,13 +305,23 @@ class AzureMLCluster(Cluster, Provisioner):
         compute = _compute_cluster(options)
         if compute is None:
             return Machines(exists=False)
-        price = _price(compute)
+        price, problem = _price(compute), ""
+        if compute.provisioning_errors:  # azure-ai-ml only provides the code of the first error
+            code = str(compute.provisioning_errors)
+            problem = f"Azure could not prepare {compute.name} ({code}). {client.remedy(code)}".strip()
+        elif compute.provisioning_state == "Failed":
+            problem = f"The last change of {compute.name} failed in Azure."
+        detail = [size_name(compute.size), compute.location]
+        if is_low_priority(compute):
+            detail.append(_LOW_PRIORITY)
+        if compute.idle_time_before_scale_down:
+            detail.append(f"nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job")
         return Machines(
             exists=True,
             state=_STATES.get(compute.provisioning_state, ""),
-            problem=_problem(compute),
+            problem=problem,
             size=size_name(compute.size),
-            detail=_detail(compute),
+            detail=", ".join(detail),
             min_nodes=compute.min_instances,
             max_nodes=compute.max_instances,
             cost_per_hour=price.per_hour if price else None,
@@ -335,42 +331,36 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def create(self, options: Any, machine_spec: Any) -> None:
         """Request the creation of the compute cluster that the options name."""
-        _require_compute(options)
         if _compute(options) is not None:
-            raise ClusterRefused(
-                f"The workspace {options.workspace} already has a compute target named {options.compute}.",
-                code="azureml-compute-exists",
-                hint="Set the option compute to another name, or use this one.",
-            )
+            message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
+            hint = "Set the option compute to another name, or use this one."
+            raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
         _change(options, "begin_create_or_update", machine_spec.entity(options.compute))
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
-        _require_compute(options)
         compute = _compute_cluster(options)
         if compute is None:
-            raise ClusterRefused(
-                f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
-                code="azureml-compute-not-found",
-                hint="Create it first: distdl clusters compute create NAME --vm-size SIZE",
-            )
+            message = f"The workspace {options.workspace} has no compute cluster named {options.compute}."
+            hint = "Create it first: distdl clusters compute create NAME --vm-size SIZE"
+            raise ClusterRefused(message, code="azureml-compute-not-found", hint=hint)
         _change(options, "begin_delete", compute.name)
 
 
 def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Workspace, code: Path) -> str:
     """Submit the job and return its address in the studio. Raises LaunchFailed."""
     try:
-        with submitting(workspace.address) as client:
+        with client.submitting(workspace) as ml_client:
             image = job.environment(options, workspace, spec, code.with_name("image"))
             submitted = job.command(spec, options, code, image, plan.distribution)
-            return str(client.jobs.create_or_update(submitted).studio_url or "")
+            return str(ml_client.jobs.create_or_update(submitted).studio_url or "")
     except DistDLError as error:
-        raise rejected(error) if isinstance(error, AzureRefused) else error from None
+        raise client.rejected(error) if isinstance(error, AzureRefused) else error from None
     except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types without a common base class
         try:  # the job may have been accepted although the response was lost
-            services = workspace.job(job.run_name(spec.id))["properties"].get("services") or {}
+            services = workspace.job(job.run_name(spec.id)).get("services") or {}
         except DistDLError:
-            raise rejected(error) from None
+            raise client.rejected(error) from None
         return str((services.get("Studio") or {}).get("endpoint") or "")
 
 
@@ -380,38 +370,11 @@ def _gpus(options: AzureMLOptions) -> int:
     return vm_size.whole_gpus if vm_size is not None else 0
 
 
-# checks -------------------------------------------------------------------------------------------
-
-
-def _check_compute(options: AzureMLOptions) -> list[NodeCheck]:
-    if not options.compute:
-        return [NodeCheck("", "Compute", "ok", f"serverless, {options.vm_size}")]
-    target = _compute(options)
-    if target is None:
-        text = f"the workspace has no compute target named {options.compute}"
-        hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
-        return [NodeCheck("", "Compute", "error", text, hint, code="azureml-compute")]
-    warning = [_LOW_PRIORITY] if is_low_priority(target) else []
-    return [NodeCheck("", "Compute", "ok", ", ".join([target.name, _size_and_nodes(target), *warning]))]
-
-
 def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
     """Return the modules that the generated image lacks; the contents of other images are unknown."""
     if options.environment not in ("", GENERATED):
         return []
     return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
-
-
-def _check_image(options: AzureMLOptions, modules: Sequence[str]) -> list[NodeCheck]:
-    if options.environment not in ("", GENERATED):
-        return [NodeCheck("", "Image", "info", f"{options.environment}, whose packages are checked when a job runs")]
-    rows = [NodeCheck("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes")]
-    for name in _missing_modules(options, modules):
-        hint = f"Set the option environment to an image that contains {name}."
-        rows.append(
-            NodeCheck("", name, "error", f"the generated image does not contain {name}", hint, code="azureml-package")
-        )
-    return rows
 
 
 # compute clusters -------------------------------------------------------------------------------
@@ -431,9 +394,13 @@ def size_name(name: str) -> str:
 
 def _compute(options: Any) -> Any | None:
     """Return the compute target that the options name, None if it does not exist. Raises DistDLError."""
+    if not options.compute:
+        message = "Serverless nodes are created for each job, so there is nothing to create or delete."
+        hint = "Set the option compute to use a compute cluster."
+        raise ClusterRefused(message, code="azureml-serverless", hint=hint)
     try:
-        with translated(options):
-            return compute_operations(Address.of(options)).get(options.compute)
+        with computes(options) as operations:
+            return operations.get(options.compute)
     except AzureRefused as error:
         if error.status != 404:
             raise
@@ -444,28 +411,16 @@ def _compute_cluster(options: Any) -> Any | None:
     """Return the compute target, None if it does not exist. Raises InvalidSpec for one of another type."""
     compute = _compute(options)
     if compute is not None and compute.type.lower() != "amlcompute":
-        raise InvalidSpec(
-            f"{compute.name} is not a compute cluster.",
-            code="azureml-not-a-compute-cluster",
-            field="compute",
-            hint="Set compute to a compute cluster. List them: distdl clusters compute list",
-        )
+        message = f"{compute.name} is not a compute cluster."
+        hint = "Set compute to a compute cluster. List them: distdl clusters compute list"
+        raise InvalidSpec(message, code="azureml-not-a-compute-cluster", field="compute", hint=hint)
     return compute
-
-
-def _require_compute(options: Any) -> None:
-    if not options.compute:
-        raise ClusterRefused(
-            "Serverless nodes are created for each job, so there is nothing to create or delete.",
-            code="azureml-serverless",
-            hint="Set the option compute to use a compute cluster.",
-        )
 
 
 def _change(options: Any, call: str, argument: Any) -> None:
     """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
-    with translated(options):
-        poller = getattr(compute_operations(Address.of(options)), call)(argument)
+    with computes(options) as operations:
+        poller = getattr(operations, call)(argument)
         poller.wait(WATCH_SECONDS)
         if poller.done():
             poller.result()
@@ -490,25 +445,8 @@ def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
     )
 
 
-def _problem(compute: Any) -> str:
-    """Return why the last change failed; azure-ai-ml only provides the code of the first error."""
-    if not compute.provisioning_errors:
-        return f"The last change of {compute.name} failed in Azure." if compute.provisioning_state == "Failed" else ""
-    code = str(compute.provisioning_errors)
-    return f"Azure could not prepare {compute.name} ({code}). {remedy(code)}".strip()
-
-
 def _size_and_nodes(compute: Any) -> str:
     return f"{size_name(compute.size)}, {compute.min_instances} to {plural(compute.max_instances, 'node')}"
-
-
-def _detail(compute: Any) -> str:
-    parts = [size_name(compute.size), compute.location]
-    if is_low_priority(compute):
-        parts.append(_LOW_PRIORITY)
-    if compute.idle_time_before_scale_down:
-        parts.append(f"nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job")
-    return ", ".join(parts)
 
 
 def is_low_priority(compute: Any) -> bool:

@@ -23,8 +23,6 @@ from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
 from distdl_jupyter.clusters.azureml.client import Workspace
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core import data
-from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
 from distdl_jupyter.core.plan import Distribution, Placement, Plan, option
@@ -41,7 +39,6 @@ IMAGE = "distdl-horovod-pytorch"
 BY_AZURE = "@azure@"
 #: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
 _SPARE = 1800
-_OUTPUTS = "outputs"
 _MODES = {"download": "download", "mount": "ro_mount"}
 
 
@@ -68,11 +65,8 @@ class AzureMLOptions:
 
     def __post_init__(self) -> None:
         if self.shm_size and not re.fullmatch(r"[1-9]\d*[bkmg]", self.shm_size):
-            raise InvalidSpec(
-                f"shm_size is {self.shm_size!r}, but must be a size such as 8g or 512m.",
-                code="azureml-option-invalid",
-                field="shm_size",
-            )
+            message = f"shm_size is {self.shm_size!r}, but must be a size such as 8g or 512m."
+            raise InvalidSpec(message, code="azureml-option-invalid", field="shm_size")
 
     @property
     def missing(self) -> str:
@@ -91,78 +85,57 @@ def run_name(job_id: str) -> str:
 def check(spec: JobSpec) -> None:
     """Raise InvalidSpec for a job that Azure ML does not support."""
     if spec.distributed_backend == "ray":
-        raise InvalidSpec(
-            "Jobs with Ray are not supported on Azure ML.",
-            code="azureml-backend",
-            field="distributed_backend",
-            hint="Use a cluster of type ray, ssh or slurm, or another backend.",
-        )
+        message = "Jobs with Ray are not supported on Azure ML."
+        hint = "Use a cluster of type ray, ssh or slurm, or another backend."
+        raise InvalidSpec(message, code="azureml-backend", field="distributed_backend", hint=hint)
     if spec.distributed_backend == "tensorflow" and spec.process_count_per_node > 1:
-        raise InvalidSpec(
-            "TensorFlow runs one process per node on Azure ML.",
-            code="azureml-one-process-per-node",
-            field="process_count_per_node",
-            hint="Set process_count_per_node to 1.",
-        )
+        message = "TensorFlow runs one process per node on Azure ML."
+        hint = "Set process_count_per_node to 1."
+        raise InvalidSpec(message, code="azureml-one-process-per-node", field="process_count_per_node", hint=hint)
     if spec.secret_variables:
-        raise InvalidSpec(
+        message = (
             f"{spec.secret_variables[0]} looks like a secret, but everybody in the workspace can read the variables "
-            "and code of Azure ML jobs.",
-            code="azureml-secret-variable",
-            field="environment_variables",
-            hint="Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute "
-            "target.",
+            "and code of Azure ML jobs."
         )
+        hint = "Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute target."
+        raise InvalidSpec(message, code="azureml-secret-variable", field="environment_variables", hint=hint)
     for source in spec.data:
-        _check_source(source)
+        if source.scheme != "blob":
+            message = f"Azure ML nodes cannot access {source.address}."
+            hint = "Upload the data to Azure Blob storage, and use blob://account/container/prefix."
+            raise InvalidSpec(message, code="azureml-data-not-blob", field="data", hint=hint)
+        if source.shard:
+            message = "?shard is not supported on Azure ML, which copies all files to every node."
+            hint = "Remove ?shard, and choose the files by rank in the code."
+            raise InvalidSpec(message, code="azureml-data-shard", field="data", hint=hint)
     image = spec.cluster_options.get("environment", "")
     option = next((name for name in FIELDS if getattr(spec, name)), "")
     if option == "requirements" and states_packages(spec.source.code):
         option = ""  # the image may also contain packages that a script declares
     if option and image not in ("", GENERATED):
-        raise InvalidSpec(
-            f"Packages cannot be added to the existing image {image}.",
-            code="azureml-image-packages",
-            field=option,
-            hint="Install the packages in that image, or remove the option environment.",
-        )
-
-
-def _check_source(source: DataSource) -> None:
-    if source.scheme != "blob":
-        raise InvalidSpec(
-            f"Azure ML nodes cannot access {source.address}.",
-            code="azureml-data-not-blob",
-            field="data",
-            hint="Upload the data to Azure Blob storage, and use blob://account/container/prefix.",
-        )
-    if source.shard:
-        raise InvalidSpec(
-            "?shard is not supported on Azure ML, which copies all files to every node.",
-            code="azureml-data-shard",
-            field="data",
-            hint="Remove ?shard, and choose the files by rank in the code.",
-        )
+        message = f"Packages cannot be added to the existing image {image}."
+        hint = "Install the packages in that image, or remove the option environment."
+        raise InvalidSpec(message, code="azureml-image-packages", field=option, hint=hint)
 
 
 def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, distribution: Distribution) -> Any:
     """Return the job for ``MLClient.jobs``."""
-    from azure.ai.ml import Input, Output
-    from azure.ai.ml import command as command_job
+    from azure.ai import ml
 
     line = [shlex.quote(options.python), "launch.py"]
-    inputs, outputs = {}, {}
+    inputs = {}
     for source in spec.data:
         line += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
-        path = _address(source.account, source.container, source.prefix)
-        inputs[source.name] = Input(type="uri_folder", path=path, mode=_MODES[source.mode])
-    if spec.outputs:
-        line += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
-        # The supervisor delivers to the same address, so files that nodes have uploaded are not sent again.
-        target = data.parse_blob(spec.outputs, "outputs")
-        path = _address(target.account, target.container, f"{target.prefix}/{spec.id}/outputs")
-        outputs[_OUTPUTS] = Output(type="uri_folder", path=path, mode="upload")
-    job = command_job(
+        prefix = f"{source.prefix.strip('/')}/" if source.prefix.strip("/") else ""
+        path = f"{settings.read().endpoints.blob.format(account=source.account)}/{source.container}/{prefix}"
+        inputs[source.name] = ml.Input(type="uri_folder", path=path, mode=_MODES[source.mode])
+    started_by: Any
+    if distribution == "tensorflow":
+        started_by = ml.TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
+    else:
+        kind = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
+        started_by = kind(process_count_per_instance=spec.process_count_per_node)
+    job = ml.command(
         name=run_name(spec.id),
         display_name=spec.name,
         experiment_name=options.experiment,
@@ -172,11 +145,10 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         command=" ".join(line),
         environment=environment,
         inputs=inputs,
-        outputs=outputs,
         compute=options.compute or None,
         instance_count=spec.node_count,
         instance_type=None if options.compute else options.vm_size,
-        distribution=azure_distribution(spec, distribution),
+        distribution=started_by,
         shm_size=options.shm_size or None,
     )
     if spec.max_run_duration_seconds is not None:
@@ -184,21 +156,6 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     if options.job_tier and not options.compute:
         job.set_queue_settings(job_tier=options.job_tier)
     return job
-
-
-def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
-    """Return azure-ai-ml's object for the way in which Azure ML starts the ranks."""
-    from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
-
-    if distribution == "tensorflow":
-        return TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
-    by_name = {"mpi": MpiDistribution, "torch": PyTorchDistribution}
-    return by_name[distribution](process_count_per_instance=spec.process_count_per_node)
-
-
-def _address(account: str, container: str, prefix: str) -> str:
-    base = f"{settings.read().endpoints.blob.format(account=account)}/{container}/"
-    return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
 
 # uploaded code ------------------------------------------------------------------------------------
@@ -214,13 +171,22 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
         (target / "package.zip").write_bytes(package.built().content)
         (target / "launch.py").write_bytes((resources.files(__package__) / "bootstrap.py").read_bytes())
         (target / "plan.json").write_text(json.dumps(_plan(spec, placement, plan, context)), encoding="utf-8")
-        _write_payload(folder, target)
+        payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
+        if payload.get("script"):
+            script = Path(payload["script"])
+            (target / "script").mkdir()
+            shutil.copy2(script, target / "script" / script.name)
+            payload["script"] = f"{HERE}/script/{script.name}"
+        payload["working_directory"] = f"{HERE}/work"
+        (target / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
+        if folder.payload.exists():
+            shutil.copy2(folder.payload, target / folder.payload.name)
+        if folder.code.is_dir():
+            shutil.copytree(folder.code, target / folder.code.name)
     except OSError as error:
-        raise LaunchFailed(
-            f"Cannot collect the job's files in {target}: {error.strerror}.",
-            code="azureml-files-not-gathered",
-            hint="Free disk space, or check the permissions of that folder.",
-        ) from error
+        message = f"Cannot collect the job's files in {target}: {error.strerror}."
+        hint = "Free disk space, or check the permissions of that folder."
+        raise LaunchFailed(message, code="azureml-files-not-gathered", hint=hint) from error
     return target
 
 
@@ -229,42 +195,23 @@ def remove_code(folder: JobFolder) -> None:
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
 
 
-def _write_payload(folder: JobFolder, target: Path) -> None:
-    payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
-    if payload.get("script"):
-        script = Path(payload["script"])
-        (target / "script").mkdir()
-        shutil.copy2(script, target / "script" / script.name)
-        payload["script"] = f"{HERE}/script/{script.name}"
-    payload["working_directory"] = f"{HERE}/work"
-    (target / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
-    if folder.payload.exists():
-        shutil.copy2(folder.payload, target / folder.payload.name)
-    if folder.code.is_dir():
-        shutil.copytree(folder.code, target / folder.code.name)
-
-
 def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
-    """Return the plain data that every process reads on its node."""
+    """Return the plain data that every process reads on its node; Azure sets the rendezvous variables there."""
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.variables.items() if name not in hidden}
+    # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
+    by_mpi = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
+    environments = []
+    for slot in placement.ranks:
+        known = {name: value for name, value in plan.environments[slot.rank].items() if BY_AZURE not in value}
+        environments.append(known | by_mpi | variables.rank_variables(placement, slot))
     return {
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,
         "common": {**variables.for_ranks(context.inherited), **job_variables},
-        "environments": [
-            _rank_variables(plan, slot.rank) | variables.rank_variables(placement, slot) for slot in placement.ranks
-        ],
+        "environments": environments,
         "data": {source.name: source.variable for source in spec.data},
     }
-
-
-def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """Return a rank's variables without the rendezvous variables, which Azure sets."""
-    environment = {name: value for name, value in plan.environments[rank].items() if BY_AZURE not in value}
-    if plan.distribution == "mpi":  # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used
-        environment |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
-    return environment
 
 
 # image --------------------------------------------------------------------------------------------
@@ -280,8 +227,16 @@ def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, fo
     name = options.environment or GENERATED
     if name != GENERATED:
         return Environment(image=name) if "/" in name and not name.startswith("azureml:") else name
-    lines, files = _packages(spec)
-    text = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8") + lines
+    text, files = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8"), {}
+    if spec.conda_packages:
+        files["conda.txt"] = "\n".join(spec.conda_packages) + "\n"
+        text += "COPY conda.txt /tmp/\nRUN conda install --yes --file /tmp/conda.txt\n"
+    if spec.pip_packages:
+        files["packages.txt"] = "\n".join(spec.pip_packages) + "\n"
+    if spec.requirements:
+        files["pylock.toml" if is_lock(spec.requirements) else "requirements.txt"] = spec.requirements
+    for file in sorted(files.keys() - {"conda.txt"}):
+        text += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
     version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
     if workspace.has_environment(IMAGE, version):
         return f"{IMAGE}:{version}"
@@ -294,18 +249,3 @@ def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, fo
         build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
         description="Open MPI, PyTorch and Horovod, by distdl_jupyter.",
     )
-
-
-def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
-    """Return the Dockerfile lines that install the job's packages, and the contents of the files that they copy."""
-    lines, files = "", {}
-    if spec.conda_packages:
-        files["conda.txt"] = "\n".join(spec.conda_packages) + "\n"
-        lines += "COPY conda.txt /tmp/\nRUN conda install --yes --file /tmp/conda.txt\n"
-    if spec.pip_packages:
-        files["packages.txt"] = "\n".join(spec.pip_packages) + "\n"
-    if spec.requirements:
-        files["pylock.toml" if is_lock(spec.requirements) else "requirements.txt"] = spec.requirements
-    for name in sorted(files.keys() - {"conda.txt"}):
-        lines += f"COPY {name} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{name}\n"
-    return lines, files

@@ -18,15 +18,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
-from distdl_jupyter.clusters.azureml import bootstrap, client, job
-from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
-from distdl_jupyter.clusters.azureml.client import Workspace
+from distdl_jupyter.clusters.azureml import bootstrap, job
+from distdl_jupyter.clusters.azureml.client import Workspace, remedy
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
@@ -85,17 +84,14 @@ class AzureMLRun(Run):
         self,
         spec: JobSpec,
         workspace: Workspace,
-        name: str,
         context: Context,
         *,
-        studio: str = "",
         read: Mapping[tuple[int, str], int] | None = None,
         notices: Sequence[RunNotice] = (),
     ) -> None:
         self._workspace = workspace
-        self._name = name
+        self._name = job.run_name(spec.id)
         self._folder = context.folder
-        self._studio = studio
         self._ranks = spec.process_count
         self._outage = OutageNotifier(_SILENCE)
         for notice in notices:
@@ -127,9 +123,17 @@ class AzureMLRun(Run):
             self._wake.clear()
             now = time.monotonic()
             try:
-                self._request_end(now)
-                self._read_state(now)
-                self._read_logs()
+                if self._sent and not self._ended and now >= self._canceled_at + _CANCEL_SECONDS:
+                    cancel(self._workspace, self._name)
+                    self._canceled_at, self._requested_at = now, 0.0
+                if not self._forgotten and (now - self._requested_at >= _STATE_SECONDS or self._logs.stale):
+                    self._read_state(now)
+                if not self._logs.behind:
+                    is_new = self._logs.advance(last=self._ended)
+                    self._pause = _QUICK if is_new or self._ended else _SLOW
+                    self._ended_at = self._ended_at or (now if self._ended else 0.0)
+                    is_settled = now - self._ended_at > _SETTLE or (self._logs.complete and not is_new)
+                    self._done = self._ended and is_settled
             except DistDLError as error:
                 self._pause = _SLOW
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
@@ -146,15 +150,8 @@ class AzureMLRun(Run):
         """Whether Azure has ended the job."""
         return self._status in ENDED or self._forgotten
 
-    def _request_end(self, now: float) -> None:
-        if self._sent and not self._ended and (not self._canceled_at or now - self._canceled_at >= _CANCEL_SECONDS):
-            cancel(self._workspace, self._name)
-            self._canceled_at, self._requested_at = now, 0.0
-
     def _read_state(self, now: float) -> None:
-        """Request the state and the addresses of the log files if they may have changed."""
-        if self._forgotten or (now - self._requested_at < _STATE_SECONDS and not self._logs.stale):
-            return
+        """Request the state and the addresses of the log files."""
         try:
             details = self._workspace.details(self._name)
         except AzureRefused as error:
@@ -163,21 +160,11 @@ class AzureMLRun(Run):
             details, self._forgotten = {}, now - self._began > _UNKNOWN_SECONDS
         self._requested_at = time.monotonic()
         self._logs.set_addresses(details.get("logFiles") or {})
-        self._error = client.message_of(details) or self._error
+        self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
         status = str(details.get("status") or self._status)
         if self._status == "Running" and status in _REQUEUED:
             self._outage.put(_PREEMPTED)
         self._status = status
-
-    def _read_logs(self) -> None:
-        if self._logs.behind:
-            return
-        is_new = self._logs.advance(last=self._ended)
-        self._pause = _QUICK if is_new or self._ended else _SLOW
-        if self._ended:
-            now = time.monotonic()
-            self._ended_at = self._ended_at or now
-            self._done = now - self._ended_at > _SETTLE or (self._logs.complete and not is_new)
 
     # Run --------------------------------------------------------------------------------------
 
@@ -227,7 +214,11 @@ class AzureMLRun(Run):
             return Exit(rank, None, "TERM", "stopped")
         if self._status == "Canceled" and not self._error:
             return Exit(rank, None, "TERM", "The job was canceled in Azure ML.")
-        return Exit(rank, None, None, client.failure(self._error))
+        text = " ".join(self._error.split())[:600].rstrip(".")
+        if not text:
+            return Exit(rank, None, None, "The job failed in Azure ML. Azure did not give a reason.")
+        role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
+        return Exit(rank, None, None, f"The job failed in Azure ML: {text}. {remedy(text, role)}".strip())
 
     def alive(self) -> Sequence[object]:
         """Return the name of the job until Azure has ended it."""
@@ -243,8 +234,8 @@ class AzureMLRun(Run):
         return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
-        """Return the names of workspace and job."""
-        return {"workspace": asdict(self._workspace.address), "run": self._name, "studio": self._studio}
+        """Return the names of the workspace; the name of the job follows from the job id."""
+        return {"workspace": self._workspace.names}
 
     def collect(self) -> None:
         """Download values and outputs."""
@@ -263,7 +254,7 @@ class AzureMLRun(Run):
 def cancel(workspace: Workspace, name: str) -> bool:
     """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
     try:
-        if str(workspace.job(name)["properties"].get("status")) in ENDED:
+        if str(workspace.job(name).get("status")) in ENDED:
             return False
         workspace.cancel(name)
     except AzureRefused as error:
@@ -276,56 +267,20 @@ def cancel(workspace: Workspace, name: str) -> bool:
 # log files ----------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class LogFile:
-    """One log file of a run, with its current address and read position."""
+    """One log file of a run."""
 
-    def __init__(self, name: str, nonce: str, logs: Logs) -> None:
-        self.name = name
-        self.url = ""
-        self.position = 0
-        self._begin = bootstrap.mark(nonce, "")[:-1]
-        self._marks = re.compile(re.escape(self._begin) + rb"([^\x1f]*)\x1f")
-        self._logs = logs
-        self._rest = self._line = b""
-        self._rank: int | None = None
-        self._stream = ""
-
-    def feed(self, content: bytes, *, last: bool = False) -> None:
-        """Forward new text; with ``last``, also an incomplete line."""
-        self.position += len(content)
-        *marked, text = self._marks.split(self._rest + content)
-        for before, label in zip(marked[::2], marked[1::2], strict=True):
-            self._on_text(before)
-            self._on_mark(label.decode(errors="replace"))
-        # The text may end with the start of a mark, whose rest arrives later.
-        rest = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
-        self._rest = rest if rest.startswith(self._begin) or self._begin.startswith(rest) else b""
-        self._on_text(text[: len(text) - len(self._rest)])
-        if last and self._line:
-            self._show(self._line + b"\n")
-            self._line = b""
-
-    def _on_mark(self, label: str) -> None:
-        kind, _, value = label.partition(" ")
-        if kind == "rank":
-            self._rank, self._stream = self._logs.begin(int(value)), "out"
-        elif kind == "end" and self._rank is not None:
-            self._logs.ends[self._rank] = json.loads(value)
-            self._stream = ""
-        elif kind in ("out", "err"):
-            self._stream = kind
-
-    def _on_text(self, text: bytes) -> None:
-        if self._stream:
-            if self._rank is not None:
-                self._logs.write(self._rank, self._stream, text)
-            return
-        lines, newline, self._line = (self._line + text).rpartition(b"\n")
-        self._show(lines + newline)
-
-    def _show(self, lines: bytes) -> None:
-        if lines:
-            self._logs.show(self.name, lines)
+    name: str
+    #: The current address, which expires after some time, and the read position.
+    url: str = ""
+    position: int = 0
+    #: The rank and the stream of the next text; the stream is "" outside of a rank's output.
+    rank: int = -1
+    stream: str = ""
+    #: The start of a mark, and of a line outside of a rank's output, whose rest arrives later.
+    mark: bytes = b""
+    line: bytes = b""
 
 
 class Logs:
@@ -335,17 +290,18 @@ class Logs:
         self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
-        self._nonce = nonce
+        self._begin = bootstrap.mark(nonce, "")[:-1]
+        self._marks = re.compile(re.escape(self._begin) + rb"([^\x1f]*)\x1f")
         #: Whether text outside of ranks' output is forwarded; an earlier supervisor may have forwarded it already.
         self._shows_other, read = read is None, read or {}
-        self._own = Inbox()
+        self._system = Inbox()
         #: The unrecorded part of each rank's stream.
         self._inboxes = {
             (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
         }
         #: The text outside of ranks' output, then each rank's two streams.
         self.streams = (
-            Stream(self._own, None, "out"),
+            Stream(self._system, None, "out"),
             *(Stream(inbox, *name, read.get(name, 0)) for name, inbox in self._inboxes.items()),
         )
         self._files: dict[str, LogFile] = {}
@@ -367,33 +323,45 @@ class Logs:
     @property
     def behind(self) -> bool:
         """Whether so much output waits for the supervisor that no more is requested."""
-        return self._own.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
+        return self._system.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
-    def show(self, name: str, lines: bytes) -> None:
+    def feed(self, file: LogFile, content: bytes, *, last: bool = False) -> None:
+        """Forward new text of a file; with ``last``, also an incomplete line."""
+        file.position += len(content)
+        *marked, text = self._marks.split(file.mark + content)
+        mark = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
+        file.mark = mark if mark.startswith(self._begin) or self._begin.startswith(mark) else b""
+        texts = [*marked[::2], text[: len(text) - len(file.mark)]]
+        for before, label in zip(texts, [*marked[1::2], b""], strict=True):
+            if not file.stream:
+                lines, newline, file.line = (file.line + before).rpartition(b"\n")
+                self._show(file, lines + newline)
+            elif before and (file.rank, file.stream) in self._inboxes:  # empty content would end the stream
+                self._inboxes[file.rank, file.stream].feed(before)
+            kind, _, value = label.decode(errors="replace").partition(" ")
+            if kind == "rank":
+                file.rank, file.stream = int(value), "out"
+                self.begun.add(file.rank)
+            elif kind == "end":
+                self.ends[file.rank], file.stream = json.loads(value), ""
+            elif kind:
+                file.stream = kind
+        if last and file.line:
+            self._show(file, file.line + b"\n")
+            file.line = b""
+
+    def _show(self, file: LogFile, lines: bytes) -> None:
         """Forward complete lines of a file outside of a rank's output."""
-        if self._shows_other:
-            self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
-            self._last = name
-
-    def begin(self, rank: int) -> int | None:
-        """Record the start of a rank; return None for a rank that the job does not have."""
-        if (rank, "out") not in self._inboxes:
-            return None
-        self.begun.add(rank)
-        return rank
-
-    def write(self, rank: int, stream: str, content: bytes) -> None:
-        """Forward output of a rank."""
-        if content:  # empty content would end the stream
-            self._inboxes[rank, stream].feed(content)
+        if lines and self._shows_other:
+            self._system.feed(lines if file.name == self._last else f"[{file.name}]\n".encode() + lines)
+            self._last = file.name
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Set the addresses of the run's files, which expire after some time."""
         self.stale = False
         for name, url in addresses.items():
-            if _IGNORED.search(name):
-                continue
-            self._files.setdefault(name, LogFile(name, self._nonce, self)).url = url
+            if not _IGNORED.search(name):
+                self._files.setdefault(name, LogFile(name)).url = url
 
     def advance(self, *, last: bool = False) -> bool:
         """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
@@ -404,7 +372,7 @@ class Logs:
         is_new = False
         for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
             is_new = is_new or bool(content)
-            file.feed(content, last=last)
+            self.feed(file, content, last=last)
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:
@@ -426,7 +394,7 @@ class Logs:
     def close(self) -> None:
         """End all streams, after the last ``advance``."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for inbox in (self._own, *self._inboxes.values()):
+        for inbox in (self._system, *self._inboxes.values()):
             inbox.feed(b"")
 
 
@@ -436,16 +404,35 @@ class Logs:
 def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
     """Download values to ``results`` and files to ``outputs`` of the job's folder; return why values were not copied.
 
-    The job's record names the datastore and the prefix of its artifacts. Raises LaunchFailed.
+    The job's record names the datastore and the prefix of its artifacts. Existing files are not downloaded again.
+    Raises LaunchFailed.
     """
     from azure.core.exceptions import AzureError
+    from azure.storage.blob import ContainerClient
 
-    outputs = workspace.job(name)["properties"].get("outputs") or {}
-    match = _ARTIFACTS.fullmatch(str((outputs.get("default") or {}).get("uri") or ""))
+    match = _ARTIFACTS.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
     if match is None:
         return []
+    prefix, skipped = f"{match[2].strip('/')}/outputs/", []
+    store = workspace.datastore(match[1])
+    url = settings.read().endpoints.blob.format(account=store["accountName"])
+    credential = store.get("sasToken") or identity.credential()
     try:
-        return _download_all(workspace, match[1], f"{match[2].strip('/')}/outputs/", folder, range(ranks))
+        with ContainerClient(url, str(store["containerName"]), credential=credential) as container:
+            for blob in container.list_blobs(name_starts_with=prefix):
+                target = target_path(blob.name[len(prefix) :], folder)
+                if target is None or (blob.metadata or {}).get("hdi_isfolder"):
+                    continue
+                value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
+                if value is not None and (reason := staging.result_refusal(value, blob.size, range(ranks))):
+                    if not target.name.startswith("."):
+                        skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+                elif not target.exists() or target.stat().st_size != blob.size:
+                    part = target.with_name(f".{target.name}.part")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with open(part, "wb", opener=owned.private) as file:
+                        container.download_blob(blob.name, max_concurrency=4).readinto(file)
+                    part.replace(target)
     except AzureError as error:
         text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
@@ -455,49 +442,10 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
             "outputs of the job in Azure ML.",
         ) from None
     except OSError as error:
-        raise LaunchFailed(
-            f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}.",
-            code="azureml-outputs-not-stored",
-            hint="Free disk space, or check the permissions of that folder.",
-        ) from error
-
-
-def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
-    """Download the blobs below a prefix unless they exist here; return why values were not copied."""
-    skipped = []
-    with _container(workspace, datastore) as container:
-        for blob in container.list_blobs(name_starts_with=prefix):
-            target = target_path(blob.name[len(prefix) :], folder)
-            if target is None or (blob.metadata or {}).get("hdi_isfolder"):
-                continue
-            value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            if value is not None and (reason := staging.result_refusal(value, blob.size, ranks)):
-                if not target.name.startswith("."):
-                    skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
-            elif not target.exists() or target.stat().st_size != blob.size:
-                part = target.with_name(f".{target.name}.part")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with open(part, "wb", opener=owned.private) as file:
-                    container.download_blob(blob.name, max_concurrency=4).readinto(file)
-                part.replace(target)
+        message = f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}."
+        hint = "Free disk space, or check the permissions of that folder."
+        raise LaunchFailed(message, code="azureml-outputs-not-stored", hint=hint) from error
     return skipped
-
-
-def _container(workspace: Workspace, name: str) -> Any:
-    """Return a client of a datastore's container, with a short-lived signature unless it uses the user's account.
-
-    An account key is never used, because it grants full access.
-    """
-    from azure.storage.blob import ContainerClient
-
-    store, signature = workspace.datastore(name), ""
-    if (store.get("credentials") or {}).get("credentialsType", "None") != "None":
-        try:
-            signature = str(workspace.secrets(name).get("sasToken") or "")
-        except DistDLError:
-            signature = ""
-    url = settings.read().endpoints.blob.format(account=store["accountName"])
-    return ContainerClient(url, str(store["containerName"]), credential=signature or identity.credential())
 
 
 def target_path(name: str, folder: JobFolder) -> Path | None:
@@ -505,6 +453,6 @@ def target_path(name: str, folder: JobFolder) -> Path | None:
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return None
-    if path.is_relative_to(RESULTS):
-        return folder.results / path.relative_to(RESULTS)
+    if path.is_relative_to(bootstrap.RESULTS):
+        return folder.results / path.relative_to(bootstrap.RESULTS)
     return folder.outputs / path

@@ -38,6 +38,8 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 WAIT_SECONDS = 60
 #: Polls per second of a waiting task; seconds that ``close`` waits until all tasks have ended.
 _POLLS, _END_SECONDS = 5, 10.0
+#: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Another array follows.
+_MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
 _CLOSED = "-"
 
@@ -49,23 +51,35 @@ def claim_task(
 
     Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
     """
-    group = spec.group
-    if group is None or spec.trial is None or not _folder(group).path.exists():
+    group, number = spec.group, spec.trial
+    if group is None or number is None or not _folder(group).path.exists():
         return ""
-    sweep = JobDirectory(_folder(group), options.directory)
+    sweep, plan = JobDirectory(_folder(group), options.directory), SweepPlan.of(group)
     sweep.make()
     with _locked(sweep.run):
-        arrays, plan, number = _arrays(sweep.run), SweepPlan.of(group), spec.trial
-        for folder in arrays[-1:]:
-            if task := _claim(folder, directory, context):
-                return task
+        arrays = _arrays(sweep.run)
+        if arrays and (task := _claim(arrays[-1], directory, context)):
+            return task
         # The first trials start concurrently, so any of them may be the one that submits the array.
-        remaining = plan.trials - (number if arrays or number >= plan.parallel else 0)
-        max_size = commands.leading_number(commands.config().get("MaxArraySize", "")) if remaining > 1 else 0
-        if (size := min(remaining, max_size)) < 2:
+        size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
+        if size < 2:
             return ""
-        array = _submit_array(sweep.run, size, spec, options, secrets, context)
-        return "" if array is None else _claim(array, directory, context)
+        folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
+        _write(folder, "", size)
+        (folder / "batch").write_text(_batch(folder), encoding="utf-8")
+        more = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
+        try:
+            job = commands.submit(script.arguments(spec, options, secrets, folder, "%a.out", *more), secrets)
+        except commands.SlurmSilent:  # Slurm may have accepted the array
+            raise
+        except commands.SlurmFailed as error:
+            shutil.rmtree(folder)
+            tasks = plural(size, "job")
+            text = f"Slurm rejected an array of {tasks}, so each trial is queued separately. ({error.message})"
+            context.note(RunNotice("info", text, "no-array"))
+            return ""
+        _write(folder, job, size)
+        return _claim(folder, directory, context)
 
 
 def close(group: Group, options: SlurmOptions) -> None:
@@ -77,15 +91,24 @@ def close(group: Group, options: SlurmOptions) -> None:
     if not sweep.run.is_dir():
         return
     with _locked(sweep.run):
-        jobs = list(filter(None, map(_close_array, _arrays(sweep.run))))
-        if not sweep.copied:
-            return
+        jobs = []
+        for folder in _arrays(sweep.run):
+            job, free = _load(folder)
+            closed = []
+            for link in free:
+                with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
+                    link.symlink_to(_CLOSED)
+                    closed.append(link.name)
+            if job and closed:
+                with contextlib.suppress(commands.UnknownJob):
+                    commands.run("scancel", f"{job}_[{','.join(closed)}]")
+            jobs += [job] if job else []
         until = time.monotonic() + _END_SECONDS
-        while not all(map(commands.has_ended, jobs)):
+        while sweep.copied and not all(map(commands.has_ended, jobs)):
             if time.monotonic() > until:
                 return
             time.sleep(0.2)
-        if permissions.is_own(sweep.run):
+        if sweep.copied and permissions.is_own(sweep.run):
             shutil.rmtree(sweep.run)
             sweep.job.rmdir()
 
@@ -102,17 +125,29 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-# tasks -------------------------------------------------------------------------------------------
-
-
 def _arrays(root: Path) -> list[Path]:
     """Return the folders of all arrays, the newest last."""
     return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
-def _free(folder: Path) -> list[Path]:
-    """Return the links of unclaimed tasks in the order in which the tasks start."""
-    return [link for task in range(_read(folder)[1]) if not (link := folder / str(task)).is_symlink()]
+def _write(folder: Path, job: str, size: int) -> None:
+    files.write(folder / "array.json", {"job": job, "size": size})
+
+
+def _load(folder: Path) -> tuple[str, list[Path]]:
+    """Return the Slurm job of an array, "" if unknown, and the links of its free tasks, in the order of their start.
+
+    If the submission was killed or its response was lost, the job is looked up in the queue. Raises SlurmFailed.
+    """
+    try:
+        data = json.loads((folder / "array.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:  # not submitted
+        return "", []
+    job, size = data["job"], data["size"]
+    if not job and (jobs := commands.jobs_named(f"{folder.parent.parent.name}/{folder.name}")):
+        job = jobs[0].partition("_")[0]
+        _write(folder, job, size)
+    return job, [link for task in range(size) if not (link := folder / str(task)).is_symlink()]
 
 
 def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
@@ -120,81 +155,13 @@ def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
 
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
-    job = _job(folder)
-    for link in _free(folder) if job else ():
+    job, free = _load(folder)
+    for link in free if job else ():
         task = f"{job}_{link.name}"
         context.record_handle(directory.handle(task, link))
         if directory.claim_task(link):
             return task
     return ""
-
-
-def _close_array(folder: Path) -> str:
-    """Remove the free tasks of an array from the queue; return its Slurm job id. Raises SlurmFailed."""
-    job, closed = _job(folder), list[str]()
-    for link in _free(folder):
-        with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
-            link.symlink_to(_CLOSED)
-            closed.append(link.name)
-    if job and closed:
-        with contextlib.suppress(commands.UnknownJob):
-            commands.cancel(f"{job}_[{','.join(closed)}]")
-    return job
-
-
-# arrays ------------------------------------------------------------------------------------------
-
-
-def _submit_array(
-    root: Path, size: int, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
-) -> Path | None:
-    """Submit an array and return its folder, None if Slurm rejects arrays. Raises SlurmSilent, OSError."""
-    assert spec.group is not None, "a trial has a sweep"
-    number = 1 + max((int(path.name) for path in _arrays(root)), default=0)
-    folder = permissions.private_folder(root / str(number))
-    _write(folder, "", size)
-    (folder / "batch").write_text(_batch(folder), encoding="utf-8")
-    arguments = script.arguments(
-        spec, options, secrets, folder, "%a.out", f"{spec.group.id}/{number}",
-        f"--array=0-{size - 1}%{SweepPlan.of(spec.group).parallel}",
-    )  # fmt: skip
-    try:
-        _write(folder, commands.submit([*arguments, str(folder / "batch")], secrets), size)
-    except commands.SlurmSilent:  # Slurm may have accepted the array
-        raise
-    except commands.SlurmFailed as error:
-        shutil.rmtree(folder)
-        text = (
-            f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately. ({error.message})"
-        )
-        context.note(RunNotice("info", text, "no-array"))
-        return None
-    return folder
-
-
-def _write(folder: Path, job: str, size: int) -> None:
-    files.write(folder / "array.json", {"job": job, "size": size})
-
-
-def _read(folder: Path) -> tuple[str, int]:
-    """Return the Slurm job of an array and its number of tasks, 0 before its submission. Raises OSError."""
-    try:
-        data = json.loads((folder / "array.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return "", 0
-    return data["job"], data["size"]
-
-
-def _job(folder: Path) -> str:
-    """Return the Slurm job of an array, "" if unknown. Raises SlurmFailed.
-
-    If the submission was killed or its response was lost, the job is looked up in the queue by name.
-    """
-    job, size = _read(folder)
-    if not job and (jobs := commands.jobs_named(f"{folder.parent.parent.name}/{folder.name}")):
-        job = jobs[0].partition("_")[0]
-        _write(folder, job, size)
-    return job
 
 
 def _batch(folder: Path) -> str:

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distdl_jupyter import permissions
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
+from distdl_jupyter.clusters.agents.agent import AgentNode, Host, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import array, checks, commands, script, text
+from distdl_jupyter.clusters.slurm import array, commands, script, text
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
+from distdl_jupyter.clusters.ssh.cluster import SshProcess
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, RankSlot
-from distdl_jupyter.core.queue import QueuedJob
+from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
-from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.store import JobFolder, new_id
 
 #: Timeout in seconds for the end of a job that ``sweep`` has canceled.
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
+#: Seconds to wait for a free node, Slurm's time limit for the check in minutes, and the check's timeout in seconds.
+_WAIT, _MINUTES, _SECONDS = 5, 1, 12.0
+#: The name of the checked node until the node itself reports one.
+_NODE = "a node"
+#: Python code that reads an agent's first program from standard input and runs it.
+_FIRST = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 class SlurmCluster(AgentCluster):
@@ -54,10 +69,8 @@ class SlurmCluster(AgentCluster):
 
     def detail(self, options: SlurmOptions) -> str:
         """Return the partition and the GPUs per node."""
-        parts = [f"partition {options.partition}" if options.partition else "default partition"]
-        if options.gpus_per_node:
-            parts.append(f"{options.gpus_per_node} GPUs per node")
-        return ", ".join(parts)
+        partition = f"partition {options.partition}" if options.partition else "default partition"
+        return f"{partition}, {options.gpus_per_node} GPUs per node" if options.gpus_per_node else partition
 
     def requeues(self, options: SlurmOptions) -> int:
         """Return how often an interrupted job is requeued."""
@@ -65,17 +78,29 @@ class SlurmCluster(AgentCluster):
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
-        return [text.node(fields) for fields in commands.nodes(options.partition)]
+        return text.nodes(options.partition)
 
     def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
-        """Return the jobs in the cluster's partition, or in all partitions if none is set."""
-        return text.queue(options.partition)
+        """Return this user's jobs in Slurm."""
+        return text.queue()
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Check Slurm, a test submission, the nodes, and the software of one free node."""
-        return checks.checks(options, modules, programs)
+        """Check Slurm, a test submission and the nodes; and if all are right, the software of one free node."""
+        if missing := commands.missing_commands():
+            problem = "The Slurm commands are not installed on this machine."
+            return [NodeCheck("", "Slurm", "error", problem, missing, "slurm-missing")]
+        try:
+            nodes = text.nodes(options.partition)
+        except commands.SlurmFailed as error:
+            remedy = error.hint or "Check that its controller is running: scontrol ping"
+            return [NodeCheck("", "Slurm", "error", error.message, remedy, error.code)]
+        rows = [NodeCheck("", "Slurm", "ok", "the controller responds"), *_check_request(nodes, options)]
+        rows.append(_check_folder(options))
+        if any(check.level == "error" for check in rows):
+            return rows
+        return [*rows, *_check_software(options, modules, programs)]
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
@@ -89,11 +114,12 @@ class SlurmCluster(AgentCluster):
     def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
         job = _attached(context.handle, context) if context.handle is not None else None
-        self._slurm = job or self._submit(spec, options, context)
-        self._slurm.poll_soon()
-        self._await(self._slurm.hosts, "queue", context)
-        for node, host in enumerate(self._slurm.hosts()):
-            self._connections.append(self._slurm.connect(node, host, takeover=job is not None))
+        self._slurm = slurm = job or self._submit(spec, options, context)
+        slurm.start()
+        slurm.poll_soon()
+        self._await(slurm.hosts, "queue", context)
+        for node, host in enumerate(slurm.hosts()):
+            self._connections.append(slurm.connect(node, host, takeover=job is not None))
             self._connections[-1].start()
         self._await(self._all_have_greeted, "stage", context)
         return spec, []
@@ -101,11 +127,9 @@ class SlurmCluster(AgentCluster):
     def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         if options.container_image and (reason := script.lacks_containers()):
-            raise LaunchFailed(
-                f"container_image is {options.container_image}, but {reason}.",
-                code="slurm-container-unsupported",
-                hint=script.CONTAINER_REMEDY,
-            )
+            message = f"container_image is {options.container_image}, but {reason}."
+            hint = script.CONTAINER_REMEDY
+            raise LaunchFailed(message, code="slurm-container-unsupported", hint=hint)
         secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
         if directory.copied:
             context.report("stage", "copying the job's files")
@@ -114,17 +138,18 @@ class SlurmCluster(AgentCluster):
         try:
             job = array.claim_task(directory, spec, options, secrets, context)
             if not job:
-                comment, output = spec.id if spec.group else "", directory.output.name
-                arguments = script.arguments(spec, options, secrets, directory.run, output, comment)
-                job = commands.submit([*arguments, str(directory.batch)], secrets)
+                more = [f"--comment={spec.id}"] if spec.group else []
+                output = directory.output.name
+                arguments = script.arguments(spec, options, secrets, directory.run, output, *more, str(directory.batch))
+                job = commands.submit(arguments, secrets)
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
             directory.remove()
-            code, remedy = text.refusal(error, options)
+            code, remedy = text.refusal(error)
             raise LaunchFailed(error.message, code=code, hint=remedy) from error
         except OSError as error:
             raise script.unusable(error, directory.job) from error
-        return _started(directory, job)
+        return SlurmJob(directory, job)
 
     def _all_have_greeted(self) -> bool:
         return all(connection.greeted.is_set() for connection in self._connections)
@@ -140,10 +165,15 @@ class SlurmCluster(AgentCluster):
                 slurm.on_output(slurm.output())
             if slurm.ended or any(connection.lost for connection in self._connections):
                 raise slurm.refusal()
-            detail = f"Slurm job {slurm.job}{_why(slurm.state)}"
+            if slurm.state is None:
+                detail = f"Slurm job {slurm.job} was submitted"
+            elif slurm.state.pending:
+                detail = f"Slurm job {slurm.job}: {text.waiting(slurm.state)}"
+            else:
+                detail = f"Slurm job {slurm.job}: waiting for its agents on {slurm.state.nodes or 'its nodes'}"
             context.report(phase, detail)
-            if phase == "queue" and slurm.position is not None:
-                context.note_place(dataclasses.replace(slurm.position, why=detail))
+            if phase == "queue" and slurm.state is not None and slurm.state.pending:
+                context.note_place(QueueView(position=0, of=0, why=detail, host="Slurm", is_fixed=True))
             time.sleep(_POLL_SECONDS)
 
     def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
@@ -186,6 +216,7 @@ class SlurmCluster(AgentCluster):
                 "The task of the job in the Slurm array belongs to another trial.", code="slurm-task-taken"
             )
         slurm.has_run = True
+        slurm.start()
         hosts = [str(node["host"]) for node in handle["nodes"]]
         connections = [slurm.connect(node, host, takeover=True) for node, host in enumerate(hosts)]
         nodes = [
@@ -205,21 +236,21 @@ class SlurmCluster(AgentCluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Cancel the job and wait until Slurm has ended it; without a handle, look it up by name."""
+        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmSilent."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
-        return [killed for job in jobs for killed in _cancel(job)]
+        alive = [job for job in jobs if not commands.has_ended(job)]
+        for job in alive:
+            commands.kill(job)
+            until = time.monotonic() + _SWEEP_SECONDS
+            while not commands.has_ended(job) and time.monotonic() < until:
+                time.sleep(0.2)
+        return [f"Slurm job {job}" for job in alive]
 
     def close_group(self, group: Group, options: SlurmOptions) -> None:
         """Remove the unclaimed tasks of a sweep's job array from the queue."""
         array.close(group, options)
-
-
-def _started(directory: script.JobDirectory, number: str) -> SlurmJob:
-    job = SlurmJob(directory, number)
-    job.start()
-    return job
 
 
 def _attached(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
@@ -236,13 +267,7 @@ def _attached(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
             files.claim_task(Path(handle["link"]))
         if files.link is None:
             return None
-    return _started(files, str(handle["slurm_job"]))
-
-
-def _why(state: commands.JobState | None) -> str:
-    if state is None:
-        return " was submitted"
-    return f": {text.waiting(state)}" if state.pending else f": waiting for its agents on {state.nodes or 'its nodes'}"
+    return SlurmJob(files, str(handle["slurm_job"]))
 
 
 def _without_secrets(spec: JobSpec, context: Context) -> Context:
@@ -250,12 +275,81 @@ def _without_secrets(spec: JobSpec, context: Context) -> Context:
     return dataclasses.replace(context, variables=variables)
 
 
-def _cancel(job: str) -> list[str]:
-    """Kill a job and wait until it ends; return its description, [] if it had already ended. Raises SlurmSilent."""
-    if commands.has_ended(job):
-        return []
-    commands.kill(job)
-    until = time.monotonic() + _SWEEP_SECONDS
-    while not commands.has_ended(job) and time.monotonic() < until:
-        time.sleep(0.2)
-    return [f"Slurm job {job}"]
+# checks -----------------------------------------------------------------------------------------
+
+
+def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
+    """Test the submission of a job with one process, and check the nodes and the container of jobs."""
+    spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
+    arguments = script.arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
+    try:
+        commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
+    except commands.SlurmFailed as error:
+        code, remedy = text.refusal(error)
+        yield NodeCheck("", "Submission", "error", error.message, remedy, code)
+    else:
+        yield NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
+    if nodes and all(node.state == "down" for node in nodes):
+        remedy = "Ask the administrators, or choose another partition."
+        yield NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes")
+    else:
+        for node in nodes:
+            if node.state == "down":
+                remedy = "Until it is up, jobs run on the other nodes."
+                yield NodeCheck(node.name, "Node", "warning", node.detail, remedy, "slurm-node")
+            else:
+                yield NodeCheck(node.name, "Node", "ok", node.detail or node.state)
+    max_gpus = max((node.gpus for node in nodes), default=0)
+    if max_gpus and not options.gpus:
+        message = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
+        yield NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {max_gpus}.")
+    if options.container_image:
+        if reason := script.lacks_containers():
+            yield NodeCheck("", "Container", "error", reason, script.CONTAINER_REMEDY, "slurm-container")
+        else:
+            yield NodeCheck("", "Container", "ok", options.container_image)
+
+
+def _check_folder(options: SlurmOptions) -> NodeCheck:
+    if not options.directory:
+        remedy = "If the nodes do not share that folder, set the option directory."
+        return NodeCheck("", "Folder", "info", "the files of jobs are in the jobs folder of this machine", remedy)
+    folder = Path(options.directory).expanduser()
+    try:
+        permissions.user_folder(folder)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)
+        remedy = "Set the option directory to a folder that this machine and the nodes share."
+        return NodeCheck("", "Folder", "error", reason, remedy, "slurm-folder")
+    return NodeCheck("", "Folder", "ok", f"{folder} is writable")
+
+
+def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
+    """Check a free node with an agent that srun starts there."""
+    python = options.python or ("python3" if options.container_image else sys.executable)
+    selection = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
+    command = [
+        "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
+        f"--immediate={_WAIT}", f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
+        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container(options),
+        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _FIRST,
+    ]  # fmt: skip
+    first = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
+    try:
+        link = SshProcess(_NODE, command, commands.environment())
+        connections = start_all([(Host(_NODE, ""), link)], first)
+    except Unreachable as error:
+        if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
+            return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
+        message = f"nodes were not checked. {error.reason}"
+        remedy = "Check that this command works: srun hostname"
+        return [NodeCheck("", "Packages", "warning", message, remedy, "slurm-packages")]
+    try:
+        result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_SECONDS)
+    finally:
+        end_all(connections)
+    name = str(result.facts.get(_NODE, {}).get("host") or _NODE)
+    rows = [dataclasses.replace(check, node=name) if check.node == _NODE else check for check in result.checks]
+    # srun uses no host keys, one node needs no common network, and the row Folder already covers the files of jobs.
+    return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

@@ -8,7 +8,6 @@ it. This module must not depend on jobs of this package.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from distdl_jupyter.core.errors import DistDLError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: Variables of an allocation that Slurm's commands inherit; all others would become options of the new job.
-_KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
+_SETTINGS = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
 #: Timeout of a command in seconds; sbatch may run slow checks that the site has added.
 _TIMEOUT = 30.0
 #: Timeout of a query in seconds.
@@ -33,6 +32,11 @@ _SILENT = re.compile(
 _UNKNOWN = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
 #: The message of commands that find neither slurm.conf nor a server that provides it.
 _NO_CONFIGURATION = "could not establish a configuration source"
+_ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|BOOT_FAIL|DEADLINE|REVOKED")
+#: Numbers of tasks or nodes: from, to, step.
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+#: The fields of sacct that ``accounted`` reads.
+_ACCOUNTED = "JobID,State,ExitCode,ElapsedRaw,MaxRSS,End"
 
 
 class SlurmFailed(DistDLError):
@@ -51,10 +55,6 @@ class UnknownJob(SlurmFailed):
     """Slurm does not know the job, or has purged it."""
 
     code = "slurm-job-unknown"
-
-
-#: The end of the name of every job that this package submits (see ``script.job_name``).
-OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,40 +87,30 @@ class JobState:
         return _ENDED.fullmatch(self.state) is not None
 
 
-_ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|BOOT_FAIL|DEADLINE|REVOKED")
-
-
 def missing_commands() -> str:
     """Return a sentence with the remedy if Slurm's commands are missing, else ""."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if not missing:
         return ""
-    verb = "is" if len(missing) == 1 else "are"
     return (
-        f"{', '.join(missing)} {verb} not on the PATH. Run this on a login node of the cluster, or install the Slurm "
-        "client (Debian: apt-get install slurm-client)."
+        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on the PATH. Run this on a login node of the "
+        "cluster, or install the Slurm client (Debian: apt-get install slurm-client)."
     )
-
-
-def user() -> str:
-    """Return this user's name in Slurm; the user id if the name is unknown here, for example in a container."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of Slurm's commands."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SETTINGS
+    }
     return {**inherited, **(more or {})}
 
 
-def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
+def run(*command: str, more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
     """Run a Slurm command and return its output. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         result = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
+            command, input="", capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
@@ -132,11 +122,9 @@ def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, t
         return result.stdout
     output = result.stderr.strip() or result.stdout.strip()
     if _NO_CONFIGURATION in output.lower():
-        raise SlurmFailed(
-            "Slurm is not configured on this machine.",
-            code="slurm-not-configured",
-            hint="Use a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
-        )
+        message = "Slurm is not configured on this machine."
+        hint = "Use a login node of the cluster, or set SLURM_CONF to its slurm.conf."
+        raise SlurmFailed(message, code="slurm-not-configured", hint=hint)
     kind = SlurmSilent if _SILENT.search(output) else UnknownJob if _UNKNOWN.search(output) else SlurmFailed
     # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
@@ -156,8 +144,26 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
 
 
 def state(job: str) -> JobState:
-    """Return the state of a job. Raises UnknownJob, SlurmSilent."""
-    return _job_state(run("scontrol", "show", "job", "--oneliner", job, timeout=_STATE_TIMEOUT))
+    """Return the state of a job; for an array, of an unfinished task, or of the first if all have ended.
+
+    Raises UnknownJob, SlurmSilent.
+    """
+    lines = run("scontrol", "show", "job", "--oneliner", job, timeout=_STATE_TIMEOUT).strip().splitlines()
+    states = [job_state(line) for line in lines or [""]]
+    return next((state for state in states if not state.ended), states[0])
+
+
+def job_state(line: str) -> JobState:
+    """Return the state in a line of ``scontrol show job --oneliner``."""
+    fields = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
+    fields = {name: "" if value in ("None", "(null)") else value for name, value in fields.items()}
+    preempted = bool(fields.get("PreemptTime"))
+    state = fields.get("JobState", "").rstrip("+")
+    if state == "FAILED" and preempted:
+        state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
+    code, signal_ = _exit_code(fields.get("ExitCode", "0:0"))
+    nodes, number = fields.get("NodeList", ""), fields.get("JobId", "")
+    return JobState(state, fields.get("Reason", ""), code, signal_, nodes, number, preempted)
 
 
 def has_ended(job: str) -> bool:
@@ -173,56 +179,10 @@ def hosts(nodes: str) -> list[str]:
     return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()
 
 
-def config() -> dict[str, str]:
-    """Return Slurm's settings by name. Raises SlurmFailed."""
-    lines = [line.partition("=") for line in run("scontrol", "show", "config").splitlines()]
-    return {name.strip(): value.strip() for name, is_setting, value in lines if is_setting}
-
-
-def _job_state(text: str) -> JobState:
-    """Return the state of a job; for an array, of an unfinished task, or of the first if all have ended."""
-    states = [_state_of(line) for line in text.strip().splitlines() or [""]]
-    return next((state for state in states if not state.ended), states[0])
-
-
-def _state_of(line: str) -> JobState:
-    fields = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
-    fields = {name: "" if value in ("None", "(null)") else value for name, value in fields.items()}
-    preempted = bool(fields.get("PreemptTime"))
-    state = fields.get("JobState", "").rstrip("+")
-    if state == "FAILED" and preempted:
-        state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
-    code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
-    nodes_, number_ = fields.get("NodeList", ""), fields.get("JobId", "")
-    return JobState(state, fields.get("Reason", ""), code, signal_, nodes_, number_, preempted)
-
-
-def exit_code(text: str) -> tuple[int, int]:
-    """Return exit code and signal of Slurm's "code:signal"."""
-    code, _, signal_ = text.partition(":")
-    return leading_number(code), leading_number(signal_)
-
-
-def leading_number(text: str) -> int:
-    """Return the number at the start of a text, 0 without one."""
-    match = re.match(r"\d+", text)
-    return int(match[0]) if match else 0
-
-
-#: Numbers of tasks: from, to, step.
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-
-
-def numbers(text: str) -> list[int]:
-    """Return the numbers of Slurm's "0,2-4" or "0-9:3"."""
-    ranges = ((int(first), int(last or first), int(step or 1)) for first, last, step in _RANGE.findall(text))
-    return [number for first, last, step in ranges for number in range(first, last + 1, step)]
-
-
 def kill(job: str) -> None:
     """Kill the agents and the batch script of a job, which may already be ending, and then cancel the job.
 
-    ``cancel`` alone would send TERM first and wait (KillWait). Raises SlurmSilent.
+    ``scancel`` alone would send TERM first and wait (KillWait). Raises SlurmSilent.
     """
     for arguments in (("--signal=KILL", f"{job}.0"), ("--signal=KILL", "--batch", job), (job,)):
         try:
@@ -233,11 +193,6 @@ def kill(job: str) -> None:
             continue
 
 
-def cancel(job: str) -> None:
-    """Remove a job from the queue, or end it. Raises SlurmFailed."""
-    run("scancel", job)
-
-
 def jobs_named(name: str) -> list[str]:
     """Return the ids of this user's jobs whose comment is ``name`` or whose name ends with it. Raises SlurmFailed."""
     output = run("squeue", "--noheader", "--me", "--format=%i|%k|%j")
@@ -245,20 +200,43 @@ def jobs_named(name: str) -> list[str]:
     return [number for number, comment, job_name in rows if name == comment or job_name.endswith(name)]
 
 
-# nodes ------------------------------------------------------------------------------------------
+def accounted(job: str, timeout: float = 0.0) -> JobState | None:
+    """Return the final state and the resource usage of an ended job, None if accounting does not know them.
+
+    slurmctld reports the end of the job, and then of its steps, to accounting with a delay; wait for that at most
+    ``timeout`` seconds.
+    """
+    command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={_ACCOUNTED}")
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            lines = run(*command, timeout=_STATE_TIMEOUT).splitlines()
+        except SlurmFailed:
+            return None
+        rows = [line.split("|") for line in lines if line.count("|") == _ACCOUNTED.count(",")]
+        if (rows and all(end != "Unknown" for *_, end in rows)) or time.monotonic() >= until:
+            break
+        time.sleep(0.3)
+    for id_, state_, exit_, seconds, _, end in rows:
+        if id_ == job and end != "Unknown" and state_.strip():
+            memory = max(_bytes(row[4]) for row in rows)
+            return JobState(state_.split()[0], "", *_exit_code(exit_), seconds=leading_number(seconds), memory=memory)
+    return None
 
 
-def nodes(partition: str = "") -> list[list[str]]:
-    """Return name, state, cores, load, GRES and reason of each node of one or all partitions. Raises SlurmFailed."""
-    filters = [f"--partition={partition}"] if partition else []
-    output = run("sinfo", "--noheader", "--Node", *filters, "--format=%N|%T|%c|%O|%G|%E")
-    rows = [[field.strip() for field in line.split("|", 5)] for line in output.splitlines() if line.count("|") >= 5]
-    return list({row[0]: row for row in rows}.values())
+# fields of the output ---------------------------------------------------------------------------
 
 
-def partitions() -> list[str]:
-    """Return the names of all partitions. Raises SlurmFailed."""
-    return [name.rstrip("*") for name in run("sinfo", "--noheader", "--format=%P").split()]
+def leading_number(text: str) -> int:
+    """Return the number at the start of a text, 0 without one."""
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of Slurm's "0,2-4" or "0-9:3"."""
+    ranges = ((int(first), int(last or first), int(step or 1)) for first, last, step in _RANGE.findall(text))
+    return [number for first, last, step in ranges for number in range(first, last + 1, step)]
 
 
 def gpus_in(gres: str) -> tuple[int, str]:
@@ -272,49 +250,13 @@ def gpus_in(gres: str) -> tuple[int, str]:
     return count, ", ".join(dict.fromkeys(names))
 
 
-# accounting -------------------------------------------------------------------------------------
-
-
-def accounted(job: str, timeout: float = 0.0) -> JobState | None:
-    """Return the final state and the resource usage of an ended job, None if accounting does not know them.
-
-    slurmctld reports the end of the job, and then of its steps, to accounting with a delay; wait for that at most
-    ``timeout`` seconds.
-    """
-    fields = ("JobID", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "End")
-    command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={','.join(fields)}")
-    until = time.monotonic() + timeout
-    while True:
-        try:
-            lines = run(*command, timeout=_STATE_TIMEOUT).splitlines()
-        except SlurmFailed:
-            return None
-        rows = [line.split("|") for line in lines if line.count("|") == len(fields) - 1]
-        if (rows and all(end != "Unknown" for *_, end in rows)) or time.monotonic() >= until:
-            break
-        time.sleep(0.3)
-    for id_, state_, exit_, seconds, _, end in rows:
-        if id_ == job and end != "Unknown" and state_.strip():
-            memory = max(_bytes(row[4]) for row in rows)
-            return JobState(state_.split()[0], "", *exit_code(exit_), seconds=leading_number(seconds), memory=memory)
-    return None
+def _exit_code(text: str) -> tuple[int, int]:
+    """Return exit code and signal of Slurm's "code:signal"."""
+    code, _, signal_ = text.partition(":")
+    return leading_number(code), leading_number(signal_)
 
 
 def _bytes(text: str) -> int:
     """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for ""."""
     match = re.match(r"([\d.]+)([KMGTP]?)", text)
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else 0
-
-
-def allowed(partition: str) -> dict[str, list[str]]:
-    """Return the accounts that this user may use in a partition, with the QOS of each. Raises SlurmFailed."""
-    conditions = ("where", f"user={user()}", f"cluster={config().get('ClusterName', '')}")
-    output = run(
-        "sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", *conditions,
-        "format=Account,Partition,QOS", timeout=_STATE_TIMEOUT,
-    )  # fmt: skip
-    accounts: dict[str, list[str]] = {}
-    for account, scope, qos in (line.split("|")[:3] for line in output.splitlines() if line.count("|") >= 2):
-        if not scope or not partition or scope in partition.split(","):
-            accounts.setdefault(account, []).extend(filter(None, qos.split(",")))
-    return accounts

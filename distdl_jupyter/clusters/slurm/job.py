@@ -5,7 +5,6 @@ Slurm's commands can take many seconds while its controller is busy or down, so 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import shutil
@@ -25,12 +24,9 @@ from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmS
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
-from distdl_jupyter.core.queue import QueueView
 
 #: Seconds between two queries after ``poll_soon`` and otherwise, and the seconds for which ``poll_soon`` has effect.
 _SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
-#: Seconds between two queries of the whole queue, which may be long.
-_QUEUE_SECONDS = 15.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
 #: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
@@ -44,6 +40,7 @@ _MAX_OUTPUT = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
 #: detects that its files are missing (``script.UNSEEN``).
 _NO_OUTPUT = 53
+#: This package's name for the state of a job that Slurm has purged.
 _FORGOTTEN = "FORGOTTEN"
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _TIME_LIMIT = "DUE TO TIME LIMIT ***"
@@ -53,7 +50,7 @@ _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmJob(threading.Thread):
-    """A thread that queries the state of one job until it ends or is stopped, and the links to its agents."""
+    """A thread that queries the state of one job until it ends or is closed, and the links to its agents."""
 
     def __init__(self, directory: JobDirectory, job: str) -> None:
         super().__init__(name="distdl-slurm", daemon=True)
@@ -64,8 +61,6 @@ class SlurmJob(threading.Thread):
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
-        #: The job's position in the queue, None if unknown.
-        self.position: QueueView | None = None
         #: Signals that this package has sent.
         self.sent: set[str] = set()
         #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
@@ -73,22 +68,23 @@ class SlurmJob(threading.Thread):
         self._hosts: list[str] = []
         self._lost: set[str] = set()
         self._ended: dict[int, str] = {}
-        self._queue_at = self._hurry_until = 0.0
+        self._hurry_until = 0.0
         self._silence = OutageNotifier(_SILENCE_SECONDS)
-        self._reported: set[str] = set()
-        self._cancel_wanted = self._stop_wanted = False
+        self.notices = self._silence.notices
+        self._blocked_codes: set[str] = set()
+        self._cancel_requested = self._stop_requested = False
         self._wake = threading.Event()
 
     # the thread -------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Poll the job's state, and cancel the job if requested."""
-        while not self._stop_wanted:
+        while not self._stop_requested:
             self._wake.clear()
-            if self._cancel_wanted:
-                self._cancel_wanted = not self._ran(partial(commands.cancel, self.job))
+            if self._cancel_requested:
+                self._cancel_requested = not self._cancel_now()
             self.query()
-            if self.ended and not self._cancel_wanted:
+            if self.ended and not self._cancel_requested:
                 return
             self._wake.wait(_SOON if time.monotonic() < self._hurry_until else _LATER)
 
@@ -97,11 +93,6 @@ class SlurmJob(threading.Thread):
         """Whether the job has ended, was purged, or was requeued by Slurm."""
         return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, text.QUEUED_AGAIN))
 
-    @property
-    def forgotten(self) -> bool:
-        """Whether Slurm has purged the job."""
-        return self.state is not None and self.state.state == _FORGOTTEN
-
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
         self._hurry_until = time.monotonic() + _HURRY_SECONDS
@@ -109,19 +100,8 @@ class SlurmJob(threading.Thread):
 
     def cancel(self) -> None:
         """Remove the job from the queue, or end it, without waiting."""
-        self._cancel_wanted = True
+        self._cancel_requested = True
         self.poll_soon()
-
-    def notices(self) -> list[RunNotice]:
-        """Return the notices for the user since the last call."""
-        return self._silence.notices()
-
-    def stop(self) -> None:
-        """End the thread; wait briefly for a running command."""
-        self._stop_wanted = True
-        self._wake.set()
-        if self.is_alive():
-            self.join(2.0)
 
     def query(self) -> None:
         """Query the job's state once."""
@@ -135,28 +115,21 @@ class SlurmJob(threading.Thread):
             return
         if state.pending and self.has_run:
             # Each attempt is a separate Slurm job, so Slurm must not restart this one.
-            self._ran(partial(commands.cancel, self.job))
+            self._cancel_now()
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
         self.requested_at, self.state = now, state
         self._silence.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
-        if not state.pending:
-            self.position = None
-            return
-        if now >= self._queue_at:
-            self._queue_at = now + _QUEUE_SECONDS
-            with contextlib.suppress(SlurmFailed):
-                self.position = text.position(text.queue(), self.job)
-        notice = text.blocked_notice(state, self.job)
-        if notice is not None and notice.code not in self._reported:
-            self._reported.add(notice.code)
+        notice = text.blocked_notice(state, self.job) if state.pending else None
+        if notice is not None and notice.code not in self._blocked_codes:
+            self._blocked_codes.add(notice.code)
             self._silence.put(notice)
 
-    def _ran(self, command: Callable[[], None]) -> bool:
-        """Run a command for a job that may have ended; return whether Slurm responded."""
+    def _cancel_now(self) -> bool:
+        """Cancel the job, which may have ended; return whether Slurm responded."""
         now = time.monotonic()
         try:
-            command()
+            commands.run("scancel", self.job)
         except SlurmSilent as error:
             self._record_outage(error, now)
             return False
@@ -173,9 +146,7 @@ class SlurmJob(threading.Thread):
     def hosts(self) -> list[str]:
         """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
         state = self.state
-        if state is None or state.state != "RUNNING" or not state.nodes:
-            return []
-        if not self._hosts:
+        if not self._hosts and state is not None and state.state == "RUNNING" and state.nodes:
             self._hosts = commands.hosts(state.nodes)
         return self._hosts
 
@@ -215,18 +186,15 @@ class SlurmJob(threading.Thread):
             return f"Slurm lost {host}."
         if self.ended:
             return self.why_ended()
-        if node in self._ended:
-            return f"The agent on {host} ended: {self._ended[node]}."
-        return ""
+        return f"The agent on {host} ended: {self._ended[node]}." if node in self._ended else ""
 
     def why_ended(self, *, started: bool = True) -> str:
         """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
-        if self.forgotten:
-            if self.directory.link is not None and not self.has_run:
-                return f"Slurm no longer knows job {self.job}; it was canceled (scancel) in the queue."
-            return f"Slurm no longer knows job {self.job}."
+        if state.state == _FORGOTTEN:
+            was_queued = self.directory.link is not None and not self.has_run
+            return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
         if state.exit_signal == _NO_OUTPUT or (not started and state.exit_code == script.UNSEEN):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
@@ -246,15 +214,15 @@ class SlurmJob(threading.Thread):
         message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, lost))}"
         return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.output())
 
+    def knows_end(self, since: float) -> bool:
+        """Return whether Slurm has reported a state with a cause since that time (monotonic)."""
+        return self.requested_at > since and self.state is not None and self.state.state != "COMPLETING"
+
     def interruption(self) -> str:
         """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""
         began = time.monotonic()
         self.poll_soon()
-
-        def is_known() -> bool:
-            return self.requested_at > began and self.state is not None and self.state.state != "COMPLETING"
-
-        self._wait(is_known)
+        self._wait(lambda: self.knows_end(began))
         return "" if self.state is None else text.interruption(self.state, self.job)
 
     def close(self) -> None:
@@ -263,7 +231,10 @@ class SlurmJob(threading.Thread):
         if not self._wait(lambda: self.ended):
             self.cancel()
             self._wait(lambda: self.ended)
-        self.stop()
+        self._stop_requested = True
+        self._wake.set()
+        if self.is_alive():
+            self.join(2.0)  # a command may be running
         if self.ended:
             self.directory.remove()
 
@@ -330,8 +301,7 @@ class SlurmNodes(AgentNodes):
             self._lost_at[exit_.rank] = time.monotonic()
             slurm.poll_soon()
         lost_at, state = self._lost_at[exit_.rank], slurm.state
-        is_known = slurm.requested_at > lost_at and state is not None and state.state != "COMPLETING"
-        if not is_known and time.monotonic() - lost_at <= _CAUSE_SECONDS:
+        if not slurm.knows_end(lost_at) and time.monotonic() - lost_at <= _CAUSE_SECONDS:
             return None
         if not is_lost:
             if slurm.is_timed_out:  # the job can stay COMPLETING for a long time
@@ -339,7 +309,7 @@ class SlurmNodes(AgentNodes):
             if slurm.is_out_of_memory and exit_.signal == "KILL":
                 state = JobState("OUT_OF_MEMORY")
             return dataclasses.replace(exit_, evidence=text.end(state, slurm.job) if state is not None else "")
-        if state is None or not slurm.ended or state.state == "NODE_FAIL" or slurm.forgotten:
+        if state is None or not slurm.ended or state.state in ("NODE_FAIL", _FORGOTTEN):
             return exit_
         if "KILL" in slurm.sent:
             return Exit(exit_.rank, None, "KILL")
@@ -366,11 +336,9 @@ class SlurmNodes(AgentNodes):
             reasons = directory.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
             first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
-            raise LaunchFailed(
-                f"Results cannot be copied from {directory.job}: {first[0]}: {first[2]}.",
-                code="slurm-results-not-collected",
-                hint="The files that ranks wrote are still in that folder.",
-            ) from error
+            message = f"Results cannot be copied from {directory.job}: {first[0]}: {first[2]}."
+            hint = "The files that ranks wrote are still in that folder."
+            raise LaunchFailed(message, code="slurm-results-not-collected", hint=hint) from error
         self.notices += [RunNotice("warning", message, "results-not-collected") for message in reasons]
 
     def close(self) -> None:

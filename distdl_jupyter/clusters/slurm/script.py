@@ -46,26 +46,26 @@ _RESERVED = (
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
 _RESERVED_LETTERS = "aoeJNnDW"
-_GPUS = r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+"
-#: Slurm's formats of a time limit (sbatch(1), ``--time``).
-_TIME = r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)"
-_NAME = r"[A-Za-z0-9_.,@%+-]*"
 _PATH = r"[^\s\"'\\]*"
-#: The format of text options: pattern, description, example.
+#: The format of text options, in Slurm's or pyxis' notation: pattern, description, example.
 _FORMS = {
-    "partition": (_NAME, "a valid Slurm name", ""),
-    "account": (_NAME, "a valid Slurm name", ""),
-    "qos": (_NAME, "a valid Slurm name", ""),
     "container_image": (_PATH, "without spaces, quotes and backslashes", ""),
     "container_mounts": (_PATH, "without spaces, quotes and backslashes", ""),
-    "time_limit": (_TIME, "a time", "Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED."),
-    "gpus_per_node": (_GPUS, "a number, or a type and a number", "Write 4 or a100:4."),
+    "time_limit": (
+        r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)",
+        "a time",
+        "Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
+    ),
+    "gpus_per_node": (
+        r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+",
+        "a number, or a type and a number",
+        "Write 4 or a100:4.",
+    ),
 }
 #: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
 _NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
-
-
-# options ----------------------------------------------------------------------------------------
+#: The remedy if srun lacks ``--container-image``.
+CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,25 @@ class SlurmOptions:
         for name in ("time_limit", "gpus_per_node"):
             value = getattr(self, name)  # Python callers may pass numbers
             object.__setattr__(self, name, "" if value is None else str(value).strip())
-        self._check_values()
-        self._check_extra()
+        for name, (pattern, form, hint) in _FORMS.items():
+            if not re.fullmatch(pattern, value := getattr(self, name)):
+                message = f"{name} is {value!r}, but must be {form}."
+                raise InvalidSpec(message, code="slurm-option-invalid", field=name, hint=hint)
+        for name, (least, most) in _NUMBERS.items():
+            within(least, most)(getattr(self, name), name)
+        if self.container_mounts and not self.container_image:
+            message = "container_mounts is set, but container_image is not."
+            hint = "Set container_image, or remove container_mounts."
+            raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts", hint=hint)
+        try:
+            reserved = next(filter(_is_reserved, self.more), None)
+        except ValueError as error:
+            message = f"extra cannot be read as a command line: {error}."
+            raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
+        if reserved:
+            message = f"extra contains {reserved}, which is set automatically."
+            hint = "Remove it. Set the number of ranks with node_count and process_count_per_node."
+            raise InvalidSpec(message, code="slurm-extra-reserved", field="extra", hint=hint)
 
     @property
     def gpus(self) -> int:
@@ -121,36 +138,6 @@ class SlurmOptions:
     def more(self) -> list[str]:
         """The arguments in ``extra``."""
         return shlex.split(self.extra)
-
-    def _check_values(self) -> None:
-        for name, (pattern, form, hint) in _FORMS.items():
-            if not re.fullmatch(pattern, value := getattr(self, name)):
-                message = f"{name} is {value!r}, but must be {form}."
-                raise InvalidSpec(message, code="slurm-option-invalid", field=name, hint=hint)
-        for name, (least, most) in _NUMBERS.items():
-            within(least, most)(getattr(self, name), name)
-        if self.container_mounts and not self.container_image:
-            raise InvalidSpec(
-                "container_mounts is set, but container_image is not.",
-                code="slurm-mounts-without-image",
-                field="container_mounts",
-                hint="Set container_image, or remove container_mounts.",
-            )
-
-    def _check_extra(self) -> None:
-        try:
-            arguments = self.more
-        except ValueError as error:
-            raise InvalidSpec(
-                f"extra cannot be read as a command line: {error}.", code="slurm-extra-unreadable", field="extra"
-            ) from None
-        if reserved := next(filter(_is_reserved, arguments), None):
-            raise InvalidSpec(
-                f"extra contains {reserved}, which is set automatically.",
-                code="slurm-extra-reserved",
-                field="extra",
-                hint="Remove it. Set the number of ranks with node_count and process_count_per_node.",
-            )
 
 
 def _is_reserved(argument: str) -> bool:
@@ -188,9 +175,11 @@ class JobDirectory:
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
             agent_files = [name for node in range(spec.node_count) for name in agents.files(node)]
             for name in (self.output.name, agents.FAILED, agents.WARNED, *agent_files):
-                _write_private(self.run / name, "")
-            _write_private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
-            _write_private(self.batch, batch(self, spec, options))
+                owned.write(self.run / name, b"")
+            python = options.python or ("" if options.container_image else spec.python) or "python3"
+            owned.write(self.run / _START, _start(self, options, python).encode())
+            (self.run / _START).chmod(0o700)
+            owned.write(self.batch, batch(self, spec, options).encode())
         except OSError as error:
             raise unusable(error, self.job) from error
 
@@ -270,36 +259,22 @@ def points_to(link: Path, run: Path) -> bool:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder into an existing one without following links there. Raises OSError."""
+    """Copy a folder into an existing one without following links there; leave out sockets and pipes. Raises OSError."""
+    special = set[str]()
     for directory, folders, names in os.walk(source):
         for new in (Path(directory, name) for name in (*folders, *names)):
+            if not (new.is_symlink() or new.is_dir() or new.is_file()):
+                special.add(str(new))
             old = target / new.relative_to(source)
             if old.is_symlink() or old.is_file():
                 old.unlink()
             elif old.is_dir() and (new.is_symlink() or not new.is_dir()):
                 shutil.rmtree(old)
-    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_special_files)
+    ignored = lambda folder, names: {name for name in names if str(Path(folder, name)) in special}  # noqa: E731
+    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
 
-def _special_files(directory: str, names: list[str]) -> list[str]:
-    """Return sockets and pipes, which cannot be copied."""
-    paths = [Path(directory, name) for name in names]
-    return [path.name for path in paths if not (path.is_symlink() or path.is_dir() or path.is_file())]
-
-
-def _write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def python_of(spec: JobSpec, options: SlurmOptions) -> str:
-    """Return the Python of the ranks on the nodes; in a container the default is its python3."""
-    return options.python or ("" if options.container_image else spec.python) or "python3"
-
-
-#: The remedy if srun lacks ``--container-image``.
-CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
+# scripts ----------------------------------------------------------------------------------------
 
 
 def lacks_containers() -> str:
@@ -327,8 +302,10 @@ def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
     library, run = shlex.quote(str(directory.run / "lib")), shlex.quote(str(directory.run))
-    return (f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-            f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n')  # fmt: skip
+    return (
+        f'{shell}{setup}export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+        f'exec {shlex.quote(python)} -P -m distdl_jupyter.node.folder {run} "$SLURM_NODEID"\n'
+    )
 
 
 def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
@@ -339,46 +316,44 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     Slurm would kill the agents before they can report the exits of ranks. USR1 is Slurm's earlier warning
     (``--signal``), which agents read from a file. A requeued script exits, as each attempt has new files and a new job.
     """
-    run = shlex.quote(str(directory.run))
     in_container = container(options, directory.job, Path(spec.working_directory))
+    # A login on a node may lack Slurm's commands on its PATH.
+    programs = shlex.quote(str(Path(shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun").parent))
     return (
-        f"#!/bin/sh\n{_path()}"
+        f'#!/bin/sh\nexport PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{programs}\n'
+        f"run={shlex.quote(str(directory.run))}\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
-        f"[ -e {run}/{_START} ] || exit {UNSEEN}\n"
-        f"trap : TERM\ntrap 'echo USR1 >> {run}/{agents.WARNED}' USR1\n"
+        f'[ -e "$run/{_START}" ] || exit {UNSEEN}\n'
+        f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED}\"' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
         f"{shlex.join([*in_container, f'{directory.run}/{_START}'])} &\n"
         # A signal interrupts ``wait``, not srun; the next ``wait`` returns the code of an srun that has ended.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
-        f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
+        f'[ -s "$run/{agents.FAILED}" ] && code=$(cat "$run/{agents.FAILED}")\n'
         'exit "$code"\n'
-    )  # fmt: skip
-
-
-def _path() -> str:
-    """Return the line that adds Slurm's commands to the PATH, which a login on a node may lack."""
-    here = shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun"
-    return f'export PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{shlex.quote(str(Path(here).parent))}\n'
+    )
 
 
 def arguments(
-    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, comment: str,
-    *more: str,
-) -> list[str]:  # fmt: skip
+    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *more: str
+) -> list[str]:
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
         limit = str(math.ceil(seconds / 60) + _SPARE)
     requested = {
-        "partition": options.partition, "account": options.account, "qos": options.qos, "time": limit,
-        "gpus-per-node": options.gpus_per_node, "cpus-per-task": options.cpus_per_task,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "time": limit,
+        "gpus-per-node": options.gpus_per_node,
+        "cpus-per-task": options.cpus_per_task,
         "constraint": options.constraint,
-    }  # fmt: skip
+    }
     return [
         f"--job-name={job_name(spec)}",
-        *([f"--comment={comment}"] if comment else []),
         f"--nodes={spec.node_count}",
         f"--ntasks={spec.process_count}",
         f"--ntasks-per-node={spec.process_count_per_node}",

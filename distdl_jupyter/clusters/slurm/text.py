@@ -6,14 +6,12 @@ The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from distdl_jupyter.clusters.base import NodeInfo, NodeState, RunNotice
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.clusters.slurm.commands import JobState
-from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core.humanize import duration, size
-from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
+from distdl_jupyter.core.queue import QueuedJob
 
 _REASONS = {
     "": "waiting for Slurm to schedule it",
@@ -53,8 +51,9 @@ _NEVER = {
     "AssocMaxWallDurationPerJobLimit": ("its time limit is longer than your account allows",
                                         "Lower time_limit."),
 }  # fmt: skip
-
 _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
+#: Beginnings of the reasons for limits on what a user may have at the same time.
+_TOO_MUCH = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
 
 #: This package's name for the state of a job that Slurm has requeued after its start.
 QUEUED_AGAIN = "QUEUED_AGAIN"
@@ -74,6 +73,28 @@ _ENDS = _INTERRUPTIONS | {
                       "Request more memory with extra, for example --mem=64G."),
     "DEADLINE": ("Slurm job {job} reached its deadline (DEADLINE).", ""),
 }  # fmt: skip
+_EXTRA = "Remove it from the option extra."
+#: The remedy for an account or a QOS that sbatch rejects.
+_ASSOCIATIONS = "or set it to a value that is listed by: sacctmgr show assoc user=$USER format=account,qos"
+#: Errors of sbatch: the message, the code and the remedy.
+REFUSALS = (
+    ("invalid partition", "slurm-partition-invalid", "Set partition to one that is listed by: sinfo -o %P"),
+    ("invalid account", "slurm-account-not-allowed", f"Remove the option account, {_ASSOCIATIONS}"),
+    ("invalid qos", "slurm-qos-not-allowed", f"Remove the option qos, {_ASSOCIATIONS}"),
+    ("time limit", "slurm-time-limit", "Lower time_limit."),
+    ("node count", "slurm-node-count", "Lower node_count."),
+    (
+        "node configuration is not available",
+        "slurm-nodes-insufficient",
+        "Request fewer cores or GPUs, or set partition.",
+    ),
+    ("invalid generic resource", "slurm-gpus-invalid", "Set gpus_per_node to a value that is listed by: sinfo -o %G"),
+    ("invalid feature", "slurm-constraint-invalid", "Set constraint to features that are listed by: sinfo -o %f"),
+    ("more processors", "slurm-nodes-insufficient", "Request fewer processes or cores per node."),
+    ("unrecognized option", "slurm-extra-invalid", _EXTRA),
+    ("invalid option", "slurm-extra-invalid", _EXTRA),
+    ("contact slurm controller", "slurm-silent", "Try again when Slurm's controller responds to: scontrol ping"),
+)
 
 
 def waiting(state: JobState) -> str:
@@ -93,7 +114,7 @@ def blocked_notice(state: JobState, job: str) -> RunNotice | None:
         why, remedy = _NEVER[reason]
         text = f"Slurm job {job} cannot start, because {why} ({reason}). {remedy.format(job=job)}"
         return RunNotice("warning", text, reason)
-    if reason.startswith(("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")):
+    if reason.startswith(_TOO_MUCH):
         text = f"Slurm job {job} exceeds what you may use at the same time ({reason}). Request fewer nodes or GPUs."
         return RunNotice("warning", text, reason)
     if reason.startswith(_NODES_DOWN):
@@ -121,66 +142,32 @@ def usage(state: JobState, job: str) -> str:
     return f"Slurm job {job} ended as {state.state} after {duration(state.seconds)}, {exit_text}{memory}.{cause}"
 
 
-#: Errors of sbatch: the message, the code, and the remedy, which lists the allowed ``values`` if known.
-REFUSALS = (
-    ("invalid partition", "slurm-partition-invalid", "Set the option partition to one of: {values}."),
-    ("invalid account", "slurm-account-not-allowed", "Remove the option account, or set it to one of: {values}."),
-    ("invalid qos", "slurm-qos-not-allowed", "Remove the option qos, or set it to one of: {values}."),
-    ("time limit", "slurm-time-limit", "Lower time_limit."),
-    ("node count", "slurm-node-count", "Lower node_count."),
-    (
-        "node configuration is not available",
-        "slurm-nodes-insufficient",
-        "Request fewer processes, cores or GPUs per node, or set another partition.",
-    ),
-    (
-        "invalid generic resource",
-        "slurm-gpus-invalid",
-        "Remove gpus_per_node, or set it to a value that is listed by: sinfo -o %G",
-    ),
-    ("invalid feature", "slurm-constraint-invalid", "Set constraint to features that are listed by: sinfo -o %f"),
-    ("more processors", "slurm-nodes-insufficient", "Request fewer processes or cores per node."),
-    ("unrecognized option", "slurm-extra-invalid", "Remove it from the option extra."),
-    ("invalid option", "slurm-extra-invalid", "Remove it from the option extra."),
-    ("contact slurm controller", "slurm-silent", "Try again when Slurm's controller responds to: scontrol ping"),
-)
-
-
-def refusal(error: commands.SlurmFailed, options: SlurmOptions) -> tuple[str, str]:
+def refusal(error: commands.SlurmFailed) -> tuple[str, str]:
     """Return the code and the remedy for an error of sbatch."""
-    for message, code, remedy in REFUSALS:
-        if message in error.message.lower():
-            return code, remedy.format(values=", ".join(_values(code, options)) if "{" in remedy else "")
-    return error.code, ""
+    matches = ((code, remedy) for message, code, remedy in REFUSALS if message in error.message.lower())
+    return next(matches, (error.code, ""))
 
 
-def _values(code: str, options: SlurmOptions) -> list[str]:
-    """Return the values of the rejected option that the user may use."""
-    try:
-        if code == "slurm-partition-invalid":
-            return commands.partitions()
-        accounts = commands.allowed(options.partition)
-    except commands.SlurmFailed:
-        return ["those that your administrators name"]
-    if code == "slurm-account-not-allowed":
-        return list(accounts)
-    return list(
-        dict.fromkeys(accounts.get(options.account.lower()) or [qos for row in accounts.values() for qos in row])
-    )
-
-
-# nodes ------------------------------------------------------------------------------------------
+# nodes and the queue ----------------------------------------------------------------------------
 
 _DOWN = ("down", "drain", "fail", "error", "unk", "no_respond", "perfctrs", "maint", "powered_down", "power_down")
 _STARTING = ("powering_up", "boot", "reboot", "configuring")
 _IN_USE = {"mixed": "partly in use", "allocated": "in use"}
+#: States of jobs that have nodes.
+_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
-def node(fields: Sequence[str]) -> NodeInfo:
-    """Return the description of a node from a row of ``commands.nodes``."""
-    name, slurm_state, cores, load, gres, reason = fields
-    base_state = slurm_state.lower().rstrip("*~#!%$@^-")
-    is_silent = slurm_state.endswith("*")
+def nodes(partition: str) -> list[NodeInfo]:
+    """Return the nodes of one partition, or of all. Raises SlurmFailed."""
+    filters = [f"--partition={partition}"] if partition else []
+    output = commands.run("sinfo", "--noheader", "--Node", *filters, "--format=%N|%T|%c|%O|%G|%E")
+    rows = ([field.strip() for field in line.split("|", 5)] for line in output.splitlines() if line.count("|") >= 5)
+    return list({row[0]: node(*row) for row in rows}.values())
+
+
+def node(name: str, slurm_state: str, cores: str, load: str, gres: str, reason: str) -> NodeInfo:
+    """Return the description of a node from sinfo's fields."""
+    base_state, is_silent = slurm_state.lower().rstrip("*~#!%$@^-"), slurm_state.endswith("*")
     state: NodeState = "up"
     detail = _IN_USE.get(base_state, base_state)
     if is_silent or base_state.startswith(_DOWN):
@@ -194,42 +181,21 @@ def node(fields: Sequence[str]) -> NodeInfo:
     return NodeInfo(name, state, detail, gpus, gpu_name, commands.leading_number(cores), load=cpu_load)
 
 
-# the queue --------------------------------------------------------------------------------------
-
-#: The fields of squeue; the name is last because it may contain the separator.
-_FORMAT = "%i|%u|%T|%r|%Q|%D|%C|%b|%P|%j"
-#: Makes squeue print all pending tasks of an array as one entry.
-_WHOLE = {"SLURM_BITSTR_LEN": "0"}
-_MAX_HOLDING = 32
-#: States of jobs that have nodes.
-_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
-
-
-def queue(partition: str = "") -> list[QueuedJob]:
-    """Return the jobs of all users in the given partitions, or in all: running jobs, then waiting jobs, by priority.
-
-    Slurm may list only the user's own jobs (PrivateData). Raises SlurmFailed.
-    """
-    filters = [f"--partition={partition}"] if partition else []
-    output = commands.run("squeue", "--noheader", *filters, f"--format={_FORMAT}", more=_WHOLE)
-    return queued_jobs(output.splitlines())
-
-
-def queued_jobs(lines: Sequence[str]) -> list[QueuedJob]:
-    """Return the jobs of lines in ``_FORMAT``: running before waiting ones, by Slurm's priority, then by number."""
-    jobs = [_queued_job(line) for line in lines if line.count("|") >= 9]
+def queue() -> list[QueuedJob]:
+    """Return this user's jobs in Slurm: running jobs, then waiting jobs, by Slurm's priority. Raises SlurmFailed."""
+    # The name is last because it may contain the separator.
+    output = commands.run("squeue", "--noheader", "--me", "--array", "--format=%i|%T|%r|%Q|%D|%C|%b|%P|%j")
+    jobs = [_queued_job(*line.split("|", 8)) for line in output.splitlines() if line.count("|") >= 8]
     return sorted(jobs, key=lambda job: (not job.runs, -job.priority, commands.leading_number(job.id)))
 
 
-def _queued_job(line: str) -> QueuedJob:
-    fields = line.split("|", 9)
-    number, user, state, reason, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
+def _queued_job(
+    id_: str, state: str, reason: str, priority: str, nodes: str, cores: str, gres: str, partition: str, name: str
+) -> QueuedJob:
     runs, count = state in _RUNNING, commands.leading_number(nodes)
-    array, _, tasks = number.partition("_[")
     return QueuedJob(
-        id=array,
+        id=id_,
         name=name,
-        user="" if user == commands.user() else user,
         runs=runs,
         why="" if runs else waiting(JobState(state, "" if reason in ("None", "(null)") else reason)),
         priority=commands.leading_number(priority),
@@ -237,37 +203,4 @@ def _queued_job(line: str) -> QueuedJob:
         cores=commands.leading_number(cores),
         gpus=commands.gpus_in(re.sub(r"gres[:/]", "", gres))[0] * count,
         partition=partition,
-        # "0-9:3,12%2" means five tasks, at most two of them at the same time.
-        tasks=len(commands.numbers(tasks.partition("%")[0])) or 1,
-        first=commands.leading_number(tasks),
     )
-
-
-def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
-    """Return the position of a waiting job in the queue of its partition, None if it does not wait.
-
-    The job may be a task of an array, such as 123_4.
-    """
-    array, _, task = number.partition("_")
-    queued = next((job for job in jobs if job.id in (number, array) and not job.runs), None)
-    if queued is None:
-        return None
-    earlier_tasks = min(max(0, int(task or 0) - queued.first), queued.tasks - 1)
-    partitions = set(queued.partition.split(","))
-    partition_jobs = [job for job in jobs if partitions & set(job.partition.split(","))]
-    pending = [job for job in partition_jobs if not job.runs]
-    return QueueView(
-        position=1 + earlier_tasks + sum(job.tasks for job in pending[: pending.index(queued)]),
-        of=sum(job.tasks for job in pending),
-        priority=queued.priority,
-        holding=tuple(_holding(job) for job in partition_jobs if job.runs)[:_MAX_HOLDING],
-        host="Slurm",
-        is_fixed=True,
-    )
-
-
-def _holding(job: QueuedJob) -> Holding:
-    """Return the resources that a running job holds. The Slurm name of a job of this package contains name and id."""
-    match = commands.OURS.search(job.name)
-    name, id_ = (job.name[: match.start()], job.name[match.start() + 1 :]) if match else (job.name, job.id)
-    return Holding(id_, name, job.user, cores=job.cores)

@@ -59,7 +59,7 @@ export class QueuePart {
     else this.dispose();
     this.#target = card.compute_target;
     if (queue) {
-      setText(this.#place, __('Position %1 of %2', queue.position, queue.of));
+      setText(this.#place, queue.position ? __('Position %1 of %2', queue.position, queue.of) : '');
       setText(this.#why, sentence(queue));
       fill(this.#rows, JSON.stringify([queue.needs, queue.free, queue.lacks, queue.names, queue.priority]), () => reasons(queue));
       show(this.#raise, !queue.is_fixed);

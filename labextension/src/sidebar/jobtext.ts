@@ -91,7 +91,7 @@ export function moment(then: number, now: number): string {
 
 /** Return the number at the right and its label: the newest value of the metric, else the elapsed time. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
-  if (row.state === 'queued' && row.queue !== null) return { value: String(row.queue.position), label: __('position') };
+  if (row.state === 'queued' && row.queue?.position) return { value: String(row.queue.position), label: __('position') };
   if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
   const { ran, waited } = spans(row, now);
   if (row.queued_since !== null && waited) return { value: brief(waited), label: __('waiting') };

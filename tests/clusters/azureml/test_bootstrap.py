@@ -1,4 +1,4 @@
-"""What Azure ML starts on its nodes: which rank a process is, and what a rank leaves."""
+"""What Azure ML starts on its nodes: which rank a process is."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from distdl_jupyter.clusters.azureml import bootstrap
-from distdl_jupyter.clusters.azureml.bootstrap import identify, keep
+from distdl_jupyter.clusters.azureml.bootstrap import identify
 
 TF_CONFIG = {"cluster": {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}, "task": {"type": "worker", "index": 1}}
 
@@ -38,20 +38,3 @@ def test_a_wrong_number_of_processes_is_reported(tmp_path):
     ended = subprocess.run([sys.executable, bootstrap.__file__], cwd=tmp_path, env={}, capture_output=True, text=True)
     assert ended.returncode == 1
     assert "started 1 processes, but the job has 2 ranks" in ended.stderr
-
-
-def test_outputs_are_copied_once_without_the_values_of_ranks(tmp_path):
-    outputs, target = tmp_path / "outputs", tmp_path / "target"
-    (outputs / "distdl/results").mkdir(parents=True)
-    (outputs / "distdl/results/rank-0.pkl").write_text("value")
-    (outputs / "deep/distdl").mkdir(parents=True)
-    (outputs / "deep/distdl/model.pt").write_text("weights")
-    keep(outputs, target)
-    copied = target / "deep/distdl/model.pt"
-    assert [path for path in target.rglob("*") if path.is_file()] == [copied]
-    inode = copied.stat().st_ino
-    keep(outputs, target)
-    assert copied.stat().st_ino == inode
-    (outputs / "deep/distdl/model.pt").write_text("better weights")
-    keep(outputs, target)
-    assert copied.read_text() == "better weights"

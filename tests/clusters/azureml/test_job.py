@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters.azureml import job, run
-from distdl_jupyter.clusters.azureml.client import Address, Workspace
+from distdl_jupyter.clusters.azureml.client import Workspace
 from distdl_jupyter.clusters.azureml.job import AzureMLOptions
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -23,8 +23,8 @@ def folder():
     return store.publish(store.prepare(new_id()))
 
 
-def address(ml, **more):
-    return Address.of(AzureMLOptions(**{**ml.options, **more}))
+def workspace(ml):
+    return Workspace.of(AzureMLOptions(**ml.options))
 
 
 def spec(**more):
@@ -46,23 +46,22 @@ def test_a_job_that_azure_ml_does_not_support_is_refused(options, field):
 
 
 def test_the_image_is_generated_once_and_named_afterwards(ml, tmp_path):
-    workspace = Workspace(address(ml))
-    made = job.environment(AzureMLOptions(), workspace, spec(), tmp_path)
+    made = job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path)
     assert made.name == job.IMAGE
     assert "horovod==0.28.1" in Path(made.path, "Dockerfile").read_text()
     ml.environments[made.name, made.version] = {"id": "x", "name": made.version, "properties": {}}
-    assert job.environment(AzureMLOptions(), workspace, spec(), tmp_path) == f"{made.name}:{made.version}"
+    assert job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path) == f"{made.name}:{made.version}"
 
 
 def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     asked = spec(pip_packages=("six==1.17.0",), conda_packages=("ffmpeg=7",), requirements="rich\n")
-    made = job.environment(AzureMLOptions(), Workspace(address(ml)), asked, tmp_path / "image")
+    made = job.environment(AzureMLOptions(), workspace(ml), asked, tmp_path / "image")
     files = {path.name: path.read_text() for path in Path(made.path).iterdir()}
     lines = [line for line in files.pop("Dockerfile").splitlines() if "/tmp/" in line]
     assert files == {"packages.txt": "six==1.17.0\n", "conda.txt": "ffmpeg=7\n", "requirements.txt": "rich\n"}
     assert {line.split()[1] for line in lines if line.startswith("COPY")} == files.keys()
     assert sum("pip install" in line for line in lines) == 2
-    plain = job.environment(AzureMLOptions(), Workspace(address(ml)), spec(), tmp_path / "plain")
+    plain = job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path / "plain")
     assert made.version != plain.version
 
 
@@ -70,7 +69,7 @@ def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     "given", ["mine:3", "azureml:mine@latest", "azureml://registries/azureml/environments/a/versions/1"]
 )
 def test_an_environment_that_is_there_is_named(ml, tmp_path, given):
-    assert job.environment(AzureMLOptions(environment=given), Workspace(address(ml)), spec(), tmp_path) == given
+    assert job.environment(AzureMLOptions(environment=given), workspace(ml), spec(), tmp_path) == given
 
 
 def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):
@@ -101,7 +100,7 @@ def test_a_size_that_cannot_be_one_is_refused():
 
 
 def test_a_name_stays_one_part_of_an_address():
-    path = Address("mine", "a/b", "w/../x").path
+    path = Workspace("mine", "a/b", "w/../x").path
     assert path.startswith("/subscriptions/mine/resourceGroups/a%2Fb/providers/")
     assert path.endswith("/workspaces/w%2F..%2Fx")
 
@@ -126,14 +125,13 @@ def test_files_that_were_downloaded_are_not_downloaded_again(ml, azurite, blob_p
     kept(ml, azurite, "run1", {"deep/a.pt": content, "distdl/results/rank-0.pkl": b"value", "model.pt": content})
     signed_in.blob_at(blob_proxy.template)
     blob_proxy.add("model.pt", times=99, status=403, code="AuthorizationFailure")
-    workspace = Workspace(address(ml))
     with pytest.raises(LaunchFailed) as failed:
-        run.collect(workspace, "run1", folder, 1)
+        run.collect(workspace(ml), "run1", folder, 1)
     assert "Storage Blob Data Reader" in failed.value.hint
     before = blob_proxy.sent("a.pt")
     assert before > 0
     blob_proxy.faults.clear()
-    run.collect(workspace, "run1", folder, 1)
+    run.collect(workspace(ml), "run1", folder, 1)
     assert (folder.outputs / "model.pt").read_bytes() == (folder.outputs / "deep/a.pt").read_bytes() == content
     assert (folder.results / "rank-0.pkl").read_bytes() == b"value"
     assert blob_proxy.sent("a.pt") == before
@@ -143,7 +141,7 @@ def test_files_that_were_downloaded_are_not_downloaded_again(ml, azurite, blob_p
 def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, signed_in, folder):
     names = ["rank-0.pkl", "rank-7.pkl", "planted.pkl", ".rank-0.pkl.77", "deep/rank-1.pkl"]
     kept(ml, azurite, "run3", {f"distdl/results/{name}": b"value" for name in names})
-    stayed = run.collect(Workspace(address(ml)), "run3", folder, 2)
+    stayed = run.collect(workspace(ml), "run3", folder, 2)
     assert [path.name for path in folder.results.rglob("*")] == ["rank-0.pkl"]
     assert sorted(stayed) == [
         "results/deep/rank-1.pkl is not the value of a rank. The file was not copied; it is in the artifacts of "

@@ -54,20 +54,9 @@ def unowned(logs):
     return (logs.streams[0].source.take(65_536) or b"").decode()
 
 
-class Collected:
-    """Takes what a file passes on."""
-
-    def __init__(self):
-        self.streams, self.lines, self.ends = {"out": b"", "err": b""}, b"", {}
-
-    def begin(self, rank):
-        return rank
-
-    def write(self, _rank, stream, content):
-        self.streams[stream] += content
-
-    def show(self, _name, lines):
-        self.lines += lines
+def taken(stream):
+    """Return the bytes of a stream so far."""
+    return b"".join(iter(lambda: stream.source.take(65_536) or b"", b""))
 
 
 @settings(max_examples=200, deadline=None)
@@ -79,15 +68,16 @@ def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, d
         current = stream
     log += mark(NONCE, 'end {"code": 0}') + b"after"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
-    collected = Collected()
-    file = LogFile("f", NONCE, collected)
+    logs, file = Logs(None, NONCE, 4), LogFile("f")
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-        file.feed(log[start:end])
-    file.feed(b"", last=True)
-    for stream in ("out", "err"):
-        assert collected.streams[stream] == b"".join(text for name, text in written if name == stream)
-    assert collected.lines == b"a shell's error\nafter\n"
-    assert collected.ends == {3: {"code": 0}}
+        logs.feed(file, log[start:end])
+    logs.feed(file, b"", last=True)
+    other, *_, out, err = logs.streams
+    assert (out.rank, err.rank) == (3, 3)
+    for stream in (out, err):
+        assert taken(stream) == b"".join(text for name, text in written if name == stream.name)
+    assert taken(other) == b"[f]\na shell's error\nafter\n"
+    assert logs.ends == {3: {"code": 0}}
 
 
 def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):

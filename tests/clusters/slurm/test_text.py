@@ -56,7 +56,6 @@ def test_a_number_is_taken_for_text_where_slurm_takes_both():
     [
         ({"gpus_per_node": "many"}, "gpus_per_node"),
         ({"cpus_per_task": 0}, "cpus_per_task"),
-        ({"partition": "a b"}, "partition"),
         ({"extra": "--array=1-4"}, "extra"),
         ({"extra": "'open"}, "extra"),
         ({"extra": "-o file"}, "extra"),
@@ -120,10 +119,11 @@ def test_a_place_that_is_not_known_yet_is_not_shown():
     assert shown.split() == ["abcde", "train", "3"]
 
 
-def test_the_state_of_an_array_is_that_of_a_task_that_goes_on():
+def test_the_state_of_an_array_is_that_of_a_task_that_goes_on(monkeypatch):
     said = "JobId=13 ArrayTaskId=0 JobState=FAILED\nJobId=12 ArrayTaskId=3-9 JobState=PENDING\n"
-    assert commands._job_state(said).pending
-    assert commands._job_state(said.splitlines()[0]).state == "FAILED"
+    monkeypatch.setattr(commands, "run", lambda *_command, **_more: said)
+    assert commands.state("12").pending
+    assert commands.job_state(said.splitlines()[0]).state == "FAILED"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_state_of_an_array_is_that_of_a_task_that_goes_on():
      ("PREEMPTED", "None", True)],
 )  # fmt: skip
 def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_so(state, preempted, is_interrupted):
-    found = commands._job_state(f"JobId=12 JobState={state} Reason=None PreemptTime={preempted} ExitCode=1:0")
+    found = commands.job_state(f"JobId=12 JobState={state} Reason=None PreemptTime={preempted} ExitCode=1:0")
     assert bool(text.interruption(found, "12")) is is_interrupted
 
 
@@ -152,7 +152,7 @@ def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_s
     ],
 )
 def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
-    node = text.node(["n1", state, "8", "0.5", "(null)", reason or "none"])
+    node = text.node("n1", state, "8", "0.5", "(null)", reason or "none")
     assert (node.state, node.detail, node.cores, node.load) == (shown, detail, 8, 0.5)
 
 
@@ -212,58 +212,27 @@ def test_kill_for_memory_is_read_in_what_slurm_prints(output, is_out_of_memory, 
     assert slurm.is_out_of_memory is is_out_of_memory
 
 
-def test_own_place_is_among_those_that_wait_for_its_partition():
+def test_own_jobs_are_listed_by_slurm_s_order(tmp_path, monkeypatch):
     lines = [
-        "7|root|PENDING|Priority|5|1|4|N/A|long,dd|mine|with a bar",
-        "5|anna|PENDING|Resources|9|2|8|gres:gpu:a100:4|dd|fold",
-        "6|anna|PENDING|Priority|9|1|8|N/A|other|fold",
-        "4|bob|RUNNING|None|1|1|8|N/A|dd|dock",
-        "3|root|RUNNING|None|1|1|8|N/A|dd|dig-its-20260101-000000-abcde",
+        "7|PENDING|Priority|5|1|4|N/A|long,dd|mine|with a bar",
+        "8_3|PENDING|JobArrayTaskLimit|9|2|8|gres:gpu:a100:4|dd|fold",
+        "3|RUNNING|None|1|1|8|N/A|dd|digits-20260101-000000-abcde",
     ]
-    jobs = text.queued_jobs(lines)
-    assert [one.id for one in jobs] == ["3", "4", "5", "6", "7"]
-    assert (jobs[2].gpus, jobs[2].why, jobs[4].name) == (8, "waiting for free nodes (Resources)", "mine|with a bar")
-    place = text.position(jobs, "7")
-    assert (place.position, place.of) == (2, 2)
-    held = [(one.job, one.name) for one in place.holding]
-    assert held == [("20260101-000000-abcde", "dig-its"), ("4", "dock")]
-    assert text.position(jobs, "4") is None
-
-
-def test_tasks_of_an_array_that_wait_are_counted_each():
-    lines = [
-        "8_[2-9:3,12%2]|anna|PENDING|JobArrayTaskLimit|9|1|2|N/A|dd|sift",
-        "8_1|anna|RUNNING|None|1|1|2|N/A|dd|sift",
-        "9_[5]|anna|PENDING|Priority|8|1|2|N/A|dd|sieve",
-        "7|root|PENDING|Priority|5|1|4|N/A|dd|mine",
-    ]
-    jobs = text.queued_jobs(lines)
-    assert [(one.id, one.tasks, one.runs) for one in jobs] == [
-        ("8_1", 1, True), ("8", 4, False), ("9", 1, False), ("7", 1, False)]  # fmt: skip
-    place = text.position(jobs, "7")
-    assert (place.position, place.of) == (6, 6)
+    executable(tmp_path / "squeue", f"cat <<'EOF'\n{chr(10).join(lines)}\nEOF")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    jobs = text.queue()
+    assert [(job.id, job.runs, job.gpus) for job in jobs] == [("3", True, 0), ("8_3", False, 8), ("7", False, 0)]
+    assert (jobs[1].why, jobs[2].name) == (
+        "waiting for other tasks of its array (JobArrayTaskLimit)", "mine|with a bar")  # fmt: skip
     rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).rows()
-    assert [row[0] for row in rows] == ["", "1", "5", "6"]
-    assert rows[1][4] == "4 times 1 node, 2 cores"
+    assert rows[0] == ("3", "digits-20260101-000000-abcde", "1 node, 8 cores", "dd", "runs")
+    assert rows[1][2] == "2 nodes, 8 GPUs, 8 cores"
 
 
 def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
     options = registry.check_options("clusters", "slurm", {"container_image": "a/b:c", "container_mounts": "/d:/d:ro"})
     assert script.container(options, tmp_path) == [
         "--container-image=a/b:c", f"--container-mounts={tmp_path}:{tmp_path},/d:/d:ro"]  # fmt: skip
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_the_queue_is_read_by_a_user_without_a_name():
-    """As in a container that knows no user of this number."""
-    if (child := os.fork()) == 0:
-        try:
-            os.setuid(54321)
-            (found,) = text.queued_jobs(["7|54321|RUNNING|None|1|1|2|N/A|debug|name"])
-            os._exit(0 if (commands.user(), found.user) == ("54321", "") else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize(
