@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.widgets.azure import azure_sign_in
     from distdl_jupyter.widgets.job import panel
     from distdl_jupyter.widgets.launch import launcher
-    from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
-    from distdl_jupyter.worker.data import data_path, shard
+    from distdl_jupyter.worker.data import checkpoint_dir, data_path, shard, should_checkpoint
     from distdl_jupyter.worker.report import log, progress
 
 _HOMES = {
@@ -46,7 +45,7 @@ _HOMES = {
     "azure_sign_in": "widgets.azure",
     "check": "studies.correctness",
     "choice": "core.space",
-    "checkpoint_dir": "worker.checkpoints",
+    "checkpoint_dir": "worker.data",
     "data_path": "worker.data",
     "distributed": "jobs.client",
     "integers": "core.space",
@@ -61,7 +60,7 @@ _HOMES = {
     "scale": "studies.scaling",
     "scaling": "studies.scaling",
     "shard": "worker.data",
-    "should_checkpoint": "worker.checkpoints",
+    "should_checkpoint": "worker.data",
     "submit": "jobs.client",
     "sweep": "studies.sweeps",
     "uniform": "core.space",

@@ -9,17 +9,7 @@ They run as an ordinary job, so they outlive the kernel, the server and the page
     session.stop()
 """
 
-from distdl_jupyter.ranks.answer import (
-    Answer,
-    Done,
-    Event,
-    Interrupted,
-    Notice,
-    Output,
-    RanksBusy,
-    RanksState,
-    Unsent,
-)
+from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, RanksBusy, RanksState, Unsent
 from distdl_jupyter.ranks.session import Ranks, current, start
 
 __all__ = [

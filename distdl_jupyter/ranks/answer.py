@@ -71,7 +71,6 @@ class Done:
     repr: str = ""
     shown: Mapping[str, str] = field(default_factory=dict)
     error: dict[str, Any] | None = None
-    seconds: float = 0.0
     unsent: str = ""
 
 
@@ -89,19 +88,23 @@ class Values(Mapping[int, Any]):
     """Values by rank, each unpickled on first use. A value that cannot be unpickled is replaced by ``Unsent``."""
 
     def __init__(self) -> None:
-        self._pickles: dict[int, tuple[bytes, str]] = {}
+        self._pickles: dict[int, tuple[bytes, Done]] = {}
         self._loaded: dict[int, Any] = {}
 
     def put(self, rank: int, data: bytes, done: Done) -> None:
         """Store the response of a rank."""
-        if done.unsent:
-            self._loaded[rank] = Unsent(done.repr, done.unsent)
-        self._pickles[rank] = (data, done.repr)
+        self._pickles[rank] = (data, done)
 
     def __getitem__(self, rank: int) -> Any:
         if rank not in self._loaded:
-            self._loaded[rank] = _load(*self._pickles[rank])
-            self._pickles[rank] = (b"", "")
+            data, done = self._pickles[rank]
+            try:
+                self._loaded[rank] = Unsent(done.repr, done.unsent) if done.unsent else pickle.loads(data)
+            except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
+                problem = f"The value cannot be loaded here ({type(error).__name__}: {error})."
+                fix = "Import what it needs first, or end the cell with plain data."
+                self._loaded[rank] = Unsent(done.repr, f"{problem} {fix}")
+            self._pickles[rank] = (b"", done)
         return self._loaded[rank]
 
     def __iter__(self) -> Iterator[int]:
@@ -114,24 +117,12 @@ class Values(Mapping[int, Any]):
         return repr(dict(self))
 
 
-def _load(data: bytes, text: str) -> Any:
-    try:
-        return pickle.loads(data)
-    except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
-        return Unsent(
-            text,
-            f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
-            "needs first, or end the cell with plain data.",
-        )
-
-
 @dataclass(slots=True)
 class Answer:
-    """The result of one cell: ``values`` and ``errors`` by rank, and ``seconds`` until the last rank finished."""
+    """The result of one cell: ``values``, ``errors`` and the last event by rank."""
 
     values: Values = field(default_factory=Values)
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
-    seconds: float = 0.0
     dones: dict[int, Done] = field(default_factory=dict)
 
     def check(self) -> Answer:
@@ -169,10 +160,10 @@ class Failures:
     @property
     def who(self) -> str:
         """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
-        if len(self.alike) + 1 == len(self.ranks) > 1:
-            return f"{('Both' if len(self.ranks) == 2 else f'All {len(self.ranks)}')} ranks failed with the same error"
-        alone = len(self.ranks) == 1
-        return f"Rank {self.first} failed" if alone else f"Rank {self.first} of {len(self.ranks)} failed first"
+        size = len(self.ranks)
+        if len(self.alike) + 1 == size > 1:
+            return f"{('Both' if size == 2 else f'All {size}')} ranks failed with the same error"
+        return f"Rank {self.first} failed" if size == 1 else f"Rank {self.first} of {size} failed first"
 
     @property
     def interrupted(self) -> bool:

@@ -6,26 +6,36 @@ The handle has no state except its connections; the state of the session is in i
 from __future__ import annotations
 
 import contextlib
+import io
+import re
+import tarfile
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from distdl_jupyter import preflight
+from distdl_jupyter import capture, preflight
+from distdl_jupyter.capture import listing
+from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
+from distdl_jupyter.capture.cell import plain_python
+from distdl_jupyter.capture.modules import search_path
+from distdl_jupyter.capture.notebook import cell_label
+from distdl_jupyter.capture.pickler import refuse
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.spec import CodeSource
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
-from distdl_jupyter.ranks.connection import busy, connect, lock_holder, locked, running, stamps
-from distdl_jupyter.ranks.request import OnEvent, PendingRequest
+from distdl_jupyter.ranks.request import OnEvent, PendingRequest, RankConnection, busy, lock_holder, locked, stamps
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
 
-if TYPE_CHECKING:
-    from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.ranks.connection import RankConnection
-
+_NUMBER = re.compile(r"In \[(\d+)\]")
 #: Seconds between two checks whether the ranks listen.
 _POLL = 0.01
 #: Seconds between two progress reports during the start of ranks.
@@ -39,6 +49,7 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self._client = uuid.uuid4().hex
         self._connections: dict[int, RankConnection] = {}
         #: The ``stamps`` of the address files of these connections.
         self._stamps: dict[str, int] = {}
@@ -80,20 +91,20 @@ class Ranks:
         RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning if the ranks are gone.
         """
-        header = request.cell(code, _number(), label=label, raw_cell=raw_cell)
-        more, body = request.names(values or {})
+        header = _cell(code, label, raw_cell)
+        more, body = _names(values or {})
         return self._request(self._selected(on), {**header, **more}, body, on_event)
 
     def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
         """Set variables in the namespaces of the ranks. Raises InvalidSpec for values that cannot be sent."""
-        more, body = request.names(values)
+        more, body = _names(values)
         if more:
-            header = {"do": "push", "id": _number(), "label": f"push({', '.join(values)})", **more}
+            header = {"do": "push", "label": f"push({', '.join(values)})", **more}
             self._request(self._selected(on), header, body).check()
 
     def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
         """Return the value of a variable by rank. Raises JobFailed if it is not defined on a rank."""
-        header = {"do": "pull", "id": _number(), "name": name, "label": f"pull({name})"}
+        header = {"do": "pull", "name": name, "label": f"pull({name})"}
         return dict(self._request(self._selected(on), header, b"").check().values)
 
     def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
@@ -103,55 +114,15 @@ class Ranks:
         ``run``.
         """
         preflight.refuse(preflight.check(draft, self.job.spec))
-        header = {"do": "distributed", "id": _number(), "label": draft.name}
-        return self._request(self._selected(None), header, request.files(draft), on_event)
-
-    def _request(
-        self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
-    ) -> Answer:
-        with locked(self.job.folder, str(header.get("label") or "")):
-            try:
-                self._refuse_busy(ranks)
-                return PendingRequest(self.job, self._connections, self._stamps, ranks, on_event).wait(header, body)
-            except BaseException:
-                # Pending data on these connections belong to this request.
-                self._close()
-                raise
-
-    def _refuse_busy(self, ranks: list[int]) -> None:
-        """Make sure that every rank is connected and idle. Raises RanksBusy, or the reason why the ranks are gone."""
-        if doing := self._retried(lambda: self._running(ranks)):
-            raise busy(doing)
-
-    def _running(self, ranks: list[int]) -> str:
-        try:
-            if set(self._connections) != set(range(self.size)):
-                self._close()
-                self._stamps = stamps(self.job.folder)
-                for rank in range(self.size):
-                    self._connections[rank] = connect(self.job.folder, rank)
-            for rank in ranks:
-                self._connections[rank].send({"do": "state"})
-            return next(filter(None, [self._connections[rank].read_state() for rank in ranks]), "")
-        except ConnectionLost:
-            self._close()
-            raise
-
-    def _retried(self, ask: Callable[[], str]) -> str:
-        """Return the result of ``ask``, retried once if the supervisor was replaced. Raises why the ranks are gone."""
-        for _ in range(2):
-            before = self._stamps or stamps(self.job.folder)
-            try:
-                return ask()
-            except ConnectionLost:
-                if not request.is_replaced(self.job, before):
-                    break
-        raise request.why_ended(self.job)
-
-    def _close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections, self._stamps = {}, {}
+        # The files are sent, because ranks on other machines cannot read the job's folder.
+        packed = io.BytesIO()
+        with tempfile.TemporaryDirectory(prefix="distdl-") as name, tarfile.open(fileobj=packed, mode="w") as archive:
+            folder = JobFolder(Path(name))
+            folder.code.mkdir(mode=0o700)
+            draft.write(folder)
+            archive.add(name, ".")
+        header = {"do": "distributed", "label": draft.name}
+        return self._request(self._selected(None), header, packed.getvalue(), on_event)
 
     def _selected(self, on: Iterable[int] | None) -> list[int]:
         ranks = list(range(self.size)) if on is None else sorted(set(on))
@@ -163,17 +134,64 @@ class Ranks:
             )
         return ranks
 
+    def _request(
+        self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
+    ) -> Answer:
+        header.setdefault("id", _number())
+        with locked(self.job.folder, str(header["label"]), self._client) as is_same_client:
+            try:
+                self._connect(ranks, reuse=is_same_client)
+                on_event = (lambda _event: None) if on_event is None else on_event
+                pending = PendingRequest(self.job, self._connections, self._stamps, set(ranks), on_event)
+                return pending.wait(header, body)
+            except BaseException:
+                # Pending data on these connections belong to this request.
+                self._close()
+                raise
+
+    def _connect(self, ranks: list[int], *, reuse: bool = False) -> None:
+        """Connect to every rank. Raises RanksBusy if one of ``ranks`` is busy, or the reason why the ranks are gone.
+
+        With ``reuse`` the connections are kept if they are intact. ``ranks`` that were idle when connected are idle
+        again, because the last request was that of this handle.
+        """
+        connections = self._connections
+        intact = reuse and connections and all(not connection.is_readable() for connection in connections.values())
+        if not intact or any(connections[rank].doing for rank in ranks):
+            connections, now = self._opened()
+            self._close()
+            self._connections, self._stamps = connections, now
+            if doing := next(filter(None, (connections[rank].doing for rank in ranks)), ""):
+                raise busy(doing)
+
+    def _opened(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
+        """Return new connections to all ranks and their ``stamps``. Raises why the ranks are gone."""
+        for _ in range(2):  # the supervisor may be replaced meanwhile
+            now = stamps(self.job.folder)
+            try:
+                return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, now
+            except ConnectionLost:
+                if not request.is_replaced(self.job, self._stamps or now):
+                    break
+        raise request.why_ended(self.job)
+
+    def _close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections, self._stamps = {}, {}
+
     # state, stop and restart ------------------------------------------------------------------
 
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
-        if self.is_over:
-            return RanksState("ended", request.reason(self.job))
         try:
-            doing = self._retried(lambda: next(filter(None, map(self._doing, range(self.size))), ""))
+            if self.is_over:
+                raise request.why_ended(self.job)
+            connections, _ = self._opened()
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
-        return RanksState("busy", busy(doing, lock_holder(self.job.folder)).message) if doing else RanksState("idle")
+        doing = next(filter(None, (connection.doing for connection in connections.values())), "")
+        return RanksState("busy", busy(doing, lock_holder(self.job.folder)[1]).message) if doing else RanksState("idle")
 
     @property
     def is_over(self) -> bool:
@@ -184,31 +202,22 @@ class Ranks:
     def interrupt(self) -> None:
         """Interrupt the running cell, from any thread or process. Idle ranks are not affected."""
         for rank in range(self.size):
-            with contextlib.suppress(ConnectionLost), contextlib.closing(connect(self.job.folder, rank)) as connection:
-                connection.send({"do": "interrupt"})
+            with contextlib.suppress(ConnectionLost):
+                RankConnection(self.job.folder, rank).send({"do": "interrupt"})
 
     def stop(self) -> None:
         """Stop the ranks and wait for their end. The job ends as canceled if a cell is running, else as completed."""
-        self._close()
         if not self.job.view().state.ended:
-            if self._send_stop():
+            # If a rank is busy, none is asked to exit.
+            with contextlib.suppress(DistDLError, ConnectionLost), locked(self.job.folder, "stop", ""):
+                self._connect(self._selected(None))
+                for connection in self._connections.values():
+                    connection.send({"do": "stop"})
                 self.job.wait()
             with contextlib.suppress(JobNotRunning):
                 self.job.cancel()
             self.job.wait()
-
-    def _send_stop(self) -> bool:
-        """Ask all ranks to exit; return False, without any effect, if one of them is busy."""
-        try:
-            with locked(self.job.folder, "stop"):
-                self._refuse_busy(list(range(self.size)))
-                for connection in self._connections.values():
-                    connection.send({"do": "stop"})
-        except (DistDLError, ConnectionLost):
-            return False
-        finally:
-            self._close()
-        return True
+        self._close()
 
     def restart(self, on_wait: OnWait | None = None) -> Ranks:
         """Stop the ranks and start new ones with the same options; this handle then refers to the new ranks."""
@@ -226,18 +235,17 @@ class Ranks:
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
-                raise _not_started(self.job)
+                error = request.why_ended(self.job)
+                if isinstance(error, JobNotRunning):
+                    error.message = f"The ranks could not be started: {self.job.view().reason or error.message}"
+                    error.hint = ""
+                raise error
             if on_wait is not None and time.monotonic() > report_at:
                 report_at += _REPORT
                 phases = self.job.view().phases
                 if phases and phases[-1].detail not in ("", reported):
                     on_wait(reported := phases[-1].detail)
             time.sleep(_POLL)
-
-    def _doing(self, rank: int) -> str:
-        """Return what a rank is running, over a separate connection. Raises ConnectionLost."""
-        with contextlib.closing(connect(self.job.folder, rank)) as connection:
-            return connection.doing
 
     def __repr__(self) -> str:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
@@ -248,12 +256,52 @@ def _number() -> int:
     return time.time_ns() // 1000
 
 
-def _not_started(job: Job) -> DistDLError:
-    error = request.why_ended(job)
-    if isinstance(error, JobNotRunning):
-        error.message = f"The ranks could not be started: {job.view().reason or error.message}"
-        error.hint = ""
-    return error
+def _cell(code: str, label: str, raw_cell: str) -> dict[str, Any]:
+    """Return the request to run a cell. Raises InvalidSpec, SyntaxError (with line numbers of the cell)."""
+    notebook, number = capture.here(), _number()
+    raw = raw_cell or notebook.raw
+    position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
+    first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
+    match = _NUMBER.fullmatch(label)
+    count = int(match[1]) if match else notebook.execution_count if first_line else None
+    title = cell_label(count, notebook.name) if count is not None or not label else label
+    filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
+    return {
+        "do": "run",
+        "id": number,
+        "code": plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
+        "filename": filename,
+        "label": label or (f"In [{count}]" if count is not None else title),
+        "cell": count,
+        "title": title,
+        "first_line": first_line or 1,
+    }
+
+
+def _names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return ``names``, ``sources`` and pickles of a request. Raises InvalidSpec for values that cannot be sent."""
+    if not values:
+        return {}, b""
+    with pickled(values.items()) as (notes, file), file:
+        refuse(notes, values, unit="cell")
+        file.seek(0)
+        return {"names": list(values), "sources": listing.sources_of(notes, capture.here())}, file.read()
+
+
+def draft() -> CapturedCode:
+    """Return the draft of a job of persistent ranks."""
+    notebook = capture.here()
+    return CapturedCode(
+        kind="ranks",
+        name=f"{notebook.name.removesuffix('.ipynb')[:100]} ranks".strip(),
+        source=CodeSource(
+            notebook=notebook.path,
+            cell_id=notebook.cell_id,
+            execution_count=notebook.execution_count,
+            command="ranks.start()",
+        ),
+        payload_json=payload_fields("ranks", path=search_path(notebook)),
+    )
 
 
 def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
@@ -266,7 +314,7 @@ def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
     As in a job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
     Raises InvalidSpec, PluginUnavailable, and JobFailed if a rank ends before it is ready.
     """
-    session = Ranks(client.launch(request.session(), **options))
+    session = Ranks(client.launch(draft(), **options))
     try:
         session.await_ranks(on_wait)
     except KeyboardInterrupt as interrupt:
@@ -284,7 +332,14 @@ def current(only: str = "") -> Ranks | None:
     started on another host.
     """
     if not only:
-        sessions = (Ranks(client.Job(folder)) for folder in running())
+        # The session of a killed supervisor may still run in a Slurm allocation, in which case its address files exist.
+        sessions = (
+            Ranks(client.Job(folder))
+            for folder in JobStore().folders()
+            if (folder.path / NOTES).is_dir()
+            and not (supervisor := folder.supervisor()).host
+            and (supervisor.held or stamps(folder))
+        )
         return next(filter(_is_alive, sessions), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby, islice
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ MOST = 1000
 _REACH, _COMPARED = 64, 4
 #: Maximum number of stored characters of an unfinished line.
 _LONGEST_OPEN = 20_000
+#: Maximum number of frames of an error that are shown.
+_FRAMES = 12
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -36,7 +38,7 @@ class RankLine(NamedTuple):
     """One line of one rank.
 
     ``number`` counts the rank's lines from 1, ``piece`` is the chunk of output that it arrived in, and ``pattern`` is
-    its text with all numbers replaced.
+    its stream and text with all numbers replaced.
     """
 
     stream: str
@@ -46,13 +48,8 @@ class RankLine(NamedTuple):
     pattern: str
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
-    """Matching lines of several ranks, by rank; all have the same ``pattern``."""
-
-    stream: str
-    pattern: str
-    lines: dict[int, RankLine]
+#: Matching lines of several ranks, by rank; all have the same ``pattern``.
+Slot = dict[int, RankLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +78,27 @@ class Fold:
         """Add the next chunk that a rank wrote to a stream ("out" or "err"); it may end within a line."""
         *complete, rest = (self._open.pop((rank, stream), "") + text).split("\n")
         if rest:
-            self._open[rank, stream] = _newest(rest)
+            # Only the last redraw of an unfinished line is visible.
+            redraws = rest.rsplit("\r", 2)
+            rest = f"\r{redraws[-1] or redraws[-2]}" if len(redraws) > 1 else rest
+            self._open[rank, stream] = rest[-_LONGEST_OPEN:]
         if complete:
-            self._take(rank, stream, complete)
+            self._add_lines(rank, stream, complete)
 
     def close(self) -> None:
         """Complete all unfinished lines; no more output will arrive."""
         for (rank, stream), text in sorted(self._open.items()):
-            self._take(rank, stream, [text])
+            self._add_lines(rank, stream, [text])
         self._open.clear()
 
-    def _take(self, rank: int, stream: str, texts: list[str]) -> None:
+    def _add_lines(self, rank: int, stream: str, texts: list[str]) -> None:
         """Add one chunk of complete lines of a rank."""
         self._pieces += 1
+        self.total += len(texts)
         self._count[rank] += len(texts)
         newest = texts[-self._most :]
         first = self._count[rank] - len(newest) + 1
         self._lines[rank].extend(_line(stream, text, number, self._pieces) for number, text in enumerate(newest, first))
-        self.total += len(texts)
         self._merged.clear()
 
     @property
@@ -108,13 +108,34 @@ class Fold:
 
     def blocks(self, newest: int | None = None) -> list[Block]:
         """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
-        slots = [*self._newest(newest), *self._unended()]
-        blocks = [block for run in _runs(slots) for block in _blocks(run)]
-        return [_joined(ranks, group) for ranks, group in groupby(blocks, key=lambda block: block.ranks)]
+        unfinished: dict[str, Slot] = {}
+        for (rank, stream), text in sorted(self._open.items()):
+            line = _line(stream, text, self._count[rank] + 1, 0)
+            unfinished.setdefault(line.pattern, {})[rank] = line
+        # Adjacent slots whose lines differ stay together if they arrived in one chunk from each rank, as an array does.
+        runs: list[list[Slot]] = []
+        before = None
+        for slot in [*self._newest(newest), *unfinished.values()]:
+            differs = len({line.text for line in slot.values()}) > 1
+            chunks = {rank: line.piece for rank, line in slot.items()} if differs else None
+            if chunks is not None and chunks == before:
+                runs[-1].append(slot)
+            else:
+                runs.append([slot])
+            before = chunks
+        parts = []
+        for run in runs:
+            # One block for each distinct output, ordered by its first rank.
+            groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+            for rank in sorted(run[0]):
+                groups.setdefault(tuple((slot[rank].stream, slot[rank].text) for slot in run), []).append(rank)
+            parts += [Block(tuple(ranks), rows) for rows, ranks in groups.items()]
+        joined = groupby(parts, key=lambda block: block.ranks)
+        return [Block(ranks, tuple(row for block in blocks for row in block.rows)) for ranks, blocks in joined]
 
     def left_out(self, newest: int | None = None) -> int:
         """Return how many lines of all ranks are missing from ``blocks``."""
-        return self.total - sum(len(slot.lines) for slot in self._newest(newest))
+        return self.total - sum(map(len, self._newest(newest)))
 
     def _newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots, which together show about ``newest`` lines."""
@@ -126,66 +147,9 @@ class Fold:
             first = len(slots)
             while first and remaining > 0:
                 first -= 1
-                remaining -= len({line.text for line in slots[first].lines.values()})
+                remaining -= len({line.text for line in slots[first].values()})
             self._merged[most] = slots[first:]
         return self._merged[most]
-
-    def _unended(self) -> Iterable[Slot]:
-        slots: dict[str, Slot] = {}
-        for (rank, stream), text in sorted(self._open.items()):
-            line = _line(stream, text, self._count[rank] + 1, 0)
-            slots.setdefault(line.pattern, Slot(line.stream, line.pattern, {})).lines[rank] = line
-        return slots.values()
-
-
-def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
-    """Merge the lines of a rank into the slots of other ranks."""
-    slot_index = _SlotIndex(slots)
-    merged: list[Slot] = []
-    waiting: list[Slot] = []
-    shared: Slot | None = None
-    start = 0
-    for line in lines:
-        match = slot_index.find(rank, line, start, shared)
-        if match is None:
-            waiting.append(Slot(line.stream, line.pattern, {rank: line}))
-            continue
-        shared = slots[match]
-        shared.lines[rank] = line
-        merged += [*slots[start:match], *waiting, shared]
-        waiting, start = [], match + 1
-    return [*merged, *slots[start:], *waiting]
-
-
-class _SlotIndex:
-    """An index of slots by the text of their lines and by (rank, line number)."""
-
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self._slots = slots
-        self._texts: dict[str, list[int]] = {}
-        self._numbers: dict[tuple[int, int], int] = {}
-        for position, slot in enumerate(slots):
-            lines = [*islice(slot.lines.items(), _COMPARED)]
-            for text in {line.text for _, line in lines}:
-                self._texts.setdefault(text, []).append(position)
-            self._numbers.update(((rank, line.number), position) for rank, line in lines)
-        self._ranks = dict.fromkeys(rank for rank, _ in self._numbers)
-
-    def find(self, rank: int, line: RankLine, at: int, shared: Slot | None) -> int | None:
-        """Return the position, ``at`` or later, of the slot that a line joins, None if it needs a new one.
-
-        That is the slot at the same distance from the last shared one, or from the beginning, if the texts differ only
-        in numbers; otherwise the next slot with the same text.
-        """
-        distance = line.number - (shared.lines[rank].number if shared else 0)
-        for other in islice(shared.lines if shared else self._ranks, _COMPARED):
-            number = (shared.lines[other].number if shared else 0) + distance
-            position = self._numbers.get((other, number), -1)
-            if position >= at and self._slots[position].pattern == line.pattern:
-                return position
-        positions = self._texts.get(line.text, ())
-        n = bisect_left(positions, at)
-        return positions[n] if n < len(positions) and positions[n] - at < _REACH else None
 
 
 def _line(stream: str, text: str, number: int, piece: int) -> RankLine:
@@ -195,46 +159,42 @@ def _line(stream: str, text: str, number: int, piece: int) -> RankLine:
     return RankLine(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
 
 
-def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:
-    """Group adjacent slots whose lines differ but arrived in one chunk from each rank; yield all others alone."""
-    run: list[Slot] = []
-    for slot in slots:
-        if run and not _same_chunks(run[-1], slot):
-            yield run
-            run = []
-        run.append(slot)
-    if run:
-        yield run
+def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
+    """Merge the lines of a rank into the slots of other ranks."""
+    by_text: dict[str, list[int]] = {}
+    by_number: dict[tuple[int, int], int] = {}
+    for position, slot in enumerate(slots):
+        compared = [*islice(slot.items(), _COMPARED)]
+        for text in {line.text for _, line in compared}:
+            by_text.setdefault(text, []).append(position)
+        by_number.update(((other, line.number), position) for other, line in compared)
+    others = dict.fromkeys(other for other, _ in by_number)
+    merged: list[Slot] = []
+    waiting: list[Slot] = []
+    shared: Slot = {}
+    start = 0
 
+    def find(line: RankLine) -> int | None:
+        """Return the position, ``start`` or later, of the slot that a line joins, None if it needs a new one."""
+        distance = line.number - (shared[rank].number if shared else 0)
+        for other in islice(shared or others, _COMPARED):
+            position = by_number.get((other, (shared[other].number if shared else 0) + distance), -1)
+            if position >= start and next(iter(slots[position].values())).pattern == line.pattern:
+                return position
+        positions = by_text.get(line.text, ())
+        n = bisect_left(positions, start)
+        return positions[n] if n < len(positions) and positions[n] - start < _REACH else None
 
-def _same_chunks(first: Slot, other: Slot) -> bool:
-    pieces = [{rank: line.piece for rank, line in slot.lines.items()} for slot in (first, other)]
-    return pieces[0] == pieces[1] and _differs(first) and _differs(other)
-
-
-def _differs(slot: Slot) -> bool:
-    return len({line.text for line in slot.lines.values()}) > 1
-
-
-def _blocks(run: Sequence[Slot]) -> Iterator[Block]:
-    """Yield one block for each distinct output in these slots, ordered by its first rank."""
-    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for rank in sorted(run[0].lines):
-        groups.setdefault(tuple((slot.stream, slot.lines[rank].text) for slot in run), []).append(rank)
-    for rows, ranks in groups.items():
-        yield Block(tuple(ranks), rows)
-
-
-def _joined(ranks: tuple[int, ...], blocks: Iterator[Block]) -> Block:
-    return Block(ranks, tuple(row for block in blocks for row in block.rows))
-
-
-def _newest(text: str) -> str:
-    """Return the visible part of an unfinished line: its last redraw, and only its end if it is very long."""
-    redraws = text.rsplit("\r", 2)
-    if len(redraws) > 1:
-        text = f"\r{redraws[-1] or redraws[-2]}"
-    return text[-_LONGEST_OPEN:]
+    for line in lines:
+        match = find(line)
+        if match is None:
+            waiting.append({rank: line})
+            continue
+        shared = slots[match]
+        shared[rank] = line
+        merged += [*slots[start:match], *waiting, shared]
+        waiting, start = [], match + 1
+    return [*merged, *slots[start:], *waiting]
 
 
 # plain text, for terminals and clients without HTML ---------------------------------------------------
@@ -245,8 +205,14 @@ def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = 
     blocks = fold.blocks(newest)
     heads = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
     lines = [f"{head}{text}" for head, block in zip(heads, blocks, strict=True) for _, text in block.rows]
-    earlier = left_out(fold, job, newest)
-    return "\n".join([*([earlier] if earlier else []), *lines, *(_failure(failed) if failed else [])])
+    if earlier := left_out(fold, job, newest):
+        lines.insert(0, earlier)
+    if failed is not None and failed.interrupted:
+        lines.append(failed.sentence())
+    elif failed is not None:
+        trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
+        lines += [f"{failed.sentence()} {failed.error.get('hint', '')}".strip(), *trace, *failed.rest()]
+    return "\n".join(lines)
 
 
 def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
@@ -257,17 +223,7 @@ def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
     )
 
 
-def _failure(failed: Failures) -> list[str]:
-    if failed.interrupted:
-        return [failed.sentence()]
-    hint = str(failed.error.get("hint", ""))
-    trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
-    return [f"{failed.sentence()} {hint}".strip(), *trace, *failed.rest()]
-
-
 # HTML, rebuilt for each update and stored in saved notebooks ------------------------------------------
-
-_FRAMES = 12
 
 
 def cell_html(
@@ -284,15 +240,21 @@ def cell_html(
         }
         for block in fold.blocks(newest)
     ]
+    failure = None if failed is None or failed.interrupted else _failure(failed)
     earlier = left_out(fold, job, newest)
-    return page(
-        "ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=_failure_html(failed), status=status
-    )
+    return page("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
 
 
 def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
     """Return the HTML of values. Each group has the ranks with an equal value, and its forms by MIME type."""
-    return page("ranks.html", THEME, values=[(_badge(ranks), _value(forms)) for ranks, forms in groups])
+    values = []
+    for ranks, forms in groups:
+        # The richest form is shown, else the text.
+        pictures = (f"data:{kind};base64,{forms[kind]}" for kind in ("image/png", "image/jpeg") if forms.get(kind))
+        lines = [printable(line) for line in forms.get("text/plain", "None").split("\n")]
+        value = {"html": forms.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
+        values.append((_badge(ranks), value))
+    return page("ranks.html", THEME, values=values)
 
 
 def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
@@ -311,17 +273,7 @@ def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
     return {"text": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 
-def _value(forms: Mapping[str, str]) -> dict[str, Any]:
-    """Return a value in its richest representation, else as text."""
-    pictures = (f"data:{kind};base64,{forms[kind]}" for kind in ("image/png", "image/jpeg") if forms.get(kind))
-    plain = forms.get("text/plain", "None")
-    lines = [printable(line) for line in plain.split("\n")]
-    return {"html": forms.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
-
-
-def _failure_html(failed: Failures | None) -> dict[str, Any] | None:
-    if failed is None or failed.interrupted:
-        return None
+def _failure(failed: Failures) -> dict[str, Any]:
     error = failed.error
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
     with_source = [frame for frame in frames if frame.get("source")][-_FRAMES:]

@@ -45,18 +45,10 @@ class Channel:
         self._begin = marker(nonce).decode() + '{"type":"metric","t":'
         self._lock = threading.RLock()
 
-    def renew(self) -> None:
-        """Replace the lock in a forked child, because another thread may have held it during the fork."""
-        self._lock = threading.RLock()
-
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
         """Write one report with the rank and the time ``t`` in epoch seconds (default: now). Numbers must be finite."""
         moment = round(time.time() if t is None else t, 4)
         self._write(encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
-
-    def note(self, level: str, text: str, code: str = "") -> None:
-        """Send a notice for the user. ``level`` is info, warning or error."""
-        self.send("note", level=level, text=text, code=code)
 
     def metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
@@ -138,13 +130,14 @@ def send(type_: str, /, **fields: Any) -> None:
 
 
 def note(level: str, text: str, code: str = "") -> None:
-    """Send a notice for the user. Does nothing outside a job."""
+    """Send a notice for the user; ``level`` is info, warning or error. Does nothing outside a job."""
     send("note", level=level, text=text, code=code)
 
 
 def _renew() -> None:
+    """Replace the lock in a forked child, because another thread may have held it during the fork."""
     if _channel is not None:
-        _channel.renew()
+        _channel._lock = threading.RLock()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_renew)
@@ -180,23 +173,19 @@ def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
     mark = marker(nonce)
     start = line.find(mark)
     while start >= 0:
-        report = _decode(line[start + len(mark) :])
-        if report is not None:
+        text, report = line[start + len(mark) :], None
+        if text.startswith(b"{"):
+            try:
+                report = _loads(text.decode())
+                if rb"\ud" in text.lower():
+                    # Replace lone surrogates, which JSON allows but UTF-8 does not, by question marks.
+                    report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
+            except (ValueError, RecursionError):
+                report = None
+        if isinstance(report, dict) and isinstance(report.get("type"), str):
             return line[:start], report
         start = line.find(mark, start + 1)
     return line, None
-
-
-def _decode(text: bytes) -> Report | None:
-    if not text.startswith(b"{"):
-        return None
-    try:
-        report = _loads(text.decode())
-        if rb"\ud" in text.lower():  # replace lone surrogates, which JSON allows but UTF-8 does not, by question marks
-            report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
-    except (ValueError, RecursionError):
-        return None
-    return report if isinstance(report, dict) and isinstance(report.get("type"), str) else None
 
 
 def _refuse(constant: str) -> None:

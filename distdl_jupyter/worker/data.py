@@ -1,6 +1,8 @@
-"""Gives ranks access to the job's data: ``data_path("train")`` is a folder, ``shard("train", 32)`` reads its rows.
+"""The job's folders for training code: ``data_path("train")``, ``shard("train", 32)`` and ``checkpoint_dir()``.
 
-Nothing is copied here: the stager has created the folder before any rank starts, and an environment variable names it.
+Nothing is copied here: the stager has created a data folder before any rank starts, and an environment variable names
+it. The files in the checkpoint folder are restored for the next attempt and for a resumed job, and are returned as an
+output of the job. ``should_checkpoint()`` tells when to save one.
 
 ``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W reads the rows from r * N // W to
 (r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
@@ -13,9 +15,15 @@ import bisect
 import itertools
 import os
 import random
+import signal
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
+
+from distdl_jupyter.worker import channel
 
 #: Prefix of the environment variable of a data source. The source's name in upper case follows.
 VARIABLE = "DISTDL_DATA_"
@@ -171,3 +179,81 @@ def _numpy(column: Any) -> Any:
             inner = _numpy(column.flatten())
             return inner.reshape(len(column), lengths[0], *inner.shape[1:])
     return column.to_numpy(zero_copy_only=False, writable=True)
+
+
+# checkpoints -------------------------------------------------------------------------------------
+
+
+def checkpoint_dir() -> Path:
+    """Create and return the job's checkpoint folder. Outside a job, it is ``checkpoints`` in the working directory.
+
+    All ranks on a node have the same folder. Nodes without a shared file system have separate folders; if these contain
+    files with the same name, the file from the node of rank 0 is used. Let rank 0 write and all ranks read.
+
+    A rank can be stopped while it writes, so write to another name and rename the file, which is atomic::
+
+        path = distdl_jupyter.checkpoint_dir() / "last.pt"
+        torch.save(state, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+    Raises OSError if the folder cannot be created.
+    """
+    job = os.environ.get("DISTDL_JOB_DIR")
+    folder = Path(job, "outputs", "checkpoints") if job else Path.cwd() / "checkpoints"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+#: Two signals within this many seconds count as one warning, because Slurm and the node's agent may each send one.
+_SAME = 3.0
+#: Whether the handlers are installed, whether a warning was received since the last call, and when (monotonic seconds).
+_listens = _warned = False
+_warned_at = -_SAME
+
+
+def _listen() -> None:
+    """Install the signal handlers. They also call the handlers that training code has installed before."""
+    global _listens
+    _listens = True
+
+    def install(number: int) -> None:
+        before = signal.getsignal(number)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            global _warned, _warned_at
+            now = time.monotonic()
+            _warned, _warned_at = _warned or now - _warned_at > _SAME, now
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(number, handle)
+
+    install(signal.SIGUSR1)
+    if "SLURM_PROCID" in os.environ:
+        # Slurm sends SIGTERM some time before SIGKILL. On other clusters, SIGTERM ends the rank as usual.
+        install(signal.SIGTERM)
+
+
+def should_checkpoint() -> bool:
+    """Return whether this rank should save a checkpoint now because the job will end soon; True once per warning.
+
+    Slurm warns a job before its time limit (cluster option ``checkpoint_seconds``) and before it is preempted, if the
+    site allows time for that. Call this after every step, in the main thread; it costs almost nothing::
+
+        if step % 100 == 99 or distdl_jupyter.should_checkpoint():
+            save(step)
+
+    Ranks can receive the warning at different steps. If all ranks save together (FSDP, DeepSpeed), make them agree, for
+    example with an all-reduce of the result every few steps. On other clusters, and outside a job, the result is always
+    False unless the process receives SIGUSR1.
+    """
+    global _warned
+    # In code that never calls this function, signals have their usual effect, and a library that checks for existing
+    # handlers (such as Lightning) can install other ones.
+    if not _listens and threading.current_thread() is threading.main_thread():
+        _listen()
+    warned, _warned = _warned, False
+    if warned:
+        text = "The code was asked to save a checkpoint because the job will stop soon."
+        channel.note("info", text, "should-checkpoint")
+    return warned

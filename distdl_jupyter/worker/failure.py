@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import time
 import traceback
@@ -46,18 +47,28 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
 
 
 def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
-    frames = about.frames(error.__traceback__) + _syntax_frame(error, about)
-    indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
+    frames = about.frames(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno and about.is_users(error.filename):
+        # The traceback of a SyntaxError does not have a frame for its location.
+        file, kind, cell = error.filename, about.kind(error.filename), about.sources.cell(error.filename)
+        frames.append(ErrorFrame(file, error.lineno, "<module>", kind, cell, {}, {}))
     # Users look at the notebook's line first, then at their own modules below it.
+    indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
     order = sorted(indices, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
     views = [about.view(frames[n]) for n in order[:8]]
-    code, hint = _own_code(error), ""
-    if not code:
+    # The message of an error of this package already contains the fix.
+    code, hint = getattr(error, "code", ""), ""
+    if type(code) is not str or not code or not type(error).__module__.startswith("distdl_jupyter."):
         code, hint = hints.find_hint(error, views)
     memory = _gpu_memory(error, about) if code == "gpu-memory-full" else None
     if memory is not None:
         hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
-    used = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
+    causes: list[BaseException] = []
+    if depth < _DEEPEST_CAUSE and isinstance(error, BaseExceptionGroup):
+        causes = list(error.exceptions[:_DEEPEST_CAUSE])
+    elif depth < _DEEPEST_CAUSE:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        causes = [] if cause is None or cause is error else [cause]
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,
@@ -66,13 +77,24 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "message": _message(error),
         "traceback": text(error, about),
         "time": round(time.time(), 4),
-        "frames": [_frame(frame, about) for frame in frames],
-        "values": used,
+        "frames": [
+            {
+                "file": frame.file,
+                "line": frame.shown_line,
+                "function": frame.function,
+                "kind": frame.kind,
+                "label": about.label(frame.file),
+                "cell": frame.cell.number if frame.cell else None,
+                "source": [] if frame.kind in ("worker", "library") else about.source(frame),
+            }
+            for frame in frames
+        ],
+        "values": [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]],
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
         **({} if memory is None else {"gpu_memory": memory.to_json()}),
-        "causes": [_describe(cause, about, depth + 1) for cause in _causes(error)] if depth < _DEEPEST_CAUSE else [],
+        "causes": [_describe(cause, about, depth + 1) for cause in causes],
     }
 
 
@@ -82,7 +104,7 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         for frame in frames:
             file, line = str(frame.get("filename", "")), int(frame.get("line", 0))
-            if about.kind(file) in ("cell", "user"):
+            if about.is_users(file):
                 return about.shown(file, line)
         return "", 0
 
@@ -90,41 +112,6 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
         return gpu_memory.collect(error, locate)
     except Exception:  # noqa: BLE001  the error must be reported without this data
         return None
-
-
-def _frame(frame: ErrorFrame, about: Describer) -> dict[str, Any]:
-    return {
-        "file": frame.file,
-        "line": frame.shown_line,
-        "function": frame.function,
-        "kind": frame.kind,
-        "label": about.label(frame.file),
-        "cell": frame.cell.number if frame.cell else None,
-        "source": [] if frame.kind in ("worker", "library") else about.source(frame),
-    }
-
-
-def _syntax_frame(error: BaseException, about: Describer) -> list[ErrorFrame]:
-    """Return a frame for the location of a SyntaxError in the user's code, because its traceback does not have one."""
-    if not isinstance(error, SyntaxError) or not error.filename or not error.lineno:
-        return []
-    kind = about.kind(error.filename)
-    if kind not in ("cell", "user"):
-        return []
-    return [ErrorFrame(error.filename, error.lineno, "<module>", kind, about.sources.cell(error.filename), {}, {})]
-
-
-def _own_code(error: BaseException) -> str:
-    """Return the code of an error of this package, "" for other errors. Its message already contains the fix."""
-    code = getattr(error, "code", None)
-    return code if type(code) is str and type(error).__module__.startswith("distdl_jupyter.") else ""
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return list(error.exceptions[:_DEEPEST_CAUSE])
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return [] if cause is None or cause is error else [cause]
 
 
 def _message(error: BaseException) -> str:
@@ -175,29 +162,19 @@ def text(error: BaseException, about: Describer) -> str:
         if id(part) in visited:
             continue
         visited.add(id(part))
-        _map(part, about)
+        frames = [frame for frame in part.stack if not frame.filename.startswith((WORKER, "<frozen runpy"))]
+        part.stack = traceback.StackSummary.from_list(frames)
+        for frame in frames:
+            if (shift := _show_as_label(frame.filename, about)) is not None:
+                frame.filename = about.label(frame.filename)
+                frame.lineno = (frame.lineno or 0) + shift
+                frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + shift
+        filename = getattr(part, "filename", None)  # of a SyntaxError
+        if filename and (shift := _show_as_label(filename, about)) is not None:
+            part.filename = about.label(filename)
+            part.lineno = str(int(part.lineno or 0) + shift)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
     return _cut(secret_patterns.redact("".join(whole.format())), _LONGEST_TRACEBACK)
-
-
-def _map(part: traceback.TracebackException, about: Describer) -> None:
-    frames = [frame for frame in part.stack if not _is_scaffold(frame.filename)]
-    part.stack = traceback.StackSummary.from_list(frames)
-    for frame in frames:
-        shift = _show_as_label(frame.filename, about)
-        if shift is not None:
-            frame.filename = about.label(frame.filename)
-            frame.lineno = (frame.lineno or 0) + shift
-            frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + shift
-    filename = getattr(part, "filename", None)
-    shift = _show_as_label(filename, about) if filename else None
-    if filename and shift is not None:
-        part.filename = about.label(filename)
-        part.lineno = str(int(part.lineno or 0) + shift)
-
-
-def _is_scaffold(filename: str) -> bool:
-    return filename.startswith((WORKER, "<frozen runpy"))
 
 
 def _show_as_label(filename: str, about: Describer) -> int | None:
@@ -209,5 +186,5 @@ def _show_as_label(filename: str, about: Describer) -> int | None:
     if cell is None and not (about.code and filename.startswith(about.code)):
         return None
     shift = cell.shift if cell else 0
-    show(about.label(filename), "\n" * shift + "".join(about.sources.lines(filename)))
+    show(about.label(filename), "\n" * shift + "".join(linecache.getlines(filename)))
     return shift

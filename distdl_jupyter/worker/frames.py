@@ -7,6 +7,7 @@ and plain slots, so that reporting an error does not run properties or ``__getat
 from __future__ import annotations
 
 import ast
+import linecache
 import sys
 import sysconfig
 import types
@@ -61,6 +62,10 @@ class Describer:
         inside = file.startswith(("<", *self._library)) or "site-packages" in file or "dist-packages" in file
         return "library" if inside else "user"
 
+    def is_users(self, file: str) -> bool:
+        """Return whether a file is a cell or contains other code of the user."""
+        return self.kind(file) in ("cell", "user")
+
     def label(self, file: str) -> str:
         """Return a file's display name: the label of a cell, or the path relative to the folder it is imported from."""
         cell = self.sources.cell(file)
@@ -89,7 +94,7 @@ class Describer:
         """Return the label and line of the innermost frame in a cell or the user's files, ("", 0) if there is none."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         while frame is not None:
-            if self.kind(frame.f_code.co_filename) in ("cell", "user"):
+            if self.is_users(frame.f_code.co_filename):
                 return self.shown(frame.f_code.co_filename, frame.f_lineno)
             frame = frame.f_back
         return "", 0
@@ -101,15 +106,28 @@ class Describer:
 
     def source(self, frame: ErrorFrame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as in the notebook."""
-        lines = self.sources.lines(frame.file, frame.globals)
+        lines = linecache.getlines(frame.file, frame.globals)
         first, last = max(1, frame.line - _AROUND), min(len(lines), frame.line + _AROUND)
         shift = frame.shown_line - frame.line
         return [[n + shift, lines[n - 1].rstrip("\n")[:_LONGEST_LINE]] for n in range(first, last + 1)]
 
     def view(self, frame: ErrorFrame) -> View:
         """Return the failing statement of a frame with its variables."""
-        lines = self.sources.lines(frame.file, frame.globals)
-        return _view(lines, frame.line, frame.variables, frame.globals)
+        source = "".join(linecache.getlines(frame.file, frame.globals))
+        statement: ast.stmt | None = None
+        loops: list[ast.expr] = []
+        try:
+            inner: ast.AST | None = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            inner = None
+        while inner is not None:
+            inner = next((s for s in _statements(inner) if _first_line(s) <= frame.line <= (s.end_lineno or 0)), None)
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                loops = []
+            if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
+                loops += [node for node in ast.walk(statement.target) if isinstance(node, ast.Name)]
+            statement = inner or statement
+        return View(frame.variables, frame.globals, statement, tuple(loops))
 
 
 # the failing statement ---------------------------------------------------------------------------
@@ -120,8 +138,15 @@ MISSING = object()
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
 
 
+#: Types of values that are omitted, because they do not explain an error.
+_OMITTED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
 class View(NamedTuple):
-    """One frame at the line that failed. ``statement`` is None if its source is unknown."""
+    """One frame at the line that failed. ``statement`` is the innermost one at the line, None if its source is unknown.
+
+    ``loops`` are the variables of the ``for`` loops around it in its function.
+    """
 
     variables: dict[str, Any]
     globals: dict[str, Any]
@@ -130,8 +155,8 @@ class View(NamedTuple):
 
     def expressions(self) -> Iterator[ast.AST]:
         """Yield every node of the failing statement, except nested statements."""
-        if self.statement is not None:
-            for part in _own_parts(self.statement):
+        for part in ast.iter_child_nodes(self.statement) if self.statement is not None else ():
+            if not isinstance(part, ast.stmt | ast.excepthandler | ast.match_case):
                 yield from ast.walk(part)
 
     def value(self, node: ast.AST) -> Any:
@@ -147,43 +172,23 @@ class View(NamedTuple):
     def used(self) -> list[tuple[str, Any]]:
         """Return (text, value) for the loop variables, the names that the statement reads, and those it reassigns.
 
-        Modules, functions and classes are omitted.
+        Modules, functions and classes are omitted. Of a dotted name, the longest prefix with a plain value is used,
+        such as ``x`` of ``x.view``, or ``self.fc``.
         """
+        nodes = [node for node in self.expressions() if isinstance(node, ast.Name | ast.Attribute)]
+        inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        tops = [node for node in nodes if id(node) not in inner]
+        tops.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
         values: dict[str, Any] = {}
-        for node in [*self.loops, *_chains(self)]:
-            name = ast.unparse(node)
+        for top in [*self.loops, *tops]:
+            node: ast.expr = top
             value = self.value(node)
-            if name not in values and value is not MISSING and not isinstance(value, _VERBS):
-                values[name] = value
+            while isinstance(node, ast.Attribute) and (value is MISSING or isinstance(value, _OMITTED)):
+                node = node.value
+                value = self.value(node)
+            if value is not MISSING and not isinstance(value, _OMITTED):
+                values.setdefault(ast.unparse(node), value)
         return list(values.items())
-
-
-_VERBS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-
-
-def _view(source: list[str], line: int | None, variables: dict[str, Any], globals_: dict[str, Any]) -> View:
-    """Return the view of a frame at ``line`` of ``source``."""
-    try:
-        tree = ast.parse("".join(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return View(variables, globals_, None, ())
-    statement, loops = _find(tree, line or 0)
-    return View(variables, globals_, statement, tuple(loops))
-
-
-def _find(tree: ast.AST, line: int) -> tuple[ast.stmt | None, list[ast.expr]]:
-    """Return the innermost statement at the line, and the variables of the ``for`` loops around it in its function."""
-    statement: ast.stmt | None = None
-    loops: list[ast.expr] = []
-    inner: ast.AST | None = tree
-    while inner is not None:
-        inner = next((s for s in _statements(inner) if _first_line(s) <= line <= (s.end_lineno or 0)), None)
-        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            loops = []
-        if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
-            loops.extend(_names(statement.target))
-        statement = inner or statement
-    return statement, loops
 
 
 def _first_line(statement: ast.stmt) -> int:
@@ -199,36 +204,6 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _own_parts(statement: ast.stmt) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(statement):
-        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            yield child
-
-
-def _names(target: ast.expr) -> list[ast.expr]:
-    return [node for node in ast.walk(target) if isinstance(node, ast.Name)]
-
-
-def _chains(view: View) -> Iterator[ast.expr]:
-    """Yield names and dotted names: first those that are read, then those that are set, each in source order."""
-    nodes = [node for node in view.expressions() if isinstance(node, ast.Name | ast.Attribute)]
-    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    tops = [node for node in nodes if id(node) not in inner]
-    tops.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
-    for node in tops:
-        yield _longest(view, node)
-
-
-def _longest(view: View, node: ast.expr) -> ast.expr:
-    """Return the longest prefix of a dotted name with a plain value, such as ``x`` of ``x.view``, or ``self.fc``."""
-    while isinstance(node, ast.Attribute):
-        value = view.value(node)
-        if value is not MISSING and not isinstance(value, _VERBS):
-            return node
-        node = node.value
-    return node
-
-
 def _attribute(owner: Any, name: str) -> Any:
     if owner is MISSING:
         return MISSING
@@ -242,10 +217,6 @@ def _attribute(owner: Any, name: str) -> Any:
         inside = attributes.get(part)
         if type(inside).__name__ in ("dict", "OrderedDict") and name in inside:
             return inside[name]
-    return _slot(owner, name)
-
-
-def _slot(owner: Any, name: str) -> Any:
     for base in type(owner).__mro__:
         member = base.__dict__.get(name, MISSING)
         if isinstance(member, types.MemberDescriptorType):

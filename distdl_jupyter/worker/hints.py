@@ -36,28 +36,24 @@ def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
 
 
 def _missing_key(error: BaseException, views: Sequence[View]) -> str:
-    if not isinstance(error, KeyError) or not error.args:
-        return ""
-    for name, owner, key in _subscripts(views):
+    hint = ""
+    for name, owner, key in _subscripts(views) if isinstance(error, KeyError) and error.args else ():
         keys = keys_of(owner)
         if keys is None or (key is not MISSING and key != error.args[0]) or error.args[0] in keys:
             continue
-        return _keys_sentence(name, keys, len(owner) if isinstance(owner, dict) else len(keys))
-    return ""
-
-
-def _keys_sentence(name: str, keys: list[Any], total: int) -> str:
-    if not keys:
-        return f"`{name}` is empty."
-    listing = format_names(keys[:8], max(0, total - 8))
-    return f"The keys of `{name}` are {listing}." if total > 1 else f"The only key of `{name}` is {listing}."
+        total = len(owner) if isinstance(owner, dict) else len(keys)
+        start = f"The keys of `{name}` are" if total > 1 else f"The only key of `{name}` is"
+        hint = f"{start} {format_names(keys[:8], max(0, total - 8))}." if keys else f"`{name}` is empty."
+        break
+    return hint
 
 
 def _index(error: BaseException, views: Sequence[View]) -> str:
     if not isinstance(error, IndexError):
         return ""
     for name, owner, key in _subscripts(views):
-        size = (shape(owner) or (0,))[0] if shape(owner) is not None else _length(owner)
+        sizes = shape(owner)
+        size = len(owner) if type(owner) in (list, tuple, str, bytes) else (*sizes, 0)[0] if sizes is not None else None
         if isinstance(key, int) and size is not None and not -size <= key < size:
             return f"`{name}` has {_count(size, 'element')}, but the index is {key:,}."
     return ""
@@ -71,10 +67,6 @@ def _subscripts(views: Sequence[View]) -> Iterator[tuple[str, Any, Any]]:
                 yield ast.unparse(node.value), view.value(node.value), view.value(node.slice)
 
 
-def _length(value: Any) -> int | None:
-    return len(value) if type(value) in (list, tuple, str, bytes) else None
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -83,16 +75,20 @@ def _count(number: int, noun: str) -> str:
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
+def _about_shapes(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
+
+
 def _layer(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
-    if not _about_shapes(error):
-        return ""
-    for view in views:
+    for view in views if _about_shapes(error) else ():
         for call in view.expressions():
             if not isinstance(call, ast.Call) or not call.args:
                 continue
-            size, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
-            if size is not None and sizes and sizes[-1] != size:
+            size = getattr(view.value(call.func), "__dict__", {}).get("in_features")
+            sizes = shape(view.value(call.args[0]))
+            if isinstance(size, int) and sizes and sizes[-1] != size:
                 return (
                     f"`{ast.unparse(call.func)}` expects {_count(size, 'feature')}, but `{ast.unparse(call.args[0])}` "
                     f"({format_sizes(sizes)}) has {sizes[-1]:,}."
@@ -100,46 +96,27 @@ def _layer(error: BaseException, views: Sequence[View]) -> str:
     return ""
 
 
-def _features(layer: Any) -> int | None:
-    size = getattr(layer, "__dict__", {}).get("in_features")
-    return size if isinstance(size, int) else None
-
-
 def _operands(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for operands with incompatible shapes, such as ``x @ w``, ``a + b`` or ``torch.matmul(x, w)``."""
-    if not _about_shapes(error):
-        return ""
-    for view in views:
+    for view in views if _about_shapes(error) else ():
         for node in view.expressions():
-            pair = _pair(node)
-            if pair is None:
+            if isinstance(node, ast.BinOp):
+                first, second = node.left, node.right
+            elif isinstance(node, ast.Call) and len(node.args) >= 2:
+                first, second = node.args[:2]
+            else:
                 continue
-            shapes = [shape(view.value(side)) for side in pair]
-            if shapes[0] is not None and shapes[1] is not None and _at_odds(node, shapes[0], shapes[1]):
-                left, right = (
-                    f"`{ast.unparse(s)}` is {format_sizes(z or ())}" for s, z in zip(pair, shapes, strict=True)
-                )
-                return f"{left} and {right}."
+            left, right = shape(view.value(first)), shape(view.value(second))
+            if left is None or right is None:
+                continue
+            if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+                differ = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+            else:
+                differ = left != right or len(left) < 2 or left[-1] != right[-2]
+            if differ:
+                texts = [f"`{ast.unparse(s)}` is {format_sizes(z)}" for s, z in ((first, left), (second, right))]
+                return f"{texts[0]} and {texts[1]}."
     return ""
-
-
-def _pair(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    if isinstance(node, ast.BinOp):
-        return node.left, node.right
-    if isinstance(node, ast.Call) and len(node.args) >= 2:
-        return node.args[0], node.args[1]
-    return None
-
-
-def _at_odds(node: ast.AST, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
-        return any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
-    return left != right or len(left) < 2 or left[-1] != right[-2]
-
-
-def _about_shapes(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
 
 
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
@@ -208,8 +185,7 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
 
 def _contains(pattern: str, hint: str) -> Rule:
     """Return a rule that gives a fixed hint for errors whose text matches the pattern."""
-    compiled = re.compile(pattern, re.DOTALL)
-    return lambda error, _views: hint if compiled.search(str(error)) else ""
+    return lambda error, _views: hint if re.search(pattern, str(error), re.DOTALL) else ""
 
 
 #: Hints for errors identified by their text: code, pattern, hint.

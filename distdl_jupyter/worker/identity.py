@@ -6,6 +6,7 @@ The variables ``DISTDL_*`` define the identity. A launcher that starts all ranks
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, MutableMapping
@@ -28,25 +29,13 @@ class Identity(NamedTuple):
     pipes: Path | None
 
 
-class Launcher(NamedTuple):
-    """Names of the variables that a launcher sets, "" for those that it does not set."""
-
-    rank: str
-    world_size: str
-    local_rank: str
-    local_size: str
-    node_rank: str
-    node_count: str
-
-
-#: Launchers in order of precedence. OMPI_COMM_WORLD_NODE_RANK is not used: it counts processes of a node, not nodes.
-LAUNCHERS = (
-    Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-             "", ""),
-    Launcher("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
-             "HOROVOD_CROSS_SIZE"),
-    Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-)  # fmt: skip
+#: Variables of launchers: rank, world size, local rank, local size, node rank, node count ("": not set). The first
+#: match is used. OMPI_COMM_WORLD_NODE_RANK is left out, because it counts processes of a node, not nodes.
+LAUNCHERS: tuple[tuple[str, ...], ...] = (
+    (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "", ""),
+    tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+)
 
 
 def identify(environment: MutableMapping[str, str]) -> Identity:
@@ -59,9 +48,7 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
         raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder. Start ranks through a job.")
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
-        environment.update(_derived(environment))
-        environment.update(_own_variables(pipes, int(environment["DISTDL_RANK"])))
-        environment.update({**_shared_memory(pipes), **environment})
+        _derive(environment, pipes)
     rank, size = _number(environment, "DISTDL_RANK", 0), _number(environment, "DISTDL_WORLD_SIZE", 1)
     return Identity(
         rank=rank,
@@ -77,51 +64,34 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     )
 
 
-def _derived(environment: Mapping[str, str]) -> dict[str, str]:
-    match = next((launcher for launcher in LAUNCHERS if launcher.rank in environment), None)
-    if match is None:
-        return {"DISTDL_RANK": "0"}
-    rank, size = _number(environment, match.rank, 0), _number(environment, match.world_size, 1)
-    local_size = _number(environment, match.local_size, 0)
-    node_count = _number(environment, match.node_count, 0) or (size // local_size if local_size else 1)
-    local_size = local_size or max(1, size // node_count)
-    numbers = {
-        "DISTDL_RANK": rank,
-        "DISTDL_WORLD_SIZE": size,
-        "DISTDL_LOCAL_RANK": _number(environment, match.local_rank, rank % local_size),
-        "DISTDL_LOCAL_SIZE": local_size,
-        "DISTDL_NODE_RANK": _number(environment, match.node_rank, rank // local_size),
-        "DISTDL_NODE_COUNT": node_count,
-    }
-    return {name: str(number) for name, number in numbers.items()}
-
-
-def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
-    """Return the job's variables for this rank, for launchers that start all ranks with the same environment.
-
-    The file ``ranks.json`` next to the named pipes is a list with one object of variables for each rank.
-    """
+def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
+    """Set the variables of this rank, for launchers that start all ranks with the same environment."""
+    match = next((variables for variables in LAUNCHERS if variables[0] in environment), ("",) * 6)
+    rank, size, local_rank, local_size, node_rank, node_count = match
+    number = _number(environment, rank, 0)
+    environment["DISTDL_RANK"] = str(number)
+    if rank:
+        total, per_node = _number(environment, size, 1), _number(environment, local_size, 0)
+        nodes = _number(environment, node_count, 0) or (total // per_node if per_node else 1)
+        per_node = per_node or max(1, total // nodes)
+        environment["DISTDL_WORLD_SIZE"] = str(total)
+        environment["DISTDL_LOCAL_RANK"] = str(_number(environment, local_rank, number % per_node))
+        environment["DISTDL_LOCAL_SIZE"] = str(per_node)
+        environment["DISTDL_NODE_RANK"] = str(_number(environment, node_rank, number // per_node))
+        environment["DISTDL_NODE_COUNT"] = str(nodes)
     if pipes is None:
-        return {}
-    try:
-        variables = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[rank]
-    except (OSError, ValueError, IndexError):
-        return {}
-    return {str(name): str(value) for name, value in variables.items()}
-
-
-def _shared_memory(pipes: Path | None) -> dict[str, str]:
-    """Return the variables that put Open MPI's shared memory files into a folder that is removed after the run.
-
-    The setting is named ``vader`` in 4.1 and ``sm`` in 5.0.
-    """
-    folder = Path("/dev/shm") / pipes.name if pipes is not None else None  # noqa: S108 - created by the run, checked here
-    try:
-        if folder is None or folder.stat().st_uid != os.getuid():
-            return {}
-    except OSError:
-        return {}
-    return {f"OMPI_MCA_btl_{name}_backing_directory": str(folder) for name in ("sm", "vader")}
+        return
+    # The run has written the job's variables of each rank as a list of objects.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        variables = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[number]
+        environment.update({str(name): str(value) for name, value in variables.items()})
+    # Put Open MPI's shared memory files into a folder that is removed after the run. The setting is named ``vader`` in
+    # 4.1 and ``sm`` in 5.0.
+    folder = Path("/dev/shm") / pipes.name  # noqa: S108 - created by the run, checked here
+    with contextlib.suppress(OSError):
+        if folder.stat().st_uid == os.getuid():
+            for name in ("sm", "vader"):
+                environment.setdefault(f"OMPI_MCA_btl_{name}_backing_directory", str(folder))
 
 
 #: Address and port of Horovod's rendezvous server.

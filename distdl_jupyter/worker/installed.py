@@ -13,12 +13,11 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
 
 from distdl_jupyter.worker import owned
 
 #: By folder, its modification time and the packages in it.
-_kept: dict[str, tuple[int, list[tuple[str, str]]]] = {}
+_cache: dict[str, tuple[int, list[tuple[str, str]]]] = {}
 
 
 def packages() -> dict[str, str]:
@@ -28,46 +27,36 @@ def packages() -> dict[str, str]:
     """
     versions: dict[str, str] = {}
     for path in sys.path:
-        if (changed := _changed(path)) != _kept.get(path, (0, []))[0]:
-            _kept[path] = (changed, _of_folder(path))
-        for name, version in _kept[path][1] if changed else ():
+        try:
+            # Not pathlib, because every rank 0 runs this.
+            changed = os.stat(path or ".").st_mtime_ns  # noqa: PTH116
+            if path not in _cache or changed != _cache[path][0]:
+                _cache[path] = (changed, _distributions(path or "."))
+        except OSError:  # the folder does not exist, or is a ZIP file
+            continue
+        for name, version in _cache[path][1]:
             versions.setdefault(name, version)
     return dict(sorted(versions.items(), key=lambda entry: entry[0].lower()))
 
 
-def _changed(path: str) -> int:
-    try:
-        return os.stat(path or ".").st_mtime_ns  # noqa: PTH116  speed matters: every rank 0 runs this
-    except OSError:
-        return 0
-
-
-def _of_folder(path: str) -> list[tuple[str, str]]:
-    try:
-        entries = os.listdir(path or ".")  # noqa: PTH208
-    except OSError:
-        return []
+def _distributions(path: str) -> list[tuple[str, str]]:
     distributions = []
-    for entry in entries:
+    for entry in os.listdir(path):  # noqa: PTH208
         stem, dot, kind = entry.rpartition(".")
         if not dot or kind not in ("dist-info", "egg-info"):
             continue
         name, _, version = stem.partition("-")
         version = version.partition("-py")[0] if kind == "egg-info" else version
+        origin = ""
+        # PEP 610: only distributions that were not installed from an index have this file.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            with open(f"{path}/{entry}/direct_url.json", encoding="utf-8") as file:  # noqa: PTH123
+                source = json.load(file)
+            commit = (source.get("vcs_info") or {}).get("commit_id")
+            origin = f" @ {source['url']}" + (f"@{commit}" if commit else "")
         if name and version:
-            distributions.append((name, version + _origin(f"{path}/{entry}/direct_url.json")))
+            distributions.append((name, version + origin))
     return distributions
-
-
-def _origin(path: str) -> str:
-    """Return the origin of a distribution (PEP 610), "" if it was installed from an index."""
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            origin = json.load(file)
-        commit = (origin.get("vcs_info") or {}).get("commit_id")
-        return f" @ {origin['url']}" + (f"@{commit}" if commit else "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
 
 
 # imported modules --------------------------------------------------------------------------------
@@ -100,7 +89,15 @@ def imported() -> list[str]:
     roots = installed_roots()
     # Start at the end, because reading the known modules would write to their shared memory (reference counts).
     new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
-    return [name for name, module in reversed(new) if _is_installed(name, module, roots)]
+    names = []
+    for name, module in reversed(new):
+        spec = getattr(module, "__spec__", None)
+        # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
+        if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):
+            continue
+        if isinstance(spec.origin, str) and spec.origin.startswith(roots):
+            names.append(name)
+    return names
 
 
 def installed_roots() -> tuple[str, ...]:
@@ -124,11 +121,3 @@ def holds_packages(folder: str) -> bool:
             return any(entry.name.endswith(".dist-info") for entry in entries)
     except OSError:
         return False
-
-
-def _is_installed(name: str, module: ModuleType, roots: tuple[str, ...]) -> bool:
-    spec = getattr(module, "__spec__", None)
-    # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
-    if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):
-        return False
-    return isinstance(spec.origin, str) and spec.origin.startswith(roots)

@@ -1,10 +1,11 @@
-"""Reads the code that a rank runs from the job's folder. Only ranks open the pickle.
+"""Reads the job's code, a cell, a function or a script, from the job's folder and runs it. Only ranks open the pickle.
 
 ``payload.pkl`` contains the captured values as consecutive pickles with a shared memo, in the order of ``names``.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import io
 import json
@@ -13,13 +14,20 @@ import pickle
 import site
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import permissions
-from distdl_jupyter.worker import installed, owned
+from distdl_jupyter.worker import installed, owned, pictures
 from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.sources import CellSources, deep_recursion
+
+if TYPE_CHECKING:
+    import asyncio
+
+    #: Runs a payload with its folder and sources, and returns the rank's value.
+    Runner = Callable[[Path, "Payload", CellSources], Any]
 
 FORMAT = 1
 
@@ -42,7 +50,7 @@ class Payload(NamedTuple):
     #: Values of a trial by variable name. They override captured values.
     parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
-    #: The layout that execute.lay prepares before a script runs.
+    #: The environment that a script expects, see ``_lay``.
     layout: Mapping[str, Any] = types.MappingProxyType({})
 
 
@@ -110,7 +118,13 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
             try:
                 values[name] = unpickler.load()
             except Exception as error:
-                raise CannotLoad(_why(name, error)) from error
+                reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+                if isinstance(error, ModuleNotFoundError):
+                    reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
+                elif isinstance(error, EOFError):
+                    reason = "the payload ends early"
+                text = f"The captured variable {name!r} cannot be loaded in this rank: {reason}."
+                raise CannotLoad(text) from error
     return values
 
 
@@ -128,21 +142,116 @@ class NotebookUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the named object. cloudpickle's function factory is replaced by one that uses the shared namespace."""
         resolved = super().find_class(module, name)
-        if name == "_make_function" and module.startswith("cloudpickle"):
-            return lambda code, namespace, *rest: resolved(code, self._shared(namespace), *rest)
-        return resolved
+        if name != "_make_function" or not module.startswith("cloudpickle"):
+            return resolved
 
-    def _shared(self, namespace: dict[str, Any]) -> dict[str, Any]:
-        return self._namespace if namespace.get("__name__") == "__main__" else namespace
+        def make_function(code: Any, namespace: dict[str, Any], *rest: Any) -> Any:
+            is_main = namespace.get("__name__") == "__main__"
+            return resolved(code, self._namespace if is_main else namespace, *rest)
+
+        return make_function
 
 
-def _why(name: str, error: Exception) -> str:
-    reason = f"{type(error).__name__}: {error}".rstrip(".: ")
-    if isinstance(error, ModuleNotFoundError):
-        reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
-    elif isinstance(error, EOFError):
-        reason = "the payload ends early"
-    return f"The captured variable {name!r} cannot be loaded in this rank: {reason}."
+# running the code -------------------------------------------------------------------------------
+
+#: inspect.CO_COROUTINE, without importing inspect into every rank.
+_COROUTINE = 0x80
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | None = None) -> Any:
+    """Run the payload with ``runner`` (default: run its code once) and return the rank's value.
+
+    Exceptions of the code are propagated.
+    """
+    runner = runner or _run
+    if "DISTDL_RAY" not in os.environ:
+        return runner(folder, payload, sources)
+    from distdl_jupyter.worker.hooks import ray_cluster
+
+    with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as is_helper:
+        return None if is_helper else runner(folder, payload, sources)
+
+
+def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
+    sources.add_all(payload.sources)
+    extend_path(folder, payload)
+    if payload.working_directory:
+        try:
+            os.chdir(payload.working_directory)
+        except OSError as error:
+            raise CannotLoad(
+                f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}: "
+                f"{error.strerror}."
+            ) from error
+    if payload.kind == "script":
+        import runpy
+
+        # As the ``python`` command does.
+        sys.argv = [payload.script, *_lay(payload.layout, payload.arguments)]
+        runpy.run_path(payload.script, run_name="__main__")
+        return None
+    main = fresh_main()
+    # As in a notebook, display is a built-in name, so functions and imported modules can use it too.
+    builtins.display = pictures.display  # type: ignore[attr-defined]
+    values = load(folder, payload, main.__dict__)
+    if payload.kind == "function":
+        return values["function"](*values["args"], **{**values["kwargs"], **payload.parameters})
+    main.__dict__.update({**values, **payload.parameters})
+    sys.argv = [payload.filename, *payload.arguments]
+    return run_cell(payload.code, payload.filename, sources, main.__dict__)
+
+
+def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str, Any]) -> Any:
+    """Run a cell in ``namespace`` and return the value of its last expression.
+
+    As in a notebook, return None if the cell ends with another statement or with a semicolon.
+    """
+    code = code.replace("\r\n", "\n")
+    # Prepend blank lines instead of shifting nodes, so that a SyntaxError also has the notebook's line number.
+    code = "\n" * sources.add_shifted(filename, code) + code
+    with deep_recursion():
+        tree = ast.parse(code, filename)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        # The column counts bytes of UTF-8.
+        rest = code.split("\n")[(last.end_lineno or 1) - 1].encode()[last.end_col_offset or 0 :].decode()
+        if not rest.lstrip().startswith(";"):
+            tree.body.pop()
+            _evaluated(tree, filename, "exec", namespace)
+            return _evaluated(ast.Expression(last.value), filename, "eval", namespace)
+    _evaluated(tree, filename, "exec", namespace)
+    return None
+
+
+def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
+    """Run code and return its value. Top-level ``await`` runs in one event loop of all cells, as in a notebook."""
+    global _loop
+    with deep_recursion():
+        code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    value = eval(code, namespace)  # noqa: S307  the purpose is to run the cell
+    if not code.co_flags & _COROUTINE:
+        return value
+    import asyncio
+
+    _loop = _loop or asyncio.new_event_loop()
+    return _loop.run_until_complete(value)
+
+
+def _lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Prepare the environment that a script written for another system expects, and return its arguments.
+
+    Set the environment ``variables`` of the layout (pairs, in order), create its ``folders``, and expand ``$NAME`` in
+    values, folders and arguments. A value may use the variables before it. This happens in the rank, because only the
+    rank knows the job's folder, its number and its data folders. Without a layout, the arguments are unchanged.
+    """
+    if not layout:
+        return arguments
+    for name, text in layout.get("variables", ()):
+        os.environ[name] = os.path.expandvars(text)
+    for path in layout.get("folders", ()):
+        Path(os.path.expandvars(path)).mkdir(parents=True, exist_ok=True)
+    return tuple(os.path.expandvars(text) for text in arguments)
 
 
 # child processes ---------------------------------------------------------------------------------
@@ -168,27 +277,20 @@ def _prepare(reduction: types.ModuleType) -> None:
 
 
 def _reduce(value: Any) -> Any:
-    if not isinstance(value, (types.FunctionType, type)) or value.__module__ != "__main__" or _has_a_file():
+    # If ``__main__`` is a script, a child process runs the script itself.
+    is_script = getattr(sys.modules["__main__"], "__file__", None) is not None
+    if not isinstance(value, (types.FunctionType, type)) or value.__module__ != "__main__" or is_script:
         return NotImplemented
-    return _receive, (_generation or 0, value.__qualname__, _by_value(value))
-
-
-def _has_a_file() -> bool:
-    """Return whether ``__main__`` is a script. A child process runs the script itself."""
-    return getattr(sys.modules["__main__"], "__file__", None) is not None
-
-
-def _by_value(value: Any) -> bytes:
     import cloudpickle
 
     try:
-        pickled: bytes = cloudpickle.dumps(value)
+        pickled = cloudpickle.dumps(value)
     except Exception as error:
         raise pickle.PicklingError(
             f"{value.__qualname__} of the notebook cannot be sent to a child process: {error}. Pass "
             f"multiprocessing_context='fork', or let {value.__qualname__} create that object itself."
         ) from error
-    return pickled
+    return _receive, (_generation or 0, value.__qualname__, pickled)
 
 
 def _receive(generation: int, name: str, pickled: bytes) -> Any:

@@ -41,25 +41,18 @@ class Form(NamedTuple):
 
 def form_of(data: bytes) -> Form | None:
     """Return the format and size of a picture, None if it is not a PNG or JPEG or has too many pixels."""
+    form = None
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         form = Form("png", *struct.unpack(">II", data[16:24]))
-    elif data.startswith(_JPEG) and (size := _jpeg_size(data)):
-        form = Form("jpeg", *size)
-    else:
-        return None
-    return form if 0 < form.width * form.height <= MOST_PIXELS else None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height in the frame header, which may follow other segments."""
     offset = 2
-    while offset + 9 <= len(data) and data[offset] == 0xFF:
+    # The frame header of a JPEG may follow other segments.
+    while data.startswith(_JPEG) and form is None and offset + 9 <= len(data) and data[offset] == 0xFF:
         kind, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
-            return width, height
+            form = Form("jpeg", width, height)
         offset += 1 if kind == 0xFF else 2 + length
-    return None
+    return form if form is not None and 0 < form.width * form.height <= MOST_PIXELS else None
 
 
 def watch(finder: PostImport) -> None:

@@ -12,18 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distdl_jupyter.worker import (
-    channel,
-    execute,
-    installed,
-    payload,
-    pictures,
-    report,
-    shutdown,
-    stacks,
-    streams,
-    values,
-)
+from distdl_jupyter.worker import channel, installed, payload, pictures, report, shutdown, stacks, streams, values
 from distdl_jupyter.worker.hooks import (
     autolog,
     distributed,
@@ -45,6 +34,10 @@ INTERRUPTED = 130
 MISUSED = 64
 
 
+#: The modules with hooks for the frameworks that training code imports.
+_HOOKS = (payload, gpu_memory, distributed, steps, profile, keras, trainers, autolog, pictures, parallel)
+
+
 def main() -> int:
     """Run this process's rank and return its exit code."""
     try:
@@ -60,10 +53,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
     put_rendezvous_secret(os.environ)
-    channel.send("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions())
+    packages = installed.packages()
+    versions = {name: packages[name] for name in frameworks.OF_RANKS if name in packages}
+    channel.send("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions)
     if identity.rank == 0:
-        channel.send("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
-                packages=installed.packages())  # fmt: skip
+        platform = " ".join(os.uname()[::2])
+        channel.send("environment", python=sys.version, executable=sys.executable, platform=platform, packages=packages)
     _report_exec()
     sources = CellSources()
     finder, recording = install_hooks(), None
@@ -76,123 +71,6 @@ def main() -> int:
         recording.write()
     installed.record_imports()
     return code
-
-
-#: The modules with hooks for the frameworks that training code imports.
-_HOOKS = (
-    payload,
-    gpu_memory,
-    distributed,
-    steps,
-    profile,
-    keras,
-    trainers,
-    autolog,
-    pictures,
-    parallel,
-)
-
-
-def install_hooks() -> PostImport:
-    """Install all hooks; call it once, before any user code is imported."""
-    finder = install()
-    for hook in _HOOKS:
-        hook.watch(finder)
-    return finder
-
-
-def _run(identity: Identity, sources: CellSources) -> int:
-    try:
-        code = payload.read(identity.folder)
-        value = execute.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
-    except SystemExit as error:
-        return _exited(error, identity, sources)
-    except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
-        _quiet()
-        return _failed(error, identity, sources)
-    _quiet()
-    _deliver(identity, value)
-    distributed.leave()
-    shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
-    return 0
-
-
-def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
-    from distdl_jupyter.worker.serving import serve
-
-    serve(folder, session, sources)
-
-
-def _quiet() -> None:
-    """Ignore further SIGINTs, so that they cannot interrupt the final reports, and flush all output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(Exception):
-        report.flush()
-        profile.profiler.finish()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-
-
-def _deliver(identity: Identity, value: Any) -> None:
-    size, problem = values.save(identity.folder, identity.rank, value)
-    if problem:
-        channel.note("warning", problem, "result")
-    channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem,
-            **_collectives(identity))  # fmt: skip
-
-
-def _exited(error: SystemExit, identity: Identity, sources: CellSources) -> int:
-    """Handle ``sys.exit``: None and 0 mean success, a number is the exit code, another value is printed and means 1."""
-    _quiet()
-    code = error.code
-    if code is None or code == 0:
-        _deliver(identity, None)
-        distributed.leave()
-        shutdown.announce_survivors("The code has ended")
-        return 0
-    if not isinstance(code, int):
-        sys.stderr.write(f"{code}\n")
-    _report_failure(error, identity, sources)
-    return code if isinstance(code, int) else 1
-
-
-def _failed(error: BaseException, identity: Identity, sources: CellSources) -> int:
-    failure = _report_failure(error, identity, sources)
-    interrupted = isinstance(error, KeyboardInterrupt)
-    sys.stderr.write(_interruption(failure) if interrupted else _printed(failure))
-    sys.stderr.flush()
-    return INTERRUPTED if interrupted else 1
-
-
-def _report_failure(error: BaseException, identity: Identity, sources: CellSources) -> dict[str, Any]:
-    from distdl_jupyter.worker import failure
-
-    data = failure.describe(error, sources, identity.folder / "code")
-    channel.send("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
-    return data
-
-
-def _collectives(identity: Identity) -> dict[str, Any]:
-    """Return the last collective operations of this rank, which show what the other ranks are waiting for."""
-    with contextlib.suppress(Exception):
-        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
-            return {"collectives": operations}
-    return {}
-
-
-def _printed(failure: dict[str, Any]) -> str:
-    """Return the log text of an error. A lost-peer error is shortened, because it would hide the original failure."""
-    type_, message = str(failure["type"]), str(failure["message"])
-    if not frameworks.says_peer_is_gone(type_, message):
-        return str(failure["traceback"])
-    first_line = (message.strip().splitlines() or [""])[0]
-    return f"{type_}: {first_line[:200]} (Another rank failed first; see its log lines for the cause.)\n"
-
-
-def _interruption(failure: dict[str, Any]) -> str:
-    frames = [frame for frame in failure["frames"] if frame["kind"] in ("cell", "user")]
-    return f"Interrupted in {frames[-1]['label']}, line {frames[-1]['line']}.\n" if frames else "Interrupted.\n"
 
 
 def _report_exec() -> None:
@@ -212,7 +90,74 @@ def _report_exec() -> None:
     os.execv, os.execve = reporting(os.execv), reporting(os.execve)
 
 
-def versions() -> dict[str, str]:
-    """Return the installed versions of the packages in ``frameworks.OF_RANKS``."""
-    packages = installed.packages()
-    return {name: packages[name] for name in frameworks.OF_RANKS if name in packages}
+def install_hooks() -> PostImport:
+    """Install all hooks; call it once, before any user code is imported."""
+    finder = install()
+    for hook in _HOOKS:
+        hook.watch(finder)
+    return finder
+
+
+def _run(identity: Identity, sources: CellSources) -> int:
+    """Run the job's code, report its value or its error, and return the exit code."""
+    value = failed = None
+    ending = "The code has ended"
+    try:
+        code = payload.read(identity.folder)
+        value = payload.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
+        ending = "The function has returned" if code.kind == "function" else ending
+    except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
+        failed = error
+    # Further SIGINTs must not interrupt the final reports.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(Exception):
+        report.flush()
+        profile.profiler.finish()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    exit_code = failed.code if isinstance(failed, SystemExit) else 0 if failed is None else 1
+    if exit_code is None or exit_code == 0:
+        size, problem = values.save(identity.folder, identity.rank, value)
+        if problem:
+            channel.note("warning", problem, "result")
+        channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem,
+                **_collectives(identity))  # fmt: skip
+        distributed.leave()
+        shutdown.announce_survivors(ending)
+        return 0
+    from distdl_jupyter.worker import failure
+
+    assert failed is not None
+    if not isinstance(exit_code, int):  # as Python does for sys.exit("text")
+        sys.stderr.write(f"{exit_code}\n")
+        exit_code = 1
+    data = failure.describe(failed, sources, identity.folder / "code")
+    channel.send("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
+    if isinstance(failed, KeyboardInterrupt):
+        exit_code = INTERRUPTED
+        frames = [frame for frame in data["frames"] if frame["kind"] in ("cell", "user")]
+        location = f" in {frames[-1]['label']}, line {frames[-1]['line']}" if frames else ""
+        sys.stderr.write(f"Interrupted{location}.\n")
+    elif not isinstance(failed, SystemExit):
+        type_, message = str(data["type"]), str(data["message"])
+        # A lost-peer error is shortened, because it would hide the original failure.
+        first_line = (message.strip().splitlines() or [""])[0][:200]
+        short = f"{type_}: {first_line} (Another rank failed first; see its log lines for the cause.)\n"
+        sys.stderr.write(short if frameworks.says_peer_is_gone(type_, message) else str(data["traceback"]))
+    sys.stderr.flush()
+    return exit_code
+
+
+def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
+    from distdl_jupyter.worker.serving import serve
+
+    serve(folder, session, sources)
+
+
+def _collectives(identity: Identity) -> dict[str, Any]:
+    """Return the last collective operations of this rank, which show what the other ranks are waiting for."""
+    with contextlib.suppress(Exception):
+        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
+            return {"collectives": operations}
+    return {}

@@ -1,7 +1,7 @@
-"""Connections to a persistent rank: the message format, both ends of a connection, and the rank's listening socket.
+"""Connections to a persistent rank: their messages, both ends, and the rank's listening socket.
 
-A message is ``<header length, 4 bytes> <body length, 8 bytes> <header> <body>``. Lengths are in network byte order, the
-header is JSON, and the body is usually a pickle, which is loaded only if the other end is authenticated.
+A message is a header, which is JSON, and a body, usually a pickle, which is loaded only if the other end is
+authenticated. Both are sent as in ``multiprocessing.connection``, after their lengths.
 
 The rank listens in the run's private folder on its host. A note next to the socket contains its path and token. The
 host's agent passes the note to the supervisor, which writes it to the job's folder (``NOTES``). Other users are denied
@@ -24,6 +24,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,19 +36,13 @@ NOTES = "serving"
 LONGEST_HEADER, _LONGEST_GREETING = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
 LONGEST_BODY = 64 * 1024 * 1024 * 1024
-_LENGTHS = struct.Struct("!IQ")
-_READ = 1024 * 1024
 _BACKLOG = 16
 #: Timeout in seconds for the other end to send the token.
 _GREETING_TIMEOUT = 10.0
 
 
-class InvalidMessage(ValueError):
-    """The received data is not a valid message, or the message is too long."""
-
-
 class ConnectionLost(ConnectionError):
-    """The other end has closed the connection, or its process has exited."""
+    """The other end has closed the connection or sent an invalid message, or its process has exited."""
 
 
 class RankMessage(NamedTuple):
@@ -57,88 +52,47 @@ class RankMessage(NamedTuple):
     body: bytes = b""
 
 
-def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
-    """Return the pieces of a message, to be sent in order. The body is not copied."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    head = _LENGTHS.pack(len(text), memoryview(body).nbytes) + text
-    return [head, body] if memoryview(body).nbytes else [head]
-
-
-class MessageReader:
-    """Assembles messages from the bytes of a socket.
-
-    With ``strict`` it accepts only one short header without a body, because the other end has not sent the token yet.
-    It returns later messages only after ``strict`` is set to False.
-    """
-
-    def __init__(self, *, strict: bool = False) -> None:
-        self._data = bytearray()
-        self.strict = strict
-
-    def feed(self, data: bytes) -> list[RankMessage]:
-        """Add bytes and return the messages that are now complete. Raises InvalidMessage."""
-        self._data += data
-        messages: list[RankMessage] = []
-        while not (self.strict and messages) and (message := self._next()) is not None:
-            messages.append(message)
-        return messages
-
-    def _next(self) -> RankMessage | None:
-        if len(self._data) < _LENGTHS.size:
-            return None
-        head, body = _LENGTHS.unpack_from(self._data)
-        if head > (_LONGEST_GREETING if self.strict else LONGEST_HEADER) or body > (0 if self.strict else LONGEST_BODY):
-            raise InvalidMessage(f"A message of {head + body} bytes exceeds the limit.")
-        begin = _LENGTHS.size + head
-        if len(self._data) < begin + body:
-            return None
-        try:
-            header = json.loads(bytes(self._data[_LENGTHS.size : begin]))
-        except ValueError:
-            header = None
-        if not isinstance(header, dict):
-            raise InvalidMessage("A message has no JSON header.")
-        message = RankMessage(header, bytes(self._data[begin : begin + body]))
-        del self._data[: begin + body]
-        return message
-
-
-class MessageSocket:
+class MessageConnection:
     """One end of a connection. It sends and receives complete messages."""
 
-    def __init__(self, connection: socket.socket, *, strict: bool = False) -> None:
-        self._socket = connection
-        self._reader = MessageReader(strict=strict)
+    def __init__(self, connected: socket.socket) -> None:
+        connected.settimeout(None)
+        self._connection = Connection(connected.detach())
 
     def fileno(self) -> int:
         """Return the file descriptor, for use with a selector."""
-        return self._socket.fileno()
+        return self._connection.fileno()
 
-    def send(self, header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> None:
+    def is_readable(self, timeout: float = 0.0) -> bool:
+        """Return whether the other end sends something or closes the connection within ``timeout`` seconds."""
+        return self._connection.poll(timeout)
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send a message. Raises ConnectionLost."""
         try:
-            for piece in encode(header, body):
-                self._socket.sendall(piece)
+            self._connection.send_bytes(json.dumps(header, separators=(",", ":")).encode())
+            self._connection.send_bytes(body)
         except OSError as error:
             raise ConnectionLost(str(error)) from error
 
-    def receive(self) -> list[RankMessage]:
-        """Read once and return the messages that are now complete. Raises ConnectionLost, InvalidMessage."""
+    def receive(self, longest_header: int = LONGEST_HEADER, longest_body: int = LONGEST_BODY) -> RankMessage:
+        """Wait for a message and return it. Raises ConnectionLost."""
         try:
-            data = self._socket.recv(_READ)
-        except OSError as error:
+            header = json.loads(self._connection.recv_bytes(longest_header))
+            body = self._connection.recv_bytes(longest_body)
+        except (OSError, EOFError, ValueError) as error:
             raise ConnectionLost(str(error)) from error
-        if not data:
-            raise ConnectionLost("The other end has hung up.")
-        return self._reader.feed(data)
+        if not isinstance(header, dict):
+            raise ConnectionLost("A message has no JSON header.")
+        return RankMessage(header, body)
 
     def close(self) -> None:
         """Close the connection. Code that runs in the rank is not interrupted."""
         with contextlib.suppress(OSError):
-            self._socket.close()
+            self._connection.close()
 
 
-class ServedConnection(MessageSocket):
+class ServedConnection(MessageConnection):
     """The rank's end of a connection. One thread reads requests and another sends replies.
 
     Neither thread blocks the user's code. ``on_message`` is called for each message after the token.
@@ -146,51 +100,39 @@ class ServedConnection(MessageSocket):
 
     def __init__(
         self,
-        connection: socket.socket,
+        connected: socket.socket,
         listener: Listener,
         greeting: dict[str, Any],
         on_message: Callable[[ServedConnection, RankMessage], None],
     ) -> None:
-        super().__init__(connection, strict=True)
+        super().__init__(connected)
         self._listener = listener
         self._greeting = greeting
         self._on_message = on_message
-        self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         _connections.add(self)
         for work in (self._read, self._write):
             threading.Thread(target=work, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Queue a message for the other end. It is dropped if the connection is closed."""
-        self._outbox.put(encode(header, body))
+        self._outbox.put(RankMessage(header, body))
 
     def _read(self) -> None:
         try:
-            with contextlib.suppress(OSError, InvalidMessage):
-                self._socket.settimeout(_GREETING_TIMEOUT)
-                while not (messages := self.receive()):
-                    pass
-                greeting = messages[0].header
-                if greeting.get("do") != "hello" or not self._listener.is_token(greeting.get("token")):
-                    return
-                self._reader.strict = False
-                self._socket.settimeout(None)
-                self.reply(self._greeting)
-                messages = self._reader.feed(b"")
-                while True:
-                    for message in messages:
-                        self._on_message(self, message)
-                    messages = self.receive()
+            with contextlib.suppress(ConnectionLost):
+                is_greeted = self.is_readable(_GREETING_TIMEOUT)
+                if is_greeted and self._listener.admits(self.receive(_LONGEST_GREETING, 0).header):
+                    self.reply(self._greeting)
+                    while True:
+                        self._on_message(self, self.receive())
         finally:
             self._outbox.put(None)
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):
-            while (pieces := self._outbox.get()) is not None:
-                for piece in pieces:
-                    self._socket.sendall(piece)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(ConnectionLost):
+            while (message := self._outbox.get()) is not None:
+                self.send(*message)
         self.close()
 
 
@@ -229,8 +171,9 @@ class Listener:
                     return connection
             connection.close()
 
-    def is_token(self, token: Any) -> bool:
-        """Return whether ``token`` is the rank's token."""
+    def admits(self, greeting: dict[str, Any]) -> bool:
+        """Return whether a greeting has the rank's token."""
+        token = greeting.get("token") if greeting.get("do") == "hello" else None
         return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def close(self) -> None:

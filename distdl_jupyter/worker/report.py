@@ -16,9 +16,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.worker import channel, step_times
 from distdl_jupyter.worker.channel import Channel
@@ -51,8 +51,11 @@ def log(step: float | None = None, **metrics: Any) -> None:
     own_names.update(metrics)
     if "samples" in metrics:
         step_times.recorder.samples(metrics["samples"])
-    number = next(_count) if step is None else _step(step)
-    send(number, metrics)
+    if step is None:
+        step = next(_count)
+    elif type(step) is not int:
+        step = _finite("step", step)
+    send(step, metrics)
 
 
 def send(step: float, metrics: dict[str, Any]) -> None:
@@ -71,13 +74,13 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     if out is None:
         _print(step, values)
         return
-    for assignment in _axis.assign_steps(step, metrics):
-        pending = {name: later[name] for name in assignment.names if name in later}
-        ready = {name: values[name] for name in assignment.names if name in values}
+    for (stored, replace), names in _axis.assign_steps(step, metrics).items():
+        pending = {name: later[name] for name in names if name in later}
+        ready = {name: values[name] for name in names if name in values}
         if pending:
-            _defer(out, assignment.step, pending, replace=assignment.replace)
+            _defer(out, stored, pending, replace=replace)
         if ready:
-            out.metric(assignment.step, ready, replace=assignment.replace)
+            out.metric(stored, ready, replace=replace)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -96,13 +99,11 @@ def send_progress(done: float, total: float | None, unit: str) -> None:
 
 
 def flush() -> None:
-    """Wait until all GPU values are sent, then send the step times."""
-    _flush_deferred()
+    """Wait until all GPU values are sent, at most ``_GPU_TIMEOUT`` seconds, then send the step times."""
+    until = time.monotonic() + _GPU_TIMEOUT
+    while _queue.unfinished_tasks and time.monotonic() < until:
+        time.sleep(0.002)
     step_times.recorder.flush()
-
-
-def _step(step: Any) -> float:
-    return step if type(step) is int else _finite("step", step)
 
 
 def _finite(name: str, value: Any) -> float:
@@ -154,47 +155,32 @@ def to_json(name: str, value: Any) -> Number:
 
 def _plain(name: str, value: Any) -> float:
     """Return a metric's value as a Python number. Raises TypeError."""
-    if not isinstance(value, numbers.Real):
-        value = _element(name, value)
+    if not isinstance(value, (numbers.Real, type)) and getattr(value, "shape", None) is not None:
+        try:
+            sizes = tuple(int(size) for size in value.shape)
+        except (TypeError, ValueError):
+            sizes = ()
+        if any(size != 1 for size in sizes):
+            shape = " \N{MULTIPLICATION SIGN} ".join(map(str, sizes))
+            raise TypeError(
+                f"The metric {name!r} has the shape {shape}, but a metric must be one number. Log its mean, or log "
+                "each element under its own name."
+            )
+        try:
+            if callable(getattr(value, "item", None)):
+                value = value.item()
+            elif callable(getattr(value, "numpy", None)):
+                value = value.numpy().item()
+        except Exception as error:
+            raise TypeError(f"The metric {name!r} is {_article(value)} that has no value yet: {error}") from error
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise TypeError(f"The metric {name!r} is {_article(value)}, but a metric must be one number.")
 
 
-def _element(name: str, value: Any) -> Any:
-    if isinstance(value, type) or getattr(value, "shape", None) is None:
-        return value
-    sizes = _sizes(value.shape)
-    if any(size != 1 for size in sizes):
-        shape = " \N{MULTIPLICATION SIGN} ".join(map(str, sizes))
-        raise TypeError(
-            f"The metric {name!r} has the shape {shape}, but a metric must be one number. Log its mean, or log each "
-            "element under its own name."
-        )
-    for method in ("item", "numpy"):
-        if callable(getattr(value, method, None)):
-            return _call(name, value, method)
-    return value
-
-
-def _call(name: str, value: Any, method: str) -> Any:
-    try:
-        inner = getattr(value, method)()
-    except Exception as error:
-        raise TypeError(f"The metric {name!r} is {_article(value)} that has no value yet: {error}") from error
-    return inner.item() if method == "numpy" else inner
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in shape)
-    except (TypeError, ValueError):
-        return ()
-
-
 def _article(value: Any) -> str:
-    name = "None" if value is None else type(value).__name__
-    return name if name == "None" else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 # step numbers ------------------------------------------------------------------------------------
@@ -205,14 +191,6 @@ def _article(value: Any) -> str:
 
 #: Number of recent steps stored per metric, to distinguish a return to an earlier step from a late report.
 _RECENT = 1000
-
-
-class StepAssignment(NamedTuple):
-    """The step at which metrics are stored. With ``replace`` they replace the values logged from this step on."""
-
-    step: float
-    names: list[str]
-    replace: bool
 
 
 @dataclass(slots=True)
@@ -252,6 +230,19 @@ class _Count:
             self.first = self.last = step  # the code counts down
         return False
 
+    def follows(self, newest: _Count, step: float) -> bool:
+        """Restart if ``newest``, the count that was used last, has restarted. Return whether this count restarted."""
+        if newest.is_at(step):
+            if newest.offset <= self.offset:
+                return False
+            self.start_over(step, newest.offset)
+            return True
+        if step == self.first == self.last < newest.last and newest.offset == self.offset:
+            self.start_over(step, newest.continued(step))
+            return True
+        self.shared = step == self.last
+        return False
+
 
 class StepAxis:
     """The steps of all metrics of one process."""
@@ -261,48 +252,35 @@ class StepAxis:
         #: The most recently used count.
         self._newest: _Count | None = None
 
-    def assign_steps(self, step: float, names: Iterable[str]) -> list[StepAssignment]:
-        """Return the steps at which to store the metrics that are logged at ``step``."""
+    def assign_steps(self, step: float, names: Iterable[str]) -> dict[tuple[float, bool], list[str]]:
+        """Return the metrics that are logged at ``step``, by the step at which to store them and whether they replace.
+
+        Metrics that replace do so for all values that were logged from this step on.
+        """
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
         # A new metric adopts the offset of the others in its call, so process those first.
         for name in sorted(names, key=lambda name: name not in counts):
-            groups.setdefault(self._assign_step(name, step), []).append(name)
-        return [StepAssignment(stored, group, replace) for (stored, replace), group in groups.items()]
-
-    def _assign_step(self, name: str, step: float) -> tuple[float, bool]:
-        count, newest, replace = self._counts.get(name), self._newest, False
-        if count is None:
-            count = self._counts[name] = _Count(step, step)
-            if newest is not None and newest.is_at(step):
-                count.offset, count.shared, newest.shared = newest.offset, True, True
-        elif newest is not None and newest is not count and count.shared and self._moved(count, newest, step):
-            pass
-        elif step > count.last:
-            count.stride, count.last = step - count.last, step
-        elif step == count.last:
-            pass
-        elif step <= count.first < count.last:
-            count.start_over(step, count.continued(step))
-        else:
-            replace = count.goes_back(step)
-        if not count.recent or count.recent[-1] != step:
-            count.recent.append(step)
-        self._newest = count
-        return count.offset + step, replace
-
-    def _moved(self, count: _Count, newest: _Count, step: float) -> bool:
-        """Restart the count if the most recently logged metric has restarted. Return whether it was restarted."""
-        if newest.is_at(step):
-            if newest.offset <= count.offset:
-                return False
-            count.start_over(step, newest.offset)
-            return True
-        if step == count.first == count.last < newest.last and newest.offset == count.offset:
-            count.start_over(step, newest.continued(step))
-            return True
-        count.shared = step == count.last
-        return False
+            count, newest, replace = counts.get(name), self._newest, False
+            if count is None:
+                count = counts[name] = _Count(step, step)
+                if newest is not None and newest.is_at(step):
+                    count.offset, count.shared, newest.shared = newest.offset, True, True
+            elif newest is not None and newest is not count and count.shared and count.follows(newest, step):
+                pass
+            elif step > count.last:
+                count.stride, count.last = step - count.last, step
+            elif step == count.last:
+                pass
+            elif step <= count.first < count.last:
+                count.start_over(step, count.continued(step))
+            else:
+                replace = count.goes_back(step)
+            if not count.recent or count.recent[-1] != step:
+                count.recent.append(step)
+            self._newest = count
+            groups.setdefault((count.offset + step, replace), []).append(name)
+        return groups
 
 
 _axis = StepAxis()
@@ -318,22 +296,11 @@ _axis = StepAxis()
 _GPU_TIMEOUT = 10.0
 
 
-class _DeferredValues(NamedTuple):
-    """The values of one ``log`` call, as host copies that are valid when all events have completed."""
-
-    out: Channel
-    step: float
-    t: float
-    values: dict[str, Any]
-    events: list[Any]
-    replace: bool
-
-
-_queue: queue.Queue[_DeferredValues] = queue.Queue()
+_queue: queue.Queue[Callable[[], None]] = queue.Queue()
 _thread: threading.Thread | None = None
 
 
-def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool = False) -> None:
+def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool) -> None:
     """Send GPU tensors with one element each as soon as their values arrive.
 
     Raises TypeError for a tensor with more elements.
@@ -342,30 +309,27 @@ def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool 
     for name, tensor in tensors.items():
         if tensor.numel() != 1:
             to_json(name, tensor)
-    values = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
-    _queue.put(_DeferredValues(out, step, time.time(), values, events, replace))
+    moment = time.time()
+
+    def send_when_copied() -> None:
+        for event in events:
+            event.synchronize()
+        values = {name: to_json(name, value) for name, value in copies.items()}
+        out.metric(step, values, moment, replace=replace)
+
+    _queue.put(send_when_copied)
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_send_deferred, name="distdl-metrics", daemon=True)
         _thread.start()
 
 
-def _flush_deferred() -> None:
-    """Wait until the queue is empty, at most ``_GPU_TIMEOUT`` seconds."""
-    until = time.monotonic() + _GPU_TIMEOUT
-    while _queue.unfinished_tasks and time.monotonic() < until:
-        time.sleep(0.002)
-
-
 def _send_deferred() -> None:
     while True:
-        deferred = _queue.get()
-        # A GPU error is also raised in the training code, which reports it.
-        with contextlib.suppress(Exception):
-            for event in deferred.events:
-                event.synchronize()
-            values = {name: to_json(name, value) for name, value in deferred.values.items()}
-            deferred.out.metric(deferred.step, values, deferred.t, replace=deferred.replace)
+        send_when_copied = _queue.get()
+        with contextlib.suppress(Exception):  # a GPU error is also raised in the training code, which reports it
+            send_when_copied()
         _queue.task_done()
 
 

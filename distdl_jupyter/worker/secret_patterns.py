@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 MASK = "•••"
@@ -201,7 +201,8 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
         if not gates or any(_compiled(_GATES[gate]).search(low) for gate in gates):
             for keyword, form, rule in forms:
                 if keyword in low:
-                    matches += _find_spans(low, form, rule, 0 if whole else "secret")
+                    hits = (match for match in _compiled(form).finditer(low) if not rule or _RULES[rule](match))
+                    matches += [match.span(0 if whole else "secret") for match in hits]
     return merged(matches) if matches else matches
 
 
@@ -238,13 +239,6 @@ def _compiled(form: str) -> re.Pattern[str]:
     return re.compile(form, re.DOTALL if "private key-" in form else 0)
 
 
-def _find_spans(low: str, form: str, rule: str, part: int | str) -> Iterator[Span]:
-    holds = _RULES.get(rule)
-    for match in _compiled(form).finditer(low):
-        if holds is None or holds(match):
-            yield match.span(part)
-
-
 def _is_value(match: re.Match[str]) -> bool:
     """Return whether an assigned text is a literal value instead of a number, path, call or identifier."""
     fields = match.groupdict()
@@ -263,23 +257,15 @@ def _is_password(match: re.Match[str]) -> bool:
     return not is_description or _DIGIT.search(fields["secret"]) is not None
 
 
-def _is_token(match: re.Match[str]) -> bool:
-    return _is_value(match) and _is_mixed(match)
-
-
 def _is_mixed(match: re.Match[str]) -> bool:
     return _LETTER.search(match["secret"]) is not None and _DIGIT.search(match["secret"]) is not None
 
 
-def _is_connection(match: re.Match[str]) -> bool:
-    return "=" in match["secret"] or "@" in match["secret"]
-
-
-def _is_block(match: re.Match[str]) -> bool:
-    return len(match["secret"].strip()) > 0
-
-
 _RULES: dict[str, Callable[[re.Match[str]], bool]] = {
-    "value": _is_value, "password": _is_password, "token": _is_token, "mixed": _is_mixed, "block": _is_block,
-    "connection": _is_connection,
-}  # fmt: skip
+    "value": _is_value,
+    "password": _is_password,
+    "token": lambda match: _is_value(match) and _is_mixed(match),
+    "mixed": _is_mixed,
+    "block": lambda match: bool(match["secret"].strip()),
+    "connection": lambda match: "=" in match["secret"] or "@" in match["secret"],
+}

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, secret_patterns, values
+from distdl_jupyter.worker import channel, failure, payload, pictures, report, secret_patterns, values
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity, identify
@@ -57,31 +57,45 @@ def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
     if session.working_directory:
         with contextlib.suppress(OSError):
             os.chdir(session.working_directory)
-    server = Server(identify(os.environ), sources)
-    try:
-        server.run()
-    finally:
-        server.close()
+    Server(identify(os.environ), sources).run()
 
 
 class Server:
-    """Accepts connections and runs requests in the namespace of the rank."""
+    """Accepts connections and runs requests in a new ``__main__`` module with names such as ``rank`` and ``log``.
+
+    Create it before any user code runs.
+    """
 
     def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
         self._sources = sources
-        namespace = Namespace(identity, sources)
         self._handlers = {
-            "run": namespace.run,
-            "push": namespace.push,
-            "pull": namespace.pull,
-            "distributed": namespace.distributed,
+            "run": self._run_cell,
+            "push": self._push,
+            "pull": self._pull,
+            "distributed": self._run_distributed,
         }
-        self._marks = Marks(identity)
+        self._main_module = payload.fresh_main()
+        self._namespace = self._main_module.__dict__
+        self._namespace.update(
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            world_size=identity.world_size,
+            log=report.log,
+            progress=report.progress,
+            data_path=data_path,
+        )
+        builtins.display = pictures.display  # type: ignore[attr-defined]
+        builtins.input = _no_input
+        #: Channels to the original streams, which user code may redirect, so marks are in order with the output.
+        self._channels = {
+            name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
+        }
+        self._c_library = ctypes.CDLL(None)
         self._requests: queue.SimpleQueue[tuple[ServedConnection, RankMessage] | None] = queue.SimpleQueue()
         self._claim_lock = threading.Lock()
         self._current_label: str | None = None
-        self._main = threading.get_ident()
+        self._main_thread = threading.get_ident()
         #: Whether a signal may interrupt the running code, and whether the job was canceled.
         self._interruptible = self._canceled = False
         #: Times of signals that were sent for clients and have not arrived yet. Two may be delivered as one.
@@ -96,18 +110,16 @@ class Server:
         """Accept connections and run requests until one stops the rank."""
         signal.signal(signal.SIGINT, self._on_signal)
         threading.Thread(target=self._listen, name="distdl-listen", daemon=True).start()
-        if (output := channel.current()) is not None:
-            # The rank is ready without a process group, because only cells create one.
-            output.send("ready", backend="", size=self._identity.world_size)
-        while (request := self._requests.get()) is not None:
-            self._perform(*request)
-            del request
-            if self._canceled:
-                raise KeyboardInterrupt
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._listener.close()
+        # The rank is ready without a process group, because only cells create one.
+        channel.send("ready", backend="", size=self._identity.world_size)
+        try:
+            while (request := self._requests.get()) is not None:
+                self._perform(*request)
+                del request
+                if self._canceled:
+                    raise KeyboardInterrupt
+        finally:
+            self._listener.close()
 
     # in other threads -------------------------------------------------------------------------
 
@@ -117,34 +129,24 @@ class Server:
                 connection = self._listener.accept()
                 ServedConnection(connection, self._listener, self._state("hello"), self._on_message)
 
-    def _state(self, say: str, **fields: Any) -> dict[str, Any]:
-        return {
-            "say": say,
-            "rank": self._identity.rank,
-            "pid": os.getpid(),
-            "doing": self._current_label or "",
-            **fields,
-        }
+    def _state(self, say: str) -> dict[str, Any]:
+        return {"say": say, "doing": self._current_label or ""}
 
     def _on_message(self, connection: ServedConnection, message: RankMessage) -> None:
-        header = message.header
-        if header.get("do") == "interrupt":
+        request = message.header.get("do")
+        if request == "interrupt":
             if self._interruptible:
                 self._client_signals.append(time.monotonic())
-                signal.pthread_kill(self._main, signal.SIGINT)
-        elif header.get("do") == "state":
-            connection.reply(self._state("state", id=header.get("id")))
-        elif not self._claim(str(header.get("label") or header.get("do"))):
-            connection.reply(self._state("busy", id=header.get("id")))
-        else:
-            self._requests.put(None if header.get("do") == "stop" else (connection, message))
-
-    def _claim(self, label: str) -> bool:
+                signal.pthread_kill(self._main_thread, signal.SIGINT)
+            return
         with self._claim_lock:
-            if self._current_label is not None:
-                return False
-            self._current_label = label
-            return True
+            is_busy = self._current_label is not None
+            if not is_busy:
+                self._current_label = str(message.header.get("label") or request)
+        if is_busy:
+            connection.reply(self._state("busy"))
+        else:
+            self._requests.put(None if request == "stop" else (connection, message))
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Interrupt the user's code. A signal that no client has requested cancels the job and stops the rank."""
@@ -158,11 +160,11 @@ class Server:
     # in the main thread -----------------------------------------------------------------------
 
     def _perform(self, connection: ServedConnection, message: RankMessage) -> None:
-        header, begin = message.header, time.perf_counter()
+        header = message.header
         number = header["id"] if isinstance(header.get("id"), int) else 0
         is_cell = header.get("do") in ("run", "distributed")
         if is_cell:
-            self._marks.begin(number, str(header.get("label") or ""))
+            self._mark(number, str(header.get("label") or ""), ended=False)
         try:
             response, body, error = self._handle(message)
         except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being described
@@ -171,7 +173,7 @@ class Server:
         with contextlib.suppress(Exception):
             report.flush()
         if is_cell:
-            self._marks.end(number)
+            self._mark(number, "", ended=True)
         if error:
             # This copy is only for the log, so it follows the end mark. Clients receive the error in the reply.
             with contextlib.suppress(Exception):
@@ -179,8 +181,16 @@ class Server:
                 sys.stderr.flush()
         self._current_label = None
         if not self._canceled:  # otherwise the client notices that the process has exited
-            seconds = time.perf_counter() - begin
-            connection.reply({"say": "done", "id": number, "seconds": seconds, **response}, body)
+            connection.reply({"say": "done", "id": number, **response}, body)
+
+    def _mark(self, cell: int, label: str, *, ended: bool) -> None:
+        """Mark the start or the end of a cell's output; ``label`` is the cell's display name."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        self._c_library.fflush(None)  # output of C code
+        for name, stream_channel in self._channels.items():
+            stream_channel.send("mark", stream=name, cell=cell, label=label, ended=ended)
 
     def _handle(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
@@ -188,18 +198,14 @@ class Server:
             signal.signal(signal.SIGINT, self._on_signal)
             self._interruptible = True
             kind = message.header.get("do")
-            handler = self._handlers.get(str(kind))
-            if handler is None:
+            if kind not in self._handlers:
                 raise ValueError(f"Unknown request {kind!r}. Restart the ranks, for example after an update.")  # noqa: TRY301
-            response, body = _value(handler(message.header, message.body))
+            response, body = _value(self._handlers[kind](message.header, message.body))
             self._interruptible = False
-        except SystemExit as error:
-            self._interruptible = False
-            if error.code in (None, 0):
-                return *_value(None), ""
-            return self._describe_failure(error)
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._interruptible = False
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                return *_value(None), ""
             return self._describe_failure(error)
         finally:
             # A handler installed by a cell applies only to that cell.
@@ -211,90 +217,33 @@ class Server:
         interrupted = isinstance(error, KeyboardInterrupt)
         return {"ok": False, "error": described}, b"", "Interrupted.\n" if interrupted else str(described["traceback"])
 
+    # requests, which return a value or raise the exception of the user's code ---------------------
 
-def _value(value: Any) -> tuple[dict[str, Any], bytes]:
-    body, problem = values.pickled(value, "The value", LARGEST)
-    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": problem}, bytes(body)
-
-
-class Marks:
-    """Writes marks before and after the output of each cell.
-
-    Marks are written to both original streams, even if the user's code redirects descriptors 1 and 2, so they are in
-    order with the output. Create the object before any user code runs.
-    """
-
-    def __init__(self, identity: Identity) -> None:
-        self._channels = {
-            name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
-        }
-        # Used to flush the buffers of the C library, which may contain output of C code.
-        self._c = ctypes.CDLL(None)
-
-    def begin(self, cell: int, label: str) -> None:
-        """Mark the start of a cell's output. ``label`` is the cell's display name."""
-        self._write(cell, label, ended=False)
-
-    def end(self, cell: int) -> None:
-        """Mark the end of a cell's output."""
-        self._write(cell, "", ended=True)
-
-    def _write(self, cell: int, label: str, *, ended: bool) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        self._c.fflush(None)
-        for name, stream_channel in self._channels.items():
-            stream_channel.send("mark", stream=name, cell=cell, label=label, ended=ended)
-
-
-class Namespace:
-    """The namespace of one rank: a new ``__main__`` module with predefined names such as ``rank`` and ``log``.
-
-    Each method handles one type of request. It returns a value or raises the exception of the user's code.
-    """
-
-    def __init__(self, identity: Identity, sources: CellSources) -> None:
-        self._sources = sources
-        self._folder = identity.folder / NOTES
-        self._rank = identity.rank
-        self._main = payload.fresh_main()
-        self._main.__dict__.update(
-            rank=identity.rank,
-            local_rank=identity.local_rank,
-            world_size=identity.world_size,
-            log=report.log,
-            progress=report.progress,
-            data_path=data_path,
-        )
-        builtins.display = pictures.display  # type: ignore[attr-defined]
-        builtins.input = _no_input
-
-    def run(self, header: Mapping[str, Any], body: bytes) -> Any:
+    def _run_cell(self, header: Mapping[str, Any], body: bytes) -> Any:
         """Set the ``names`` from ``body``, run ``code`` as a cell, and return the value of its last expression."""
-        self.push(header, body)
+        self._push(header, body)
         filename = str(header["filename"])
         location = {name: header.get(name) for name in ("cell", "first_line")}
         self._sources.add_all({filename: {"text": header["code"], "label": header["title"], **location}})
-        return execute.run_cell(str(header["code"]), filename, self._sources, self._main.__dict__)
+        return payload.run_cell(str(header["code"]), filename, self._sources, self._namespace)
 
-    def push(self, header: Mapping[str, Any], body: bytes) -> None:
+    def _push(self, header: Mapping[str, Any], body: bytes) -> None:
         """Set ``names`` from ``body``, which contains one pickle for each name."""
         if names := header.get("names") or ():
             self._sources.add_all(header.get("sources") or {})
-            unpickler = payload.NotebookUnpickler(io.BytesIO(body), self._main.__dict__)
-            self._main.__dict__.update({str(name): unpickler.load() for name in names})
+            unpickler = payload.NotebookUnpickler(io.BytesIO(body), self._namespace)
+            self._namespace.update({str(name): unpickler.load() for name in names})
 
-    def pull(self, header: Mapping[str, Any], _body: bytes) -> Any:
+    def _pull(self, header: Mapping[str, Any], _body: bytes) -> Any:
         """Return the value of the variable ``name``. Raises NameError."""
         name = str(header["name"])
-        if name not in self._main.__dict__:
+        if name not in self._namespace:
             raise NameError(f"name {name!r} is not defined in this rank")
-        return self._main.__dict__[name]
+        return self._namespace[name]
 
-    def distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
+    def _run_distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
         """Run the code of a job in a separate namespace. ``body`` is a tar archive of the job's files."""
-        folder = self._folder / f"run-{int(header['id'])}-{self._rank}"
+        folder = self._identity.folder / NOTES / f"run-{int(header['id'])}-{self._identity.rank}"
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -306,16 +255,21 @@ class Namespace:
             if not Path(code.working_directory).is_dir():  # the notebook's folder may not exist on this machine
                 code = code._replace(working_directory="")
             with distributed.keep_groups():
-                return execute.run(folder, code, self._sources)
+                return payload.run(folder, code, self._sources)
         finally:
             sys.path[:], sys.argv[:] = before[0], before[1]
             os.chdir(before[2])
-            sys.modules["__main__"] = self._main
+            sys.modules["__main__"] = self._main_module
             # Modules sent with this code may have changed when the next code runs, so it must import them again.
             for name, module in list(sys.modules.items()):
                 if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
                     del sys.modules[name]
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _value(value: Any) -> tuple[dict[str, Any], bytes]:
+    body, problem = values.pickled(value, "The value", LARGEST)
+    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": problem}, body
 
 
 def _no_input(*_: object) -> str:
@@ -332,31 +286,19 @@ def forms(value: Any) -> dict[str, str]:
     """
     if value is None:
         return {}
-    by_type = {"text/plain": _plain(value)}
-    if not isinstance(value, type):
-        by_type |= {mime: form for method, mime in _METHODS.items() if (form := _form(value, method))}
-    return by_type
-
-
-def _plain(value: Any) -> str:
+    plain = ""
     # Tables and arrays have a short repr, so only the text of built-in containers and strings is shortened.
-    if isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) and len(value) > _LARGE:
-        return values.text(value)
-    try:
-        plain = repr(value)
-    except Exception:  # noqa: BLE001  a user-defined method
-        return values.text(value)
-    return secret_patterns.redact(plain) if len(plain) <= _LONG else values.text(value)
-
-
-def _form(value: Any, method: str) -> str:
-    call = getattr(type(value), method, None)
-    if call is None:
-        return ""
-    try:
-        form = call(value)
-    except Exception:  # noqa: BLE001  a user-defined method
-        return ""
-    if isinstance(form, bytes):
-        form = base64.b64encode(form).decode()
-    return secret_patterns.redact(form) if isinstance(form, str) and len(form) <= _LONGEST else ""
+    if not isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) or len(value) <= _LARGE:
+        with contextlib.suppress(Exception):  # a user-defined method
+            plain = repr(value)
+    by_type = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _LONG else values.text(value)}
+    for method, mime in _METHODS.items():
+        call = None if isinstance(value, type) else getattr(type(value), method, None)
+        form = None
+        with contextlib.suppress(Exception):  # a user-defined method
+            form = call and call(value)
+        if isinstance(form, bytes):
+            form = base64.b64encode(form).decode()
+        if isinstance(form, str) and 0 < len(form) <= _LONGEST:
+            by_type[mime] = secret_patterns.redact(form)
+    return by_type

@@ -10,7 +10,6 @@ import io
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,26 +29,25 @@ def announce_survivors(ending: str) -> None:
 
     Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
     """
-    threading.Thread(target=_announce, args=(ending,), name="distdl-end", daemon=True).start()
 
+    def announce() -> None:
+        main, multiprocessing = threading.main_thread(), sys.modules.get("multiprocessing")
+        children = multiprocessing.active_children() if multiprocessing else []
+        names = [f"thread {thread.name!r}" for thread in threading.enumerate() if not thread.daemon and thread != main]
+        names += [f"child process {child.name!r}" for child in children if not child.daemon]
+        if names:
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            keeps = "keeps" if len(names) == 1 else "keep"
+            text = (
+                f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop what the code "
+                "has started before it returns, or start it with daemon=True. The value is saved and remains "
+                "available when the job is canceled."
+            )
+            channel.note("warning", text, KEPT_ALIVE)
 
-def _announce(ending: str) -> None:
-    time.sleep(PATIENCE)
-    threads = [
-        thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
-    ]
-    multiprocessing = sys.modules.get("multiprocessing")
-    children = [child for child in multiprocessing.active_children() if not child.daemon] if multiprocessing else []
-    names = [f"thread {thread.name!r}" for thread in threads] + [f"child process {child.name!r}" for child in children]
-    if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        keeps = "keeps" if len(names) == 1 else "keep"
-        text = (
-            f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop what the code has "
-            "started before it returns, or start it with daemon=True. The value is saved and remains available when "
-            "the job is canceled."
-        )
-        channel.note("warning", text, KEPT_ALIVE)
+    timer = threading.Timer(PATIENCE, announce)
+    timer.daemon = True
+    timer.start()
 
 
 def end(code: int) -> NoReturn:

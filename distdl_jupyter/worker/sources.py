@@ -50,10 +50,6 @@ class CellSources:
         """Return the cell whose code objects have this file name, None for a real file."""
         return self._cells.get(filename)
 
-    def lines(self, filename: str, module_globals: dict[str, Any] | None = None) -> list[str]:
-        """Return the lines of a cell or file, numbered as in its code objects; empty if it cannot be read."""
-        return linecache.getlines(filename, module_globals)
-
 
 def show(filename: str, text: str) -> None:
     """Add a file that does not exist to ``linecache``."""

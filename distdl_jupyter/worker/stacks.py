@@ -30,8 +30,8 @@ from distdl_jupyter.worker.identity import Identity
 
 #: Environment variable with the folder of the file, for jobs without named pipes.
 VARIABLE = "DISTDL_STACKS"
-#: The signal on Linux, a real-time signal that libraries do not use. Elsewhere SIGINFO is used, by default ignored.
-_REAL_TIME = 57
+#: On Linux, a real-time signal that libraries do not use. Elsewhere SIGINFO, which is ignored by default.
+_SIGNAL = 57 if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
 #: The stacks are complete when the file has not grown for ``_QUIET`` seconds, or after ``_PATIENCE`` seconds.
 _QUIET, _PATIENCE = 0.05, 1.0
 _HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
@@ -40,13 +40,27 @@ _HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 def offer(identity: Identity) -> None:
     """Install the handler, if the platform has the signal, a folder is known and the file can be opened."""
     folder = os.environ.get(VARIABLE) or identity.pipes
-    number = _signal()
-    if folder is None or number is None:
+    if folder is None or _SIGNAL is None:
         return
     with contextlib.suppress(OSError, ValueError, RuntimeError):
-        fd = _opened(Path(folder) / f"rank-{identity.rank}.stacks")
-        faulthandler.register(number, file=fd, all_threads=True)
-        os.write(fd, json.dumps(_about(identity, fd, number)).encode() + b"\n")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = lifted(os.open(Path(folder) / f"rank-{identity.rank}.stacks", flags, 0o600))
+        faulthandler.register(_SIGNAL, file=fd, all_threads=True)
+        started = ""
+        with contextlib.suppress(OSError, IndexError):  # only Linux has this file
+            # Field 22 of proc_pid_stat(5); the first two contain the program's name, which may contain spaces.
+            started = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+        first_line = {
+            "pid": os.getpid(),
+            "start": started,
+            "signal": _SIGNAL,
+            "fd": fd,
+            "main": f"{threading.get_ident():#018x}",
+            **_folders(identity.folder / "code"),
+            "host": identity.host,
+            "collectives": streams.is_attended,
+        }
+        os.write(fd, json.dumps(first_line).encode() + b"\n")
         streams.at_each_look.append(_Follower(fd).look)
 
 
@@ -84,33 +98,3 @@ def last_operations(code: Path) -> dict[str, Any]:
 
 def _folders(code: Path) -> dict[str, str]:
     return {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}
-
-
-def _signal() -> int | None:
-    return _REAL_TIME if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
-
-
-def _opened(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return lifted(os.open(path, flags, 0o600))
-
-
-def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
-    """Return the data in the first line of the file. ``start`` is field 22 of proc_pid_stat(5), "" except on Linux."""
-    return {
-        "pid": os.getpid(),
-        "start": _started(),
-        "signal": number,
-        "fd": fd,
-        "main": f"{threading.get_ident():#018x}",
-        **_folders(identity.folder / "code"),
-        "host": identity.host,
-        "collectives": streams.is_attended(),
-    }
-
-
-def _started() -> str:
-    with contextlib.suppress(OSError, IndexError):
-        text = Path("/proc/self/stat").read_bytes()
-        return text[text.rfind(b")") + 2 :].split()[19].decode()
-    return ""

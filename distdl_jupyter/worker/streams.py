@@ -28,6 +28,7 @@ import contextlib
 import io
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -48,7 +49,8 @@ INTERRUPTED = 1.0
 ORPHANED = 70
 #: Functions that the flushing thread calls every ``PARTIAL`` seconds. They must not block.
 at_each_look: list[Callable[[], None]] = []
-_is_attended = False
+#: Whether the thread that flushes and calls ``at_each_look`` is running.
+is_attended = False
 
 
 def adopt(pipes: Path | None, rank: int) -> None:
@@ -62,60 +64,46 @@ def adopt(pipes: Path | None, rank: int) -> None:
             _replace(fd, path)
         if (pipes / "alive").exists() and not any(path.exists() for _, path in outputs):
             _die_with_parent()
-    _write_whole_lines()
+    if not _own:
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)
+    sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _by_line(2, "<stderr>")  # type: ignore[misc]
+    _own[:] = [sys.stdout, sys.stderr]
     _attend(None if pipes is None else pipes / "alive")
 
 
 def _replace(fd: int, path: Path) -> None:
-    if not path.exists():
-        return
-    try:
-        pipe = _open_for_writing(path)
-    except OSError as error:
-        os.write(2, f"The rank uses its inherited stream {fd} because {path} cannot be opened: {error}.\n".encode())
-        return
-    os.dup2(pipe, fd)
-    os.close(pipe)
-
-
-def _open_for_writing(path: Path) -> int:
-    """Open a named pipe, waiting up to ``TIMEOUT`` seconds for its reader. Raises OSError (ENXIO: no reader)."""
+    """Replace a stream by a named pipe, if it exists, waiting up to ``TIMEOUT`` seconds for its reader."""
     until = time.monotonic() + TIMEOUT
-    while True:
+    while path.exists():
         try:
-            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # ENXIO without a reader
+        except OSError as error:
             if time.monotonic() > until:
-                raise
+                text = f"The rank uses its inherited stream {fd} because {path} cannot be opened: {error}.\n"
+                os.write(2, text.encode())
+                return
             time.sleep(0.05)
         else:
             os.set_blocking(pipe, True)
-            return pipe
+            os.dup2(pipe, fd)
+            os.close(pipe)
+            return
 
 
 #: The line-buffered streams created here. Training code may replace ``sys.stdout`` and ``sys.stderr``.
 _own: list[io.TextIOWrapper] = []
 
 
-def _write_whole_lines() -> None:
-    """Make the standard streams line-buffered and able to print any character."""
-    if not _own:
-        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)
-    sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _by_line(2, "<stderr>")  # type: ignore[misc]
-    _own[:] = [sys.stdout, sys.stderr]
-
-
 def _by_line(fd: int, name: str) -> io.TextIOWrapper:
-    """Return a line-buffered stream. Its buffer completes a write that a signal interrupts.
+    """Return a line-buffered stream for any character. Its buffer completes a write that a signal interrupts.
 
     Python's unbuffered streams would lose the rest.
     """
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
-    text = io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", newline="\n", line_buffering=True
-    )
+    buffer = io.BufferedWriter(raw)
+    text = io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", newline="\n", line_buffering=True)
     text.mode = "w"  # type: ignore[misc]
     return text
 
@@ -157,33 +145,33 @@ def _attend(lifeline: Path | None) -> None:
 
     The writer must open the pipe before the rank starts; otherwise the rank ends at once.
     """
+    global is_attended
     pipe = None
     if lifeline is not None and lifeline.exists():
         # Without O_NONBLOCK, open() would block until a writer opens the pipe, which never happens if it has exited.
         pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    global _is_attended
-    _is_attended = True
+    is_attended = True
     threading.Thread(target=_keep_up, args=(pipe,), name="distdl-lifeline", daemon=True).start()
-
-
-def is_attended() -> bool:
-    """Return whether the thread that flushes and calls ``at_each_look`` is running."""
-    return _is_attended
 
 
 def _keep_up(pipe: int | None) -> None:
     poller = select.poll()
     if pipe is not None:
         poller.register(pipe, select.POLLIN)
-    # Read each time, because poll() does not report the end if the last writer exited before the pipe was opened.
-    while pipe is None or not _has_ended(pipe):
+    while True:
+        # Read each time, because poll() does not report the end if the last writer exited before the pipe was opened.
+        with contextlib.suppress(BlockingIOError):
+            if pipe is not None and not os.read(pipe, 4096):
+                break
         poller.poll(PARTIAL * 1000)
         with _flushing:
             flush()
         for call in at_each_look:
             with contextlib.suppress(Exception):
                 call()
-    _end()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(ORPHANED)
 
 
 def _die_with_parent() -> None:
@@ -194,22 +182,6 @@ def _die_with_parent() -> None:
     """
     if sys.platform == "linux":
         import ctypes
-        import signal
 
         pr_set_pdeathsig = 1  # include/uapi/linux/prctl.h
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
-
-
-def _has_ended(pipe: int) -> bool:
-    try:
-        return not os.read(pipe, 4096)
-    except BlockingIOError:
-        return False
-
-
-def _end() -> None:
-    import signal
-
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os._exit(ORPHANED)

@@ -6,11 +6,12 @@ that are known to be safe. Other values are described by their class.
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
 import reprlib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,23 +46,21 @@ class _TooLarge(Exception):
     """The pickle exceeds the limit."""
 
 
-class _BoundedFile:
+class _BoundedFile(io.BytesIO):
     """An in-memory file of limited size."""
 
     def __init__(self, most: float) -> None:
-        self.data = bytearray()
+        super().__init__()
         self._most = most
 
     def write(self, piece: Any, /) -> int:
         """Append bytes. Raises _TooLarge."""
-        view = memoryview(piece)
-        if len(self.data) + view.nbytes > self._most:
+        if self.tell() + memoryview(piece).nbytes > self._most:
             raise _TooLarge
-        self.data += view.cast("B") if view.contiguous else view.tobytes()
-        return view.nbytes
+        return super().write(piece)
 
 
-def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | bytearray, str]:
+def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes, str]:
     """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``most`` bytes."""
     file, name = _BoundedFile(most), type(value).__name__
     try:
@@ -84,7 +83,7 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
             f"{subject} is {name}, which cannot be pickled ({why}), so only its text is returned. End the cell with "
             "plain data, arrays or a state_dict."
         )
-    return file.data, ""
+    return file.getvalue(), ""
 
 
 def text(value: Any) -> str:
@@ -128,6 +127,18 @@ LONGEST_STRING, LONGEST_SHORT = 80, 160
 _ITEMS = 6
 #: Modules of the standard library whose classes have a short and fast ``repr``.
 _HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
+_BRACKETS: dict[type, tuple[str, str]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}
+_CODE: dict[type, str] = {
+    types.FunctionType: "function",
+    types.BuiltinFunctionType: "function",
+    types.MethodType: "method",
+    types.ModuleType: "module",
+}
 
 
 def short(value: Any) -> str:
@@ -140,25 +151,52 @@ def short(value: Any) -> str:
     return text if len(text) <= LONGEST_SHORT else f"{text[: LONGEST_SHORT - 1]}…"
 
 
+def _scalar(value: Any) -> str:
+    kind = type(value)
+    if kind is float:
+        return repr(value) if len(repr(value)) <= 8 else f"{value:.6g}"
+    if kind is int and abs(value) >= 10**30:
+        return f"int of {value.bit_length():,} bits"
+    if kind in (str, bytes):
+        cut = repr(value[:LONGEST_STRING])
+        return cut if len(value) <= LONGEST_STRING else f"{cut}… ({len(value):,})"
+    return repr(value)
+
+
 def _describe(value: Any, depth: int) -> str:
-    simple = _SIMPLE.get(type(value))
-    if simple is not None:
-        return simple(value)
-    name = type(value).__name__
-    module = str(getattr(type(value), "__module__", ""))
+    kind = type(value)
+    name = kind.__name__
+    if kind in (*_PLAIN, complex, bytes):
+        return _scalar(value)
+    if kind in _CODE:
+        return f"{_CODE[kind]} {value.__name__}"
     if isinstance(value, type):
         return f"class {value.__name__}"
-    if type(value) in (list, tuple, set, frozenset):
-        return _items(value, depth)
+    if kind in _BRACKETS:
+        if len(value) > _ITEMS or depth <= 0:
+            return f"{name} of {len(value):,}"
+        opened, closed = _BRACKETS[kind] if value else (f"{name}(", ")")
+        return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
     if (sizes := shape(value)) is not None:
         return _array(name, value, sizes)
     if (keys := keys_of(value)) is not None:
-        return f"{name}, {_keys(keys, value)}"
+        total = len(value) if isinstance(value, dict) else len(keys)
+        more = f" and {total - 8:,} more" if total > 8 else ""
+        return f"{name}, keys {', '.join(str(key)[:40] for key in keys[:8])}{more}" if keys else f"{name}, empty"
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:LONGEST_STRING]}"
-    if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice):
-        return repr(value)
-    return name
+    module = str(getattr(kind, "__module__", ""))
+    return repr(value) if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice) else name
+
+
+def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
+    device = str(getattr(value, "device", "cpu"))
+    location = "" if device.lower().startswith(("cpu", "<")) else device
+    content = format_sizes(sizes)
+    if not sizes and not location and callable(getattr(value, "item", None)):
+        content = _describe(value.item(), 0)
+    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    return " ".join(part for part in (name, content, dtype, location) if part)
 
 
 def format_sizes(sizes: tuple[int, ...]) -> str:
@@ -182,59 +220,3 @@ def format_names(names: list[Any], more: int = 0) -> str:
     """Return names as an enumeration, such as ``image and target`` or ``a, b, c and 4 more``."""
     parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _keys(keys: list[Any], value: Any) -> str:
-    if not keys:
-        return "empty"
-    listing = ", ".join(str(key)[:40] for key in keys[:8])
-    total = len(value) if isinstance(value, dict) else len(keys)
-    return f"keys {listing}" + (f" and {total - 8:,} more" if total > 8 else "")
-
-
-def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
-    kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
-    device = str(getattr(value, "device", "cpu"))
-    location = "" if device.lower().startswith(("cpu", "<")) or not device else device
-    content = format_sizes(sizes)
-    if not sizes and not location and callable(getattr(value, "item", None)):
-        content = _describe(value.item(), 0)
-    return " ".join(part for part in (name, content, kind, location) if part)
-
-
-def _items(value: Any, depth: int) -> str:
-    if len(value) > _ITEMS or depth <= 0:
-        return f"{type(value).__name__} of {len(value):,}"
-    opened, closed = _BRACKETS[type(value)] if value else (f"{type(value).__name__}(", ")")
-    return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
-
-
-def _float(value: float) -> str:
-    text = repr(value)
-    return text if len(text) <= 8 else f"{value:.6g}"
-
-
-def _int(value: int) -> str:
-    return repr(value) if abs(value) < 10**30 else f"int of {value.bit_length():,} bits"
-
-
-def _string(value: str | bytes) -> str:
-    cut = repr(value[:LONGEST_STRING])
-    return cut if len(value) <= LONGEST_STRING else f"{cut}… ({len(value):,})"
-
-
-_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"),
-                                          frozenset: ("frozenset({", "})")}  # fmt: skip
-_SIMPLE: dict[type, Callable[[Any], str]] = {
-    type(None): repr,
-    bool: repr,
-    int: _int,
-    float: _float,
-    complex: repr,
-    str: _string,
-    bytes: _string,
-    types.FunctionType: lambda value: f"function {value.__name__}",
-    types.BuiltinFunctionType: lambda value: f"function {value.__name__}",
-    types.MethodType: lambda value: f"method {value.__name__}",
-    types.ModuleType: lambda value: f"module {value.__name__}",
-}

@@ -18,7 +18,7 @@ PAYLOAD = {"kind": "cell", "filename": CELL, "sources": {
     CELL: {"text": "import x\nhvd.init()\nhvd.allreduce(x)", "label": "In [7]", "cell": 7, "first_line": 2},
     "/tmp/ipykernel_1/5.py": {"text": "def helper():\n    wait()", "label": "In [5]", "cell": 5, "first_line": 3},
 }}  # fmt: skip
-BELOW = """  File "/env/distdl_jupyter/worker/execute.py", line 53 in _run
+BELOW = """  File "/env/distdl_jupyter/worker/payload.py", line 53 in _run
   File "/env/distdl_jupyter/worker/rank.py", line 48 in main
   File "/env/distdl_jupyter/worker/__main__.py", line 7 in <module>
   File "<frozen runpy>", line 88 in _run_code

@@ -13,7 +13,7 @@ from distdl_jupyter import add_cluster, ranks
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
-from distdl_jupyter.ranks import request
+from distdl_jupyter.ranks import session
 from distdl_jupyter.worker.rank_socket import NOTES
 from tests.conftest import wait_for
 
@@ -84,7 +84,7 @@ def test_the_trace_of_a_crash_is_in_the_log(started):
 @pytest.mark.fault("rank", "named by the next cell")
 @pytest.mark.full
 def test_ranks_that_no_kernel_could_meet_end_with_the_reason():
-    job = client.launch(request.session(), distributed_backend="plain")
+    job = client.launch(session.draft(), distributed_backend="plain")
     (job.folder.path / NOTES).touch()  # no folder can be made there
     view = job.wait(60).view()
     assert view.state is State.FAILED

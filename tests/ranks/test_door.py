@@ -5,19 +5,26 @@ import json
 import os
 import socket
 import stat
+import struct
 
 import pytest
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.ranks import connection as rank_connection
+from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import RanksBusy
 from distdl_jupyter.worker import rank_socket
-from distdl_jupyter.worker.rank_socket import MessageReader, encode
+from distdl_jupyter.worker.rank_socket import MessageConnection
 from tests.conftest import wait_for
 
 
 def note(session, rank=0):
     return json.loads((session.job.folder.path / "serving" / f"rank-{rank}.json").read_text())
+
+
+def encode(header, body=b""):
+    """A message as the pieces that are sent."""
+    head = json.dumps(header).encode()
+    return [struct.pack("!i", len(head)), head, struct.pack("!i", len(body)), body]
 
 
 def connected(path):
@@ -81,15 +88,11 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
     stranger = connected(note(shared)["socket"])
     stranger.sendall(b"".join([*encode({"do": "hello", "token": "wrong"}), *encode(asked, evil)]))
     assert hung_up(stranger)
-    friend = connected(note(shared)["socket"])
-    friend.sendall(b"".join([*encode({"do": "hello", "token": note(shared)["token"]}), *encode(asked, evil)]))
-    reader, said = MessageReader(), []
-    while len(said) < 2:
-        data = friend.recv(4096)
-        assert data
-        said += reader.feed(data)
+    friend = MessageConnection(connected(note(shared)["socket"]))
+    friend.send({"do": "hello", "token": note(shared)["token"]})
+    friend.send(asked, evil)
+    assert [friend.receive().header["say"] for _ in range(2)] == ["hello", "done"]
     friend.close()
-    assert [message.header["say"] for message in said] == ["hello", "done"]
     assert trap.exists(), "the trap itself works"
 
 
@@ -110,9 +113,9 @@ def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
 
 
 def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
-    monkeypatch.setattr(rank_connection, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(request, "peer_uid", lambda _connection: os.getuid() + 1)
     with pytest.raises(DistDLError, match="Another process is listening at"):
-        rank_connection.connect(shared.job.folder, 0)
+        request.RankConnection(shared.job.folder, 0)
 
 
 @pytest.mark.parametrize("wrong", [0o755, 0o770])

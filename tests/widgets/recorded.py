@@ -181,7 +181,7 @@ def key_error(t: float) -> dict[str, Any]:
     frames = [
         frame("worker", "__main__.py", 12, "main"),
         frame("worker", "rank.py", 88, "run"),
-        frame("worker", "execute.py", 41, "cell"),
+        frame("worker", "payload.py", 41, "cell"),
         frame("cell", "Cell [7] in quickstart.ipynb", 11, "<module>", source=cell, cell=7),
         frame("user", "shards.py", 31, "Batch.__getitem__", source=shards),
     ]

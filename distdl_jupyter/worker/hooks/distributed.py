@@ -288,7 +288,7 @@ _MOST_GROUPS, _FRAMES = 8, 24
 #: Arguments of torch's dump: include collective operations, include stacks, include only active operations.
 _WHAT = (True, True, False)
 #: The file whose frames call the user's code.
-_STARTS = str(Path(__file__).parents[1] / "execute.py")
+_STARTS = str(Path(__file__).parents[1] / "payload.py")
 
 
 def last_operations() -> list[dict[str, Any]]:

@@ -1,31 +1,63 @@
+import socket
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.rank_socket import LONGEST_BODY, InvalidMessage, MessageReader, RankMessage, encode
+from distdl_jupyter.worker.rank_socket import LONGEST_BODY, ConnectionLost, MessageConnection, RankMessage
 
 HEADERS = st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.none()))
 
 
-def joined(*messages):
-    return b"".join(piece for header, body in messages for piece in encode(header, body))
+@given(st.lists(st.tuples(HEADERS, st.binary()), max_size=5))
+def test_messages_come_out_as_they_went_in(messages):
+    one, other = map(MessageConnection, socket.socketpair())
+    received = []
+    for header, body in messages:
+        one.send(header, body)
+        received.append(other.receive())
+    assert not other.is_readable()
+    one.close()
+    other.close()
+    assert received == [RankMessage(header, body) for header, body in messages]
 
 
-@given(st.lists(st.tuples(HEADERS, st.binary())), st.integers(1, 50))
-def test_messages_come_out_as_they_went_in_however_they_are_cut(messages, size):
-    data, reader, found = joined(*messages), MessageReader(), []
-    for begin in range(0, len(data), size):
-        found += reader.feed(data[begin : begin + size])
-    assert found == [RankMessage(header, body) for header, body in messages]
+def test_messages_may_come_in_pieces():
+    raw, other = socket.socketpair()
+    connection = MessageConnection(other)
+    data = struct.pack("!i", 2) + b"{}" + struct.pack("!i", 3) + b"abc"
+    for begin in range(len(data)):
+        raw.sendall(data[begin : begin + 1])
+    assert connection.receive() == RankMessage({}, b"abc")
+    raw.close()
+    connection.close()
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 12, b"\0\0\0\2" + b"\0" * 8 + b"[]", b"\0\0\0\2" + b"\0" * 8 + b"{\xff"])
+@pytest.mark.parametrize("data", [b"\xff" * 12, b"\0\0\0\2[]\0\0\0\0", b"\0\0\0\2{\xff\0\0\0\0", b"\0\0\0\2{", b""])
 def test_what_is_no_message_is_refused(data):
-    with pytest.raises(InvalidMessage):
-        MessageReader().feed(data)
+    raw, other = socket.socketpair()
+    connection = MessageConnection(other)
+    raw.sendall(data)
+    raw.close()
+    with pytest.raises(ConnectionLost):
+        connection.receive()
+    connection.close()
 
 
-def test_a_body_beyond_all_bounds_is_refused_by_its_length():
-    head = b"\0\0\0\2" + (LONGEST_BODY + 1).to_bytes(8, "big")
-    with pytest.raises(InvalidMessage, match="exceeds the limit"):
-        MessageReader().feed(head)
+@pytest.mark.parametrize(
+    ("body_length", "limits"),
+    [
+        (struct.pack("!i", 3), {"longest_header": 1}),
+        (struct.pack("!i", 3), {"longest_body": 2}),
+        (struct.pack("!iQ", -1, LONGEST_BODY + 1), {}),
+    ],
+)
+def test_a_message_beyond_all_bounds_is_refused_by_its_length(body_length, limits):
+    raw, other = socket.socketpair()
+    connection = MessageConnection(other)
+    raw.sendall(struct.pack("!i", 2) + b"{}" + body_length)  # the body itself never comes
+    with pytest.raises(ConnectionLost, match="message length"):
+        connection.receive(**limits)
+    raw.close()
+    connection.close()
