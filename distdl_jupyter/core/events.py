@@ -148,7 +148,7 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_decoder = msgspec.json.Decoder()
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 
 
 def encode(event: Event) -> bytes:
@@ -158,6 +158,10 @@ def encode(event: Event) -> bytes:
     """
     if event.get("type") == "metric":
         event = {**event, "values": {k: number_to_json(v) for k, v in event["values"].items()}}
+        # Metrics are frequent, and msgspec is faster, but writes a number that is not finite as null.
+        if math.isfinite(event["step"]):
+            with contextlib.suppress(TypeError, UnicodeEncodeError):  # a subclass of float, a lone surrogate
+                return _encoder.encode(event) + b"\n"
     try:
         return _dumps(event).encode() + b"\n"
     except UnicodeEncodeError:  # a lone surrogate cannot be encoded, but Python strings can contain it

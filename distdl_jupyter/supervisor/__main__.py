@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from distdl_jupyter.core import events, limits, locks, logfile, signals
 from distdl_jupyter.core.state import State
@@ -46,6 +45,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     The caller holds the job's lock, and its standard output is the job's supervisor.log.
     """
     spare: list[int] = []
+    supervisor = None
     try:
         spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
         if not can_attach(folder):
@@ -53,22 +53,17 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
         locks.sign(folder.lock)
         processes.adopt_orphans()
         supervisor = Supervisor(folder, secret_variables, signals.wake_on_child())
-    except Exception as error:
-        _fail_fast(folder, error, spare)
-        raise
-    for number in _FORWARDED:
-        signal.signal(number, lambda *_: supervisor.interrupt())
-    _run(supervisor, folder, spare)
-    supervisor.announce_end()
-
-
-def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
-    try:
+        for number in _FORWARDED:
+            signal.signal(number, lambda *_, job=supervisor: job.interrupt())
         supervisor.run()
-    except Exception as error:  # noqa: BLE001 - printed like an uncaught exception, with secrets masked
-        sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
+    except Exception as error:
+        if supervisor is not None:  # printed like an uncaught exception, with secrets masked
+            sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
         _fail_fast(folder, error, spare)
-        raise SystemExit(1) from None
+        if supervisor is not None:
+            raise SystemExit(1) from None
+        raise
+    supervisor.announce_end()
 
 
 def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
@@ -94,39 +89,29 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
             writer.close()
 
 
-# the watchdog -----------------------------------------------------------------------------------
-
-
 def _start_watchdog(job_id: str) -> None:
-    """Fork: continue in the child; the parent stays as its watchdog. Raises OSError.
+    """Fork: continue in the child; the parent stays as its watchdog and never returns. Raises OSError.
 
     Call this before any other work. The child inherits the file descriptors, including the job's lock.
     """
     processes.adopt_orphans()
-    pid = os.fork()
-    if pid == 0:
+    supervisor = os.fork()
+    if supervisor == 0:
         os.setsid()
         return
     try:
-        _wait_for(pid, job_id)
+        for number in _FORWARDED:
+            signal.signal(number, lambda number, _: processes.send([supervisor], number))
+        # Close the inherited descriptors, so that the job's lock is released when the supervisor exits.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
+        _, status = os.waitpid(supervisor, 0)
+        if status != 0:
+            from distdl_jupyter.node import run_dir  # not needed when a supervisor exits normally
+
+            processes.kill_job(job_id, timeout=10.0, orphans=True)
+            run_dir.sweep(job_id)
     finally:
         os._exit(0)
-
-
-def _wait_for(supervisor: int, job_id: str) -> NoReturn:
-    """Wait for the supervisor in the parent process; never return."""
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _: processes.send([supervisor], number))
-    # Close the inherited descriptors, so that the job's lock is released when the supervisor exits.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
-    _, status = os.waitpid(supervisor, 0)
-    if status != 0:
-        from distdl_jupyter.node import run_dir  # not needed when a supervisor exits normally
-
-        processes.kill_job(job_id, timeout=10.0, orphans=True)
-        with contextlib.suppress(OSError):
-            run_dir.sweep(job_id)
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import re
 import resource
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +30,8 @@ _MOST_HELD = 4_000_000
 _DROPPABLE = ("log", "progress")
 #: Seconds between retries.
 _RETRY_SECONDS = 0.5
-_MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)s?"')
+#: The beginning of a frequent event: the reserve has space only for the outcome of the job.
+_MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
 #: The codes of the notes when the disk is full and when it is writable again.
 FULL, ROOM = "disk-full", "disk-room"
 #: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end event can.
@@ -56,7 +57,7 @@ class BufferedEventWriter(EventWriter):
         self._refused: OSError | None = None
         self._since = 0.0
         self._noted = False
-        #: Number of dropped log lines and metric reports.
+        #: Number of dropped log lines and metric events.
         self._lost_lines = self._lost_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
@@ -75,35 +76,39 @@ class BufferedEventWriter(EventWriter):
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
         """Append complete encoded lines, or add them to the end of the buffer."""
-        if self._refused is None:
-            try:
-                self._append(file, lines)
-            except OSError as error:
-                self._refused, self._since, lines = error, time.time(), lines[file.taken :]
-            else:
-                return
-        if lines:
-            self._held.append((file, lines))
-            self._held_bytes += len(lines)
+        self._held.append((file, lines))
+        self._held_bytes += len(lines)
+        if self._refused is None and not self._write_held():
+            self._since = time.time()
 
-    def _append(self, file: LineFile, lines: bytes) -> None:
-        """Append the lines that fit before the space reserved for the end. Raises OSError if some do not fit."""
-        available = self._limit - self._kept_free - file.part_size
-        if len(lines) <= available:
-            file.append(lines)
-            return
-        file.append(lines[: lines.rfind(b"\n", 0, max(0, int(available))) + 1])
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    def _write_held(self) -> bool:
+        """Write the buffer, except for the space reserved for the end. Return whether all of it was written."""
+        while self._held:
+            file, lines = self._held[0]
+            available = self._limit - self._kept_free - file.part_size
+            size = len(lines)
+            if size > available:
+                size = lines.rfind(b"\n", 0, max(0, int(available))) + 1
+            try:
+                file.append(lines[:size])
+                self._refused = OSError(errno.EFBIG, os.strerror(errno.EFBIG)) if size < len(lines) else None
+            except OSError as error:
+                self._refused = error
+            self._held_bytes -= file.taken
+            if self._refused is not None:
+                self._held[0] = (file, lines[file.taken :])
+                return False
+            self._held.popleft()
+        self._refused = None
+        return True
 
     def check(self) -> None:
         """Retry failed writes periodically. Write a note when writes start to fail, and when they succeed again."""
-        if self._refused is None:
-            return
-        if not self._noted:
+        if self._refused is not None and not self._noted:
             self._noted = True
             why = f"The job's folder {self._folder.path} cannot be written ({self._refused.strerror})."
             self._note("warning", f"{why} Training continues, but its log is paused. Free space there.", FULL)
-        if time.monotonic() < self._retry_at:
+        if self._refused is None or time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         # The reserve must be restored in full before anything else is written.
@@ -112,20 +117,6 @@ class BufferedEventWriter(EventWriter):
             spent = duration(time.time() - self._since)
             self._note("info", f"The job's folder could not be written for {spent}. {self._losses()}", ROOM)
             self._lost_lines = self._lost_metrics = 0
-
-    def _write_held(self) -> bool:
-        """Write the buffer. Return whether all of it was written."""
-        while self._held:
-            file, lines = self._held[0]
-            try:
-                self._append(file, lines)
-            except OSError as error:
-                self._refused = error
-                self._held[0], self._held_bytes = (file, lines[file.taken :]), self._held_bytes - file.taken
-                return False
-            self._held_bytes -= len(self._held.popleft()[1])
-        self._refused = None
-        return True
 
     def finish(self) -> bool:
         """Write the end of the job before the log is closed. Return whether the log is complete."""
@@ -139,7 +130,11 @@ class BufferedEventWriter(EventWriter):
             if self._noted and (self._lost_lines or self._lost_metrics):
                 self._note("warning", self._losses(), ROOM)
             return True
-        self._drop_many()
+        lines = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
+        dropped = Counter(match[1] for _, line in lines if (match := _MANY.match(line)))
+        self._lost_lines, self._lost_metrics = self._lost_lines + dropped[b"log"], dropped[b"metric"]
+        self._held = deque((file, line) for file, line in lines if not _MANY.match(line))
+        self._held_bytes = sum(len(line) for _, line in self._held)
         self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", ROOM)
         self._release_reserve()
         if not self._wait(_WAIT_FOR_END):
@@ -159,18 +154,6 @@ class BufferedEventWriter(EventWriter):
                 return False
             time.sleep(min(_RETRY_SECONDS, left))
         return True
-
-    def _drop_many(self) -> None:
-        """Remove frequent events (``_MANY``) from the buffer: the reserve has space only for the job's outcome."""
-        held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
-        self._held = deque()
-        for file, line in held:
-            match = _MANY.match(line)
-            if match is None:
-                self._held.append((file, line))
-            self._lost_lines += match is not None and match[1] == b"log"
-            self._lost_metrics += match is not None and match[1] == b"metric"
-        self._held_bytes = sum(len(line) for _, line in self._held)
 
     def _losses(self) -> str:
         if not self._lost_lines and not self._lost_metrics:

@@ -44,31 +44,29 @@ def start_supervisor(
 ) -> None:
     """Start the supervisor of a published job with the interpreter ``python``, and pass it the lock.
 
-    If that interpreter was removed, use the one of this process.
-
-    ``module`` is the module to run: the supervisor, or the driver of a sweep.
-
-    Raises LaunchFailed if it cannot be started or another user could have written its files, and OSError if the job's
-    folder cannot be written.
+    If that interpreter was removed, use the one of this process. ``module`` is the module to run: the supervisor, or
+    the driver of a sweep. Raises LaunchFailed if it cannot be started or another user could have written its files,
+    and OSError if the job's folder cannot be written.
     """
     if reason := permissions.refusal(folder.path.stat()):
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
     program = python if os.access(python, os.X_OK) else sys.executable
     command = [program, "-P", "-m", module, str(folder.path), str(lock.fd)]
+    options = {"cwd": folder.path, "pass_fds": (lock.fd,), "start_new_session": True}
     with folder.supervisor_log.open("ab") as log:
         try:
-            _spawn(command, log, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
+            _spawn(command, log, dict(secret_variables), **options)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise LaunchFailed(
-                f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
-            ) from error
+            text = f"The job cannot be started: {error.strerror or error}."
+            raise LaunchFailed(text, code="supervisor-not-started", hint=limits.remedy(error)) from error
     lock.release()
 
 
 def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) -> subprocess.Popen[bytes]:
     """Start a process and send it one line of JSON. Raises OSError."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options)
+    # A job submitted by a rank is not a process of that rank's job, so it does not inherit the job's mark.
+    environment = {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, **options)
     # An exited child stays a zombie until its parent waits for it. If no thread can be started, it stays one until this
     # process exits; that must not fail a started job.
     with contextlib.suppress(RuntimeError):
@@ -77,14 +75,6 @@ def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) 
     with process.stdin as pipe:
         pipe.write(json.dumps(input_).encode() + b"\n")
     return process
-
-
-def _without_mark() -> dict[str, str]:
-    """Remove the job's mark: a job submitted by a rank is not a process of that rank's job."""
-    return {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
-
-
-# reports to other programs --------------------------------------------------------------------
 
 
 def start_reporter(

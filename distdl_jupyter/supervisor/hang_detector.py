@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -36,61 +35,43 @@ _TIMES = 5.0
 
 
 class HangDetector:
-    """Detects stalls and hangs of one attempt. Call ``tick`` periodically."""
+    """Detects stalls and hangs of one attempt. Call ``tick`` periodically.
+
+    Stacks are requested from all ranks, polled for a few seconds, then saved and recorded. A request made while another
+    is pending shares its responses.
+    """
 
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
         self._recorder = recorder
-        self._spec = recorder.spec
-        self._timer = StallTimer(time.monotonic(), _limit())
-        self._stacks: StackCollector | None = None
-        self._collected_for = ""
+        limit = None
+        with contextlib.suppress(KeyError, ValueError):
+            limit = max(0.0, float(os.environ[VARIABLE]))
+        self._timer = StallTimer(time.monotonic(), limit)
         self._stalled_at: float | None = None
+        #: The reason for the pending request of stacks ("" if none is pending), its end, and its responses so far.
+        self.pending = ""
+        self._until = 0.0
+        self._dumps: dict[int, StackDump] = {}
+        #: The last collected stacks.
+        self._last: Taken | None = None
+        self._collected_for = ""
         #: Why the job must be stopped, "" while it may run.
         self.hang = ""
         recorder.take_activity()  # discard activity of an earlier attempt
 
-    def collect_stacks(self, why: str) -> None:
-        """Start collecting the stacks of all ranks."""
-        if self._stacks is None:
-            self._stacks = StackCollector(self._run, self._recorder, self._silence_of)
-        self._stacks.request(why)
-
-    @property
-    def explains_failure(self) -> bool:
-        """Whether stacks that explain a failure are pending. Ranks must not be stopped until they have arrived."""
-        return self._stacks is not None and self._stacks.why == "failure"
-
-    def explain_failure(self) -> None:
-        """Collect the stacks of the other ranks if a rank failed in a collective operation."""
-        ranks = self._recorder.view.ranks
-        if len(ranks) > 1 and any(concerns_collectives(rank.error) for rank in ranks):
-            self.collect_stacks("failure")
-
-    def finish(self) -> None:
-        """Save the stacks collected so far, after the last rank has ended."""
-        if self._stacks is not None:
-            self._stacks.finish()
-
-    def stacks_collected(self, why: str) -> bool:
-        """Collect stacks before the ranks are stopped. Return True once they are collected or unavailable."""
-        if not self._recorder.connected:
-            return True
-        if self._collected_for != why:
-            self._collected_for = why
-            self.collect_stacks(why)
-        return self._stacks is None or not self._stacks.why
-
     def tick(self) -> None:
         """Process new activity and stacks, and report stalls and hangs."""
-        taken = self._stacks.tick() if self._stacks is not None else None
-        now = time.monotonic()
+        taken, now = self._poll_stacks(), time.monotonic()
         for rank, begins in self._recorder.take_activity().items():
             self._timer.on_activity(now, rank, begins=begins)
         if not self._is_expected:
             self._timer.pause(now)
         if self._stalled_at is not None:
-            self._end_stall_on_activity(now)
+            if self._timer.silence(now) < now - self._stalled_at:
+                self._stalled_at = None
+                if self._recorder.view.stall is not None:
+                    self._recorder.write("stall", since=None, ranks=[], text="")
         elif self._timer.stalled(now):
             self._stalled_at = now
             self.collect_stacks("stall")
@@ -110,48 +91,122 @@ class HangDetector:
             and not any(rank.is_compiling for rank in recorder.view.ranks)
         )
 
-    def _end_stall_on_activity(self, now: float) -> None:
-        assert self._stalled_at is not None
-        if self._timer.silence(now) < now - self._stalled_at:
-            self._stalled_at = None
-            if self._recorder.view.stall is not None:
-                self._recorder.write("stall", since=None, ranks=[], text="")
-
     def _report_stall(self, now: float, taken: Taken) -> None:
-        silence = self._timer.silence(now)
-        differ, where = list(taken.differ), taken.sentence
         # The text has no duration, which would soon be outdated; ``since`` has the time.
-        text = f"No progress{f': {where}' if where else ''}."
+        text, differ = f"No progress{f': {taken.sentence}' if taken.sentence else ''}.", list(taken.differ)
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
+        since = round(time.time() - self._timer.silence(now), 3)
         table = [asdict(row) for row in taken.collectives]
-        self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text, collectives=table)
+        self._recorder.write("stall", since=since, ranks=differ, text=text, collectives=table)
 
     def _notice_hang(self, now: float) -> None:
-        timeout = self._spec.hang_timeout_seconds
+        timeout = self._recorder.spec.hang_timeout_seconds
         if timeout is None or self.hang or not self._is_expected:
             return
-        if self._timer.silence(now) <= self._timer.effective(timeout):
+        if self._timer.silence(now) > self._timer.effective(timeout) and self.stacks_collected("hang"):
+            where = f": {self._last.sentence}" if self._last is not None and self._last.sentence else ""
+            why = f"no rank made progress for {duration(timeout)} (hang_timeout_seconds){where}"
+            self.hang = f"The job was stopped because {why}."
+            if self._last is not None and self._last.finding is not None:
+                self.hang += f" {self._last.explanation}"
+
+    def collect_stacks(self, why: str) -> None:
+        """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
+        seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
+        if self.pending:
+            self._until = min(self._until, time.monotonic() + seconds)
+            self.pending = why if self.pending == "request" or why == "failure" else self.pending
             return
-        if self.stacks_collected("hang"):
-            last = self._stacks.last if self._stacks is not None else None
-            where = last.sentence if last is not None else ""
-            self.hang = (
-                f"The job was stopped because no rank made progress for {duration(timeout)} "
-                f"(hang_timeout_seconds){f': {where}' if where else ''}."
-            )
-            if last is not None and last.finding is not None:
-                self.hang += f" {last.explanation}"
+        self.pending, self._until, self._dumps = why, time.monotonic() + seconds, {}
+        if not self._run.no_stacks():
+            self._run.ask_stacks()
 
-    def _silence_of(self, rank: int) -> float | None:
-        return self._timer.silence_of(rank, time.monotonic())
+    def stacks_collected(self, why: str) -> bool:
+        """Collect stacks before the ranks are stopped. Return True once they are collected or unavailable."""
+        if self._recorder.connected and self._collected_for != why:
+            self._collected_for = why
+            self.collect_stacks(why)
+        return not self._recorder.connected or not self.pending
+
+    def finish(self) -> None:
+        """Save the stacks collected so far, after the last rank has ended."""
+        if self.pending:
+            self._record_stacks()
+
+    def _poll_stacks(self) -> Taken | None:
+        """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
+        if not self.pending:
+            return None
+        self._dumps.update(self._run.stacks())
+        running = {rank.rank for rank in self._recorder.view.ranks if rank.status != "ended"}
+        if running - self._dumps.keys() and not self._run.no_stacks() and time.monotonic() < self._until:
+            return None
+        return self._record_stacks()
+
+    def _record_stacks(self) -> Taken:
+        from distdl_jupyter.core import stacks
+
+        why, self.pending = self.pending, ""
+        folder, recorder = self._recorder.folder, self._recorder
+        known = [*stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]
+        number = max(known, default=0) + 1
+        code = stacks.payload(folder)
+        data = self._stacks_data(why)
+        texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
+        data["sources"] = recorder.redactor.data(stacks.sources(folder, code, texts))
+        with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
+            path = stacks.path(folder, number)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            files.keep(path, json.dumps(data))
+        taken = self._last = stacks.taken(number, data, code)
+        finding = None if taken.finding is None else asdict(taken.finding)
+        ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}
+        table = [asdict(row) for row in taken.collectives]
+        recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
+        return taken
+
+    def _stacks_data(self, why: str) -> dict[str, Any]:
+        """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
+        dumps, missing, ended = {}, {}, {}
+        collectives: dict[str, Any] = {
+            str(rank): {"operations": dump.collectives, "about": dump.about}
+            for rank, dump in self._dumps.items()
+            if dump.collectives
+        }
+        for rank in self._recorder.view.ranks:
+            key, dump = str(rank.rank), self._dumps.get(rank.rank)
+            if dump is not None and dump.text:
+                silence = self._timer.silence_of(rank.rank, time.monotonic())
+                dumps[key] = {
+                    "text": dump.text,
+                    "host": rank.host,
+                    "pid": dump.about.get("pid"),
+                    "state": dump.state,
+                    "step": rank.last_step,
+                    "silent": None if silence is None else round(silence, 1),
+                    "about": dump.about,
+                }
+            elif rank.status == "ended":
+                at = "" if rank.ended is None else date_and_clock(rank.ended)
+                missing[key] = f"It ended at {at}." if at else "Its process has ended."
+            else:
+                missing[key] = dump.missing if dump is not None else self._run.no_stacks() or "No response in time."
+            if rank.collectives:
+                collectives[key] = rank.collectives
+            if outcome := _outcome(rank):
+                ended[key] = outcome
+        t = round(time.time(), 3)
+        return {"t": t, "why": why, "ranks": dumps, "missing": missing, "collectives": collectives, "ended": ended}
 
 
-def _limit() -> float | None:
-    try:
-        return max(0.0, float(os.environ[VARIABLE]))
-    except (KeyError, ValueError):
-        return None
+def _outcome(rank: RankView) -> str:
+    """Return the outcome of a rank for the table of collective operations, "" while the rank runs."""
+    if rank.ok:
+        return "finished"
+    if has_failed(rank):
+        return "failed" if concerns_collectives(rank.error) or rank.error is None else "raised"
+    return "ended" if rank.status == "ended" else ""
 
 
 class StallTimer:
@@ -205,126 +260,3 @@ class StallTimer:
         """Return whether the limit is exceeded."""
         limit = self.limit
         return limit is not None and self.silence(now) > limit
-
-
-class StackCollector:
-    """Requests the stacks of all ranks, polls for a few seconds, then saves and records them.
-
-    A request made while another is pending shares its responses. ``silence_of`` returns the seconds since a rank was
-    last active, None if it never was.
-    """
-
-    def __init__(self, run: Run, recorder: EventRecorder, silence_of: Callable[[int], float | None]) -> None:
-        self._folder = recorder.folder
-        self._run = run
-        self._recorder = recorder
-        self._silence_of = silence_of
-        #: The reason for the pending request, "" if none is pending.
-        self.why = ""
-        self._until = 0.0
-        self._answers: dict[int, StackDump] = {}
-        #: The last collected stacks.
-        self.last: Taken | None = None
-
-    def request(self, why: str) -> None:
-        """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
-        if self.why:
-            if why == "failure":
-                self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
-            self.why = why if self.why == "request" or why == "failure" else self.why
-            return
-        seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
-        self.why, self._until = why, time.monotonic() + seconds
-        self._answers = {}
-        if not self._run.no_stacks():
-            self._run.ask_stacks()
-
-    def tick(self) -> Taken | None:
-        """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
-        if not self.why:
-            return None
-        self._answers.update(self._run.stacks())
-        missing = [rank for rank in self._running() if rank.rank not in self._answers]
-        if missing and not self._run.no_stacks() and time.monotonic() < self._until:
-            return None
-        return self.finish()
-
-    def finish(self) -> Taken | None:
-        """Save, record and return the responses received so far, or return None if no request is pending."""
-        if not self.why:
-            return None
-        why, self.why = self.why, ""
-        self.last = self._keep(why)
-        return self.last
-
-    def _running(self) -> list[RankView]:
-        return [rank for rank in self._recorder.view.ranks if rank.status != "ended"]
-
-    def _keep(self, why: str) -> Taken:
-        from distdl_jupyter.core import stacks
-
-        known = [*stacks.numbers(self._folder), *(earlier.number for earlier in self._recorder.view.stacks)]
-        number = max(known, default=0) + 1
-        data, code = self._data(why), stacks.payload(self._folder)
-        with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
-            path = stacks.path(self._folder, number)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            files.keep(path, json.dumps(data))
-        taken = stacks.taken(number, data, code)
-        finding = None if taken.finding is None else asdict(taken.finding)
-        ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}
-        table = [asdict(row) for row in taken.collectives]
-        self._recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
-        return taken
-
-    def _data(self, why: str) -> dict[str, Any]:
-        from distdl_jupyter.core import stacks
-
-        ranks, answers = self._recorder.view.ranks, self._answers
-        with_text = {rank: answer for rank, answer in answers.items() if answer.text}
-        dumps = {str(rank): self._of(rank, answer) for rank, answer in sorted(with_text.items())}
-        missing = {str(rank.rank): self._reason(rank) for rank in ranks if rank.rank not in with_text}
-        texts = [(dump["text"], dump["about"]) for dump in dumps.values()]
-        lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
-        collectives = {
-            str(rank): {"operations": answer.collectives, "about": answer.about}
-            for rank, answer in answers.items()
-            if answer.collectives
-        } | {str(rank.rank): rank.collectives for rank in ranks if rank.collectives}
-        return {
-            "t": round(time.time(), 3),
-            "why": why,
-            "ranks": dumps,
-            "missing": missing,
-            "sources": self._recorder.redactor.data(lines),
-            "collectives": collectives,
-            "ended": {str(rank.rank): how for rank in ranks if (how := _ending(rank))},
-        }
-
-    def _of(self, rank: int, answer: StackDump) -> dict[str, Any]:
-        view, silent = self._recorder.view.ranks[rank], self._silence_of(rank)
-        return {
-            "text": answer.text,
-            "host": view.host,
-            "pid": answer.about.get("pid"),
-            "state": answer.state,
-            "step": view.last_step,
-            "silent": None if silent is None else round(silent, 1),
-            "about": answer.about,
-        }
-
-    def _reason(self, rank: RankView) -> str:
-        if rank.status == "ended":
-            return "Its process has ended." if rank.ended is None else f"It ended at {date_and_clock(rank.ended)}."
-        if (answer := self._answers.get(rank.rank)) is not None:
-            return answer.missing
-        return self._run.no_stacks() or "No response in time."
-
-
-def _ending(rank: RankView) -> str:
-    """Return the outcome of a rank for the table of collective operations, "" while the rank runs."""
-    if rank.ok:
-        return "finished"
-    if has_failed(rank):
-        return "failed" if concerns_collectives(rank.error) or rank.error is None else "raised"
-    return "ended" if rank.status == "ended" else ""

@@ -83,25 +83,34 @@ class Launch:
 
     def start(self) -> Run:
         """Place and start all ranks. Raises DistDLError, LaunchCanceled."""
-        options = self._load_plugins()
+        self._load_plugins()
         try:
-            return self._start(options)
+            return self._start()
         except BaseException:
             self.cluster.release()
             raise
         finally:
             self._handle = None
 
-    def _start(self, options: Any) -> Run:
+    def _load_plugins(self) -> None:
+        self.cluster = registry.get("clusters", self._spec.cluster)
+        self.backend, self._options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
+
+    def _start(self) -> Run:
         recorder, spec = self._recorder, self._spec
-        cluster, backend = self.cluster, self.backend
+        cluster, backend, options = self.cluster, self.backend, self._options
         restarted = bool(recorder.view.restart_count)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         self._await_turn(cluster_options)
         if not cluster.queues and not restarted:
             recorder.state(State.PREPARING)
-        self._check(cluster_options, options)
-        context = self._context_for(options)
+        self._check(cluster_options)
+        context, modules = self._context(), backend.modules(options)
+        # The job's packages are not installed yet, so their contents are not checked.
+        context.modules = () if packages.missing(spec) else modules
+        context.programs, context.rank_ports = backend.programs(options), backend.rank_ports
+        if cluster.has_agents:
+            context.staging = self._stage(self.raise_if_canceled, modules)
         if cluster.is_remote or spec.data or not restarted:
             context.report("stage", "" if cluster.is_remote or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
@@ -122,7 +131,11 @@ class Launch:
                 recorder.write("rank", rank=slot.rank, status="waiting", **where)
             for start in run.started():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
-        recorder.log(spec.distributed_backend if cluster.is_remote else _versions(spec))
+        versions = []
+        if not cluster.is_remote:  # "Horovod 0.28.1, torch 2.13.0, Python 3.11.7"
+            titles = {package.name: package.title for package in backend.packages(options)} | {"python": "Python"}
+            versions = [f"{title} {spec.versions[name]}" for name, title in titles.items() if name in spec.versions]
+        recorder.log(", ".join([spec.distributed_backend, *versions]))
         for note in plan.notes:
             recorder.note("info", note)
         return run
@@ -135,11 +148,11 @@ class Launch:
         known = self._recorder.view
         # An earlier supervisor may have seen them complete; they may have been deleted since.
         is_over = bool(known.restart_count) or (known.queue is not None and AFTER not in known.queue.lacks)
-        predecessors = Predecessors(self._folder, () if is_over else self._spec.after)
+        store = JobStore(self._folder.path.parent.parent)
+        predecessors = [] if is_over else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
         while True:
-            names = predecessors.waiting()
-            if predecessors.failure:
-                raise LaunchCanceled("user", predecessors.failure)
+            predecessors = [predecessor for predecessor in predecessors if not predecessor.has_completed()]
+            names = [predecessor.name for predecessor in predecessors]
             spec = dataclasses.replace(self._spec, priority=self._wait.priority)
             view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
             if view is None and not names:
@@ -149,7 +162,7 @@ class Launch:
             self.raise_if_canceled()
             time.sleep(_POLL_SECONDS)
 
-    def _check(self, cluster_options: Any, options: Any) -> None:
+    def _check(self, cluster_options: Any) -> None:
         # Secret values are not stored, so a supervisor that took over this job does not have them.
         missing = [name for name in self._spec.secret_variables if name not in self._secrets]
         if missing and self._handle is None:
@@ -162,31 +175,19 @@ class Launch:
         is_remote = self.cluster.is_remote or packages.missing(self._spec)
         if why := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(why, code="cluster-not-usable")
-        if not is_remote and (why := self.backend.unavailable(options)):
+        if not is_remote and (why := self.backend.unavailable(self._options)):
             raise LaunchFailed(why, code="backend-not-usable")
-
-    def _context_for(self, options: Any) -> Context:
-        """Return the context of a start, with the requirements of the backend."""
-        context, backend = self._context(), self.backend
-        modules, context.programs = backend.modules(options), backend.programs(options)
-        # The job's packages are not installed yet, so their contents are not checked.
-        context.modules = () if packages.missing(self._spec) else modules
-        context.rank_ports = backend.rank_ports
-        if self.cluster.has_agents:
-            context.staging = self._stage(self.raise_if_canceled, modules)
-        if context.restart:
-            context.gone, context.least_node_count = self.lost_nodes, self._spec.min_node_count
-        return context
 
     def _spec_for(self, placement: Placement) -> JobSpec:
         """Return the spec of this attempt, which may have fewer or more nodes than the one before."""
-        view, spec = self._recorder.view, self._spec
-        if len(placement.ranks) != view.process_count:
-            self._recorder.write("world", node_count=placement.node_count, process_count=len(placement.ranks))
-            self._recorder.note("warning", _world(spec, placement.node_count), "nodes")
-        if placement.node_count == spec.node_count:
-            return spec
-        return dataclasses.replace(spec, node_count=placement.node_count)
+        spec, node_count, process_count = self._spec, placement.node_count, len(placement.ranks)
+        if process_count != self._recorder.view.process_count:
+            self._recorder.write("world", node_count=node_count, process_count=process_count)
+            now = f"The job continues with {node_count} of {spec.node_count} nodes"
+            if node_count == spec.node_count:
+                now = f"All {node_count} nodes are available again"
+            self._recorder.note("warning", f"{now}, with {plural(process_count, 'process')}.", "nodes")
+        return spec if node_count == spec.node_count else dataclasses.replace(spec, node_count=node_count)
 
     def reattach(self, history: resume.History) -> Run | None:
         """Reattach to the job of a supervisor that died; if that is impossible, end the job as lost.
@@ -194,45 +195,31 @@ class Launch:
         If a restart was pending, start the ranks. Raises DistDLError if that fails, and LaunchCanceled.
         """
         self._load_plugins()
-        if resume.is_waiting(history.events):
-            self._recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
-            return self.start()
-        if self.cluster.can_attach and resume.is_between_attempts(history.events):
+        recorder, handle = self._recorder, resume.last_handle(history.events)
+        is_waiting, can_attach = resume.is_waiting(history.events), self.cluster.can_attach
+        if can_attach and resume.is_between_attempts(history.events):
             with contextlib.suppress(DistDLError):
                 self.cluster.sweep(self._spec.id, {})
             return self.start()
-        recorder, handle = self._recorder, resume.last_handle(history.events)
-        if self.cluster.can_attach and handle is not None and not handle.begun:
-            self.nonce, self._handle = handle.nonce, handle.data
+        if handle is not None:
+            self.nonce = handle["nonce"]
+        if is_waiting or (can_attach and handle is not None and not handle.get("begun", True)):
+            self._handle = None if handle is None else handle["data"]
             recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
             return self.start()
-        try:
-            if not self.cluster.can_attach or handle is None or not handle.nonce:
-                raise LaunchFailed(
-                    "A job on this type of cluster cannot continue without its supervisor.",
-                    code="cluster-needs-supervisor",
-                )
-            self.nonce = handle.nonce
-            context = self._context()
-            context.staging = self._staging_for_reattach()
-            run = self.cluster.attach(self._spec, handle.data, context, history.positions)
-        except DistDLError:
+        run = None
+        if can_attach and handle is not None:
+            with contextlib.suppress(DistDLError):
+                context = self._context()
+                if self.cluster.has_agents and any(rank.pid is None for rank in recorder.view.ranks):
+                    context.staging = self._stage(lambda: None)
+                run = self.cluster.attach(self._spec, handle["data"], context, history.positions)
+        if run is not None:
+            recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
+        else:
             for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
-            return None
-        recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
         return run
-
-    def _load_plugins(self) -> Any:
-        self.cluster = registry.get("clusters", self._spec.cluster)
-        self.backend, options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
-        return options
-
-    def _staging_for_reattach(self) -> JobStaging | None:
-        """Return the staging of data, unless every rank was already started."""
-        if not self.cluster.has_agents or all(rank.pid is not None for rank in self._recorder.view.ranks):
-            return None
-        return self._stage(lambda: None)
 
     def _stage(self, check: Callable[[], None], modules: Sequence[str] = ()) -> JobStaging | None:
         """Return the staging of the job's data and packages, None if it has neither.
@@ -258,6 +245,7 @@ class Launch:
         return staging
 
     def _context(self) -> Context:
+        restart_count = self._recorder.view.restart_count
         return Context(
             self._folder,
             self._job_environment(),
@@ -269,7 +257,9 @@ class Launch:
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,
-            restart=self._recorder.view.restart_count,
+            restart=restart_count,
+            gone=self.lost_nodes,
+            least_node_count=self._spec.min_node_count if restart_count else None,
         )
 
     def _note_place(self, view: QueueView) -> None:
@@ -290,10 +280,11 @@ class Launch:
 
     def raise_if_canceled(self) -> None:
         """Raise LaunchCanceled if the job was canceled or reached its time limit before it started."""
-        requests = self._control.read()
-        self._wait.obey(requests)
-        if canceled := next((request for request in requests if request["type"] == "cancel"), None):
-            raise LaunchCanceled("user", str(canceled.get("reason") or ""))
+        for request in self._control.read():
+            if request["type"] == "priority" and isinstance(request.get("priority"), int):
+                self._wait.set_priority(request["priority"])
+            elif request["type"] == "cancel":
+                raise LaunchCanceled("user", str(request.get("reason") or ""))
         # The time limit does not apply in a queue.
         if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
             raise LaunchCanceled("time", over)
@@ -344,14 +335,12 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 # the wait for other jobs and for resources ----------------------------------------------------------
 
-#: Seconds between two polls of a predecessor, and seconds after which one without a supervisor counts as lost.
-_LOOK, _TAKEOVER = 0.5, 10.0
+#: Seconds between two polls of a predecessor, and seconds in which the job that replaces a moved one must appear.
+_PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
 #: Minimum seconds between two queue events: for the first ``_FRONT`` jobs in a queue, and for the others.
 _NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
 #: That pause grows to this fraction of the waiting time so far, up to ``_NOTE_LATER`` seconds.
 _NOTE_SHARE, _NOTE_LATER = 0.1, 20.0
-#: Maximum number of characters of a reason, and of a name in it.
-_LONGEST_REASON, _LONGEST_NAME = 500, 120
 
 
 class Wait:
@@ -367,140 +356,76 @@ class Wait:
         self._shown: QueueView | None = None
         self._begun, self._noted_at = time.monotonic(), -math.inf
 
-    def obey(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Apply a requested change of priority."""
-        for request in requests:
-            if request["type"] == "priority" and isinstance(request.get("priority"), int):
-                self.priority = request["priority"]
-                self._noted_at = -math.inf
+    def set_priority(self, priority: int) -> None:
+        """Apply the user's change of the priority, and record the position at once."""
+        self.priority, self._noted_at = priority, -math.inf
 
     def note(self, view: QueueView | None, before: Sequence[str]) -> None:
         """Record the position if it has changed; ``before`` are the jobs that must complete first."""
-        view = view or QueueView()
-        if before:
-            names = tuple(before)
+        view = dataclasses.replace(view or QueueView(), priority=self.priority)
+        if names := tuple(before):
             view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
-        view = dataclasses.replace(
-            view,
-            priority=self.priority,
-            why=view.why[:_LONGEST_REASON],
-            names=tuple(name[:_LONGEST_NAME] for name in view.names),
-        )
         self.number = view.number if view.number is not None else self.number
-        if view != self._shown and self._may_write(_NOTE if view.position <= _FRONT else _NOTE_BEHIND):
-            self._shown = view
+        # Other users can change a job's position any number of times, so the number of events is limited.
+        now, pause = time.monotonic(), _NOTE if view.position <= _FRONT else _NOTE_BEHIND
+        pause = max(pause, min(_NOTE_LATER, (now - self._begun) * _NOTE_SHARE))
+        if view != self._shown and now - self._noted_at > pause:
+            self._noted_at, self._shown = now, view
             self._recorder.phase("stage", view.why)
             self._recorder.write("queue", **dataclasses.asdict(view))
 
-    def _may_write(self, pause: float) -> bool:
-        """Limit the number of events, because other users can change a job's position any number of times."""
-        now = time.monotonic()
-        if now - self._noted_at <= max(pause, min(_NOTE_LATER, (now - self._begun) * _NOTE_SHARE)):
-            return False
-        self._noted_at = now
-        return True
 
-
-class Predecessors:
-    """The jobs that must complete before a job starts."""
-
-    def __init__(self, folder: JobFolder, ids: Sequence[str]) -> None:
-        store = JobStore(folder.path.parent.parent)
-        self._left = {id_: _Predecessor(store.folder(id_)) for id_ in ids}
-        self._looked_at = -math.inf
-        #: Why the job can no longer start, one sentence; "" while it can.
-        self.failure = ""
-
-    def waiting(self) -> list[str]:
-        """Return the names of the jobs that have not completed yet."""
-        if self._left and time.monotonic() - self._looked_at >= _LOOK:
-            self._looked_at = time.monotonic()
-            for id_, predecessor in list(self._left.items()):
-                predecessor.look()
-                if predecessor.state is State.COMPLETED:
-                    del self._left[id_]
-                elif predecessor.failure and not self.failure:
-                    self.failure = predecessor.failure
-        return [predecessor.name for predecessor in self._left.values()]
-
-
-class _Predecessor:
-    """Another job, followed until its end."""
+class Predecessor:
+    """Another job that must complete before this one starts, followed until its end."""
 
     def __init__(self, folder: JobFolder) -> None:
-        self._folder = folder
-        self._cursor = 0
-        self._silent: float | None = None
+        self._store = JobStore(folder.path.parent.parent)
+        self._next_poll = 0.0
+        self._follow(folder)
+
+    def _follow(self, folder: JobFolder) -> None:
+        self._folder, self._cursor = folder, 0
         self._view: JobView | None = None
+        #: Until when the job that replaces a moved one may appear.
+        self._appears_until: float | None = None
         self.name = short_id(folder.id)
-        self.failure = ""
 
-    @property
-    def state(self) -> State | None:
-        """Its state, None if it cannot be read."""
-        return self._view.state if self._view is not None else None
-
-    def look(self) -> None:
-        """Read its new events."""
+    def has_completed(self) -> bool:
+        """Return whether the job has completed. Raises LaunchCanceled if it never will."""
+        if time.monotonic() < self._next_poll:
+            return False
+        self._next_poll = time.monotonic() + _PREDECESSOR_SECONDS
         try:
             if self._view is None:
                 self._view = JobView.of(self._folder.spec())
                 self.name = f"{self._view.name} ({self.name})"
             new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
-            self.failure = f"This job starts after {self.name}, which was removed."
-            return
+            raise self._canceled("was removed") from None
         except OSError:
-            return
+            return False
         for event in new_events:
             self._view.apply(event)
         state = self._view.state
-        if state is State.CANCELED and was_moved(self._view.reason) and self._follow():
-            return
-        if state.ended and state is not State.COMPLETED:
-            self.failure = f"This job starts after {self.name}, which {_ENDS[state]}."
-        elif not state.ended and self._is_abandoned(has_news=bool(new_events)):
-            self.failure = f"This job starts after {self.name}, which was lost because its supervisor is gone."
+        if state is State.CANCELED and was_moved(self._view.reason):
+            self._follow_moved()
+        elif state in _ENDS:
+            raise self._canceled(_ENDS[state])
+        return state is State.COMPLETED
 
-    def _follow(self) -> bool:
-        """Follow the job that replaced this one; return whether it exists or may still appear."""
-        store = JobStore(self._folder.path.parent.parent)
-        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, store.folders()):
+    def _follow_moved(self) -> None:
+        """Follow the job that has replaced this one on another cluster; it may not exist yet."""
+        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, self._store.folders()):
             with contextlib.suppress(DistDLError):
                 if folder.spec().moved_from == self._folder.id:
-                    self._folder, self._view, self._cursor, self._silent = folder, None, 0, None
-                    self.name = short_id(folder.id)
-                    return True
-        self._silent = self._silent or time.monotonic()
-        return time.monotonic() - self._silent < _TAKEOVER
+                    self._follow(folder)
+                    return
+        self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
+        if time.monotonic() > self._appears_until:
+            raise self._canceled(_ENDS[State.CANCELED])
 
-    def _is_abandoned(self, *, has_news: bool) -> bool:
-        """Return whether the job has had no supervisor for ``_TAKEOVER`` seconds and no new one can reattach."""
-        if has_news or not self._folder.supervisor().is_dead:
-            self._silent = None
-            return False
-        now = time.monotonic()
-        self._silent = self._silent or now
-        return now - self._silent > _TAKEOVER and not resume.can_attach(self._folder)
+    def _canceled(self, how: str) -> LaunchCanceled:
+        return LaunchCanceled("user", f"This job starts after {self.name}, which {how}.")
 
 
 _ENDS = {State.FAILED: "failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
-
-
-# messages -------------------------------------------------------------------------------------
-
-
-def _versions(spec: JobSpec) -> str:
-    """Return the versions of the ranks: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
-    backend, options = registry.backend(spec.distributed_backend, dict(spec.backend_options))
-    shown = {package.name: package.title for package in backend.packages(options)} | {"python": "Python"}
-    known = [f"{title} {spec.versions[name]}" for name, title in shown.items() if name in spec.versions]
-    return ", ".join([spec.distributed_backend, *known])
-
-
-def _world(spec: JobSpec, node_count: int) -> str:
-    """Return the message that the number of nodes has changed."""
-    if node_count == spec.node_count:
-        return f"All {node_count} nodes are available again, with {plural(spec.process_count, 'process')}."
-    count = node_count * spec.process_count_per_node
-    return f"The job continues with {node_count} of {spec.node_count} nodes, {plural(count, 'process')}."

@@ -4,8 +4,7 @@
   interprets the reports. Each round reads every readable stream once, so that a busy stream cannot starve the others.
   Unread output stays in the pipe, and a large pipe keeps the writer from blocking.
 * ``LineSplitter`` does no I/O: it splits bytes into lines, redrawn lines and reports between them. Lines without a
-  report or a carriage return are processed in bulk, with one search and one copy.
-* ``ItemCollector`` merges many small texts into a few large ones.
+  report or a carriage return are processed in bulk, with one search and one copy, and become a few large texts.
 """
 
 from __future__ import annotations
@@ -96,13 +95,12 @@ class LogReader:
         self, streams: Iterable[Stream], nonce: str, sink: ItemSink, *, safe_end: Callable[[str], int] | None = None
     ) -> None:
         self._selector = selectors.DefaultSelector()
-        self._wakes = selectors.DefaultSelector()
         self._sink = sink
         #: Open streams, streams with a fed inbox, and streams not yet read in this round.
         self._open: dict[_Source, None] = {}
         self._fed: deque[_Source] = deque()
         self._ready: deque[_Source] = deque()
-        self._looked = time.monotonic()
+        self._pending_at = time.monotonic() + _PENDING_AFTER
         self._pace = channels.ReadPace()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
@@ -131,21 +129,17 @@ class LogReader:
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
         self._selector.register(fd, selectors.EVENT_READ, None)
-        self._wakes.register(fd, selectors.EVENT_READ, None)
 
     def run(self, seconds: float) -> bool:
         """Read for at most ``seconds``, returning after the first round with data. Return True if there was any.
 
         The next call reads the rest of a long round, so that the caller can do other work in between. Busy streams are
-        read in rounds with pauses between them, because many small reads would take CPU time from the ranks. Only a
-        wake-up ends a pause.
+        read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
-        pause = 0.0 if self._ready else self._pace.pause()
-        if pause:
-            self._wakes.select(pause)
-        total, is_busy = 0, False
         if not self._ready:
+            time.sleep(self._pace.pause())
             self._find_ready(0.0 if self._fed else seconds)
+        total, is_busy = 0, False
         if self._ready:
             until = time.monotonic() + _TOGETHER
             with self._sink.together():
@@ -157,18 +151,22 @@ class LogReader:
                         self._fed.append(source)
         if total:
             self._pace.round(hurried=is_busy)
-        if time.monotonic() - self._looked > _PENDING_AFTER:
-            self._show_pending()
+        if time.monotonic() > self._pending_at:
+            self._pending_at = time.monotonic() + _PENDING_AFTER
+            with self._sink.together():
+                for source in self._open:
+                    self._take(source, source.splitter.pending())
         return total > 0
 
     def _find_ready(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
-            if key.data is None:
-                _empty(key.fd)
-            else:
+            if key.data is not None:
                 self._ready.append(key.data)
-        fed = {self._fed.popleft(): None for _ in range(len(self._fed))}
-        self._ready.extend(fed)
+                continue
+            with contextlib.suppress(BlockingIOError):
+                while os.read(key.fd, 4096):
+                    pass
+        self._ready.extend({self._fed.popleft(): None for _ in range(len(self._fed))})
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
         """Read all output written so far, without waiting for more. Return True if there was any.
@@ -194,33 +192,26 @@ class LogReader:
             for source in list(self._open):
                 self._end(source)
         self._selector.close()
-        self._wakes.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
     def _read(self, source: _Source, most: int) -> int:
         data = source.read(most) if source in self._open else None
         if data:
-            self._give(source, source.splitter.feed(data))
+            self._take(source, source.splitter.feed(data))
         elif data is not None:
             self._end(source)
         return len(data or b"")
 
     def _end(self, source: _Source) -> None:
-        self._give(source, source.splitter.finish())
+        self._take(source, source.splitter.finish())
         del self._open[source]
         if isinstance(source.stream.source, channels.Inbox):
             source.stream.source.listen(bool)
         else:
             self._selector.unregister(source.stream.source)
 
-    def _show_pending(self) -> None:
-        self._looked = time.monotonic()
-        with self._sink.together():
-            for source in self._open:
-                self._give(source, source.splitter.pending())
-
-    def _give(self, source: _Source, items: list[Item]) -> None:
+    def _take(self, source: _Source, items: list[Item]) -> None:
         if items:
             self._sink.take(source.stream, items)
 
@@ -254,14 +245,6 @@ class _Source:
             return None
 
 
-def _empty(fd: int) -> None:
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        return
-
-
 class LineSplitter:
     """Splits one stream of a rank into items. ``nonce`` marks the reports ("" disables the search).
 
@@ -284,28 +267,29 @@ class LineSplitter:
         self._shown = b""
         self._new = False  # whether the unfinished line grew since it was last shown
         self._just_begun = False  # whether the previous line ended since the last check
+        self._items: list[Item] = []  # complete items that are not returned yet
+        self._later: list[Item] = []  # metrics and progress that may follow the text that they arrived with
+        self._text: list[bytes] = []  # lines of the next text
+        self._text_size = self._text_end = 0  # bytes of these lines, and the position after them
 
     def feed(self, data: bytes) -> list[Item]:
         """Add the next bytes and return the complete items."""
         self._new = True
-        if b"\n" in data:
-            data = self._joined_where_drawn_below(data)
         cut = data.rfind(b"\n") + 1
         if not cut:
-            self._keep(data)
+            self._tail.append(data)
+            self._size += len(data)
             return self._relieve() if self._size > self._limit else []
+        before = self._whole_tail()[-len(_UP) :]
+        if b"\x1b" in data or b"\x1b" in before:  # a newline that only moves back to a lower bar redraws its line
+            data = (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                return self.feed(data)
         self._just_begun = True
         block = b"".join((*self._tail, data[:cut]))
-        self._forget_tail()
-        self._keep(data[cut:])
-        return self._lines(block)
-
-    def _joined_where_drawn_below(self, data: bytes) -> bytes:
-        """Return the bytes with a carriage return in place of each newline that only moves back to a lower bar."""
-        before = self._whole_tail()[-len(_UP) :]
-        if b"\x1b" not in data and b"\x1b" not in before:
-            return data
-        return (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
+        self._set_tail(data[cut:])
+        return self._split(block)
 
     def pending(self) -> list[Item]:
         """Return the unfinished line as a redrawn one if it changed since the last call.
@@ -317,30 +301,26 @@ class LineSplitter:
         if not self._new or not tail or (begun and b"\r" not in tail):
             return []
         self._new = False
-        drawn = _cut(_last_drawn(_without_cursor_codes(_without_half_code(tail)))[:_SHOWN])
+        begin, stop = _last_drawn(text := _without_cursor_codes(_HALF_CODE.sub(b"", tail)))
+        drawn = _cut(text[begin:stop][:_SHOWN])
         if not drawn or drawn == self._shown or (self._marker and self._marker[:1] in tail):
             return []
         self._shown = drawn
         self._open = max(1, self._before_redraws + tail.count(b"\r"))
-        return [LogText(_decoded(drawn), redraws=self._open, end=self._end)]
+        return [LogText(drawn.decode(errors="replace"), redraws=self._open, end=self._end)]
 
     def finish(self) -> list[Item]:
         """Return the remaining items at the end of the stream."""
         if not self._size:
             return []
         left = self._whole_tail()
-        self._forget_tail()
-        return self._lines(left + b"\n")
+        self._set_tail(b"")
+        return self._split(left + b"\n")
 
     # the unfinished line --------------------------------------------------------------------------
 
-    def _keep(self, data: bytes) -> None:
-        if data:
-            self._tail.append(data)
-            self._size += len(data)
-
-    def _forget_tail(self) -> None:
-        self._tail, self._size, self._limit = [], 0, MAX_LINE
+    def _set_tail(self, data: bytes) -> None:
+        self._tail, self._size, self._limit = [data] if data else [], len(data), MAX_LINE
 
     def _whole_tail(self) -> bytes:
         if len(self._tail) > 1:
@@ -351,20 +331,17 @@ class LineSplitter:
         """Pass on the beginning of an overlong unfinished line, or discard it if it was redrawn."""
         tail = self._whole_tail()
         stop = self._text_before_report(tail)
-        drawn = _last_drawn_at(tail[:stop])[0]
-        items: list[Item] = []
-        if drawn:
-            self._before += drawn
-            self._before_redraws += tail.count(b"\r", 0, drawn)
-            tail = tail[drawn:]
+        begin = _last_drawn(tail[:stop])[0]
+        if begin:
+            self._before += begin
+            self._before_redraws += tail.count(b"\r", 0, begin)
+            tail = tail[begin:]
         elif stop > MAX_LINE // 2:
-            out = ItemCollector(in_order=self._in_order)
-            self._line(tail[:stop], stop, out)
-            items, tail = out.items(), tail[stop:]
-        self._forget_tail()
-        self._keep(tail)
+            self._line(tail[:stop], stop)
+            tail = tail[stop:]
+        self._set_tail(tail)
         self._limit = self._size + MAX_LINE
-        return items
+        return self._take_items()
 
     def _text_before_report(self, tail: bytes) -> int:
         """Return how many bytes of the tail are certainly text, without a partial character at the end."""
@@ -380,58 +357,65 @@ class LineSplitter:
 
     # whole lines ----------------------------------------------------------------------------------
 
-    def _lines(self, block: bytes) -> list[Item]:
-        out = ItemCollector(in_order=self._in_order)
+    def _split(self, block: bytes) -> list[Item]:
         begin = 0
         for start, stop in self._special(block):
-            self._plain(block, begin, start, out)
-            self._line(block[start : stop - 1], stop - start, out)
+            self._end += start - begin
+            self._plain(block[begin:start], self._end)
+            self._line(block[start : stop - 1], stop - start)
             begin = stop
-        self._plain(block, begin, len(block), out)
-        return out.items()
+        self._end += len(block) - begin
+        self._plain(block[begin:], self._end)
+        return self._take_items()
 
     def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each line that has a report or a carriage return, or whose beginning was shown."""
+        behind = 0
         if self._open or self._before:
             yield 0, (behind := block.index(b"\n") + 1)
-        else:
-            behind = 0
-        mark, drawn = self._find_mark(block, behind), self._find_drawn(block, behind)
+        mark, drawn = _find(block, self._marker, behind), _find(block, b"\r", behind)
         while (at := min(mark, drawn)) < len(block):
             stop = block.index(b"\n", at) + 1
             yield block.rfind(b"\n", behind, at) + 1 or behind, stop
             behind = stop
-            mark = self._find_mark(block, stop) if mark < stop else mark
-            drawn = self._find_drawn(block, stop) if drawn < stop else drawn
+            mark = _find(block, self._marker, stop) if mark < stop else mark
+            drawn = _find(block, b"\r", stop) if drawn < stop else drawn
 
-    def _find_mark(self, block: bytes, begin: int) -> int:
-        at = block.find(self._marker, begin) if self._marker else -1
-        return at if at >= 0 else len(block)
+    def _plain(self, lines: bytes, end: int) -> None:
+        """Add whole lines with their newlines to the next text; ``end`` is the position after them in the stream."""
+        start, offset = 0, end - len(lines)
+        while start < len(lines):
+            most = start + MAX_LOG_TEXT
+            stop = len(lines) if most >= len(lines) else lines.rfind(b"\n", start, most) + 1
+            stop = stop if stop > start else lines.index(b"\n", most) + 1  # a longer line is a text of its own
+            if self._text_size + stop - start > MAX_LOG_TEXT:
+                self._flush_text()
+            self._text.append(lines[start:stop])
+            self._text_size, self._text_end = self._text_size + stop - start, offset + stop
+            start = stop
 
-    def _find_drawn(self, block: bytes, begin: int) -> int:
-        at = block.find(b"\r", begin)
-        return at if at >= 0 else len(block)
-
-    def _plain(self, block: bytes, begin: int, stop: int, out: ItemCollector) -> None:
-        if begin < stop:
-            self._end += stop - begin
-            out.plain(block[begin:stop], self._end)
-
-    def _line(self, raw: bytes, length: int, out: ItemCollector) -> None:
+    def _line(self, raw: bytes, length: int) -> None:
         """Process one line without its newline; ``length`` is its size in the stream, in bytes."""
         length += self._before
         report, line = self._take_report(raw, self._end + length)
         if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
             visible = _without_cursor_codes(line)
-            if self._open or visible is line or _last_drawn(visible):
-                out.text(self._redrawn(visible, self._end + length))
+            begin, stop = _last_drawn(visible)
+            if self._open or visible is line or begin < stop:
+                redraws = max(1, self._before_redraws + visible.count(b"\r"), self._open)
+                text = visible[begin:stop].decode(errors="replace")
+                self._flush()
+                self._items.append(LogText(text, redraws=redraws, closed=True, end=self._end + length))
+                self._open, self._shown = 0, b""
         elif line is not None:
             # Text before a report gets the position before its line, so that a resumed reader reads both again.
-            out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
+            self._plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
         self._end += length
         self._before = self._before_redraws = 0
         if report is not None:
-            out.report(report)
+            self._later.append(report)
+            if self._in_order or report.data["type"] not in _MOVABLE:
+                self._flush()
 
     def _take_report(self, raw: bytes, end: int) -> tuple[RankReport | None, bytes | None]:
         if self._marker and self._marker in raw:
@@ -441,18 +425,31 @@ class LineSplitter:
                     return RankReport(report, end, reports.parse(report)), text or None
         return None, raw
 
-    def _redrawn(self, line: bytes, end: int) -> LogText:
-        redraws = max(1, self._before_redraws + line.count(b"\r"), self._open)
-        self._open, self._shown = 0, b""
-        return LogText(_decoded(_last_drawn(line)), redraws=redraws, closed=True, end=end)
+    def _take_items(self) -> list[Item]:
+        self._flush()
+        items, self._items = self._items, []
+        return items
+
+    def _flush(self) -> None:
+        self._flush_text()
+        self._items += self._later
+        self._later = []
+
+    def _flush_text(self) -> None:
+        if self._text:
+            lines = self._text[0] if len(self._text) == 1 else b"".join(self._text)
+            if lines := _without_cursor_codes(lines):
+                self._items.append(LogText(lines[:-1].decode(errors="replace"), end=self._text_end))
+            self._text, self._text_size = [], 0
 
 
-def _last_drawn(line: bytes) -> bytes:
-    begin, stop = _last_drawn_at(line)
-    return line[begin:stop]
+def _find(block: bytes, what: bytes, begin: int) -> int:
+    """Return where ``what`` is in the block, from ``begin`` on; the block's length if nowhere."""
+    at = block.find(what, begin) if what else -1
+    return at if at >= 0 else len(block)
 
 
-def _last_drawn_at(line: bytes) -> tuple[int, int]:
+def _last_drawn(line: bytes) -> tuple[int, int]:
     """Return start and end of the last non-blank text between carriage returns."""
     inked = len(line.rstrip(b"\r \t\v\f"))
     stop = line.find(b"\r", inked)
@@ -471,78 +468,6 @@ def _cut(text: bytes) -> bytes:
     return text
 
 
-class ItemCollector:
-    """Collects items: plain lines become texts of up to ``MAX_LOG_TEXT`` bytes.
-
-    Metrics and progress follow the text that they arrived with, unless everything must be ``in_order``.
-    """
-
-    def __init__(self, *, in_order: bool) -> None:
-        self._in_order = in_order
-        self._items: list[Item] = []
-        self._later: list[Item] = []
-        self._lines: list[bytes] = []
-        self._size = self._end = 0
-
-    def plain(self, lines: bytes, end: int) -> None:
-        """Add whole lines with their newlines; ``end`` is the position after them in the stream."""
-        begin = end - len(lines)
-        for start, stop in _parts(lines):
-            if self._size + stop - start > MAX_LOG_TEXT:
-                self._flush_lines()
-            self._lines.append(lines[start:stop])
-            self._size, self._end = self._size + stop - start, begin + stop
-
-    def text(self, text: LogText) -> None:
-        """Add a line that was redrawn."""
-        self._flush()
-        self._items.append(text)
-
-    def report(self, report: RankReport) -> None:
-        """Add a report."""
-        self._later.append(report)
-        if self._in_order or report.data["type"] not in _MOVABLE:
-            self._flush()
-
-    def items(self) -> list[Item]:
-        """Return all items in order."""
-        self._flush()
-        return self._items
-
-    def _flush(self) -> None:
-        self._flush_lines()
-        self._items += self._later
-        self._later = []
-
-    def _flush_lines(self) -> None:
-        if self._lines:
-            lines = self._lines[0] if len(self._lines) == 1 else b"".join(self._lines)
-            if lines := _without_cursor_codes(lines):
-                self._items.append(LogText(_decoded(lines[:-1]), end=self._end))
-            self._lines, self._size = [], 0
-
-
-def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line is a separate run."""
-    begin = 0
-    while begin < len(lines):
-        most = begin + MAX_LOG_TEXT
-        stop = len(lines) if most >= len(lines) else lines.rfind(b"\n", begin, most) + 1
-        stop = stop if stop > begin else lines.index(b"\n", most) + 1
-        yield begin, stop
-        begin = stop
-
-
 def _without_cursor_codes(text: bytes) -> bytes:
     """Return the text without cursor control sequences, and without lines that contain nothing else."""
     return _CURSOR_CODE.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text
-
-
-def _without_half_code(text: bytes) -> bytes:
-    """Return an unfinished line without an incomplete control sequence at its end."""
-    return _HALF_CODE.sub(b"", text)
-
-
-def _decoded(text: bytes) -> str:
-    """Return the decoded text; bytes that are not valid UTF-8 are escaped."""
-    return text.decode("utf-8", errors="replace")

@@ -63,18 +63,17 @@ class ReportMerger:
         book = self._book if self._report_count >= _UNMERGED and not replace else None
         is_alike = book is not None and book.extends(rank, step, values)
         if not is_alike or (held is not None and not held.accepts(step, values)):
-            more = {"replace": True} if replace else {}
-            before = [] if held is None else self._take_metrics(rank)
-            return [*before, ("metric", {"rank": rank, "step": step, "values": values, **more}, origin)]
+            fields = {"rank": rank, "step": step, "values": values, **({"replace": True} if replace else {})}
+            return [*(self._take_metrics(rank) if held is not None else ()), ("metric", fields, origin)]
         if held is None:
-            held = self._metrics[rank] = _MergedMetrics()
+            held = self._metrics[rank] = _MergedMetrics(values)
         held.add(step, values, origin)
         return []
 
-    def progress(self, rank: int, fields: dict[str, Any], origin: Origin) -> list[Merged]:
+    def progress(self, rank: int, fields: dict[str, Any], origin: Origin, *, now: bool = False) -> list[Merged]:
         """Add a progress report, which replaces the previous one. Return the events to write now."""
         self._progress[rank] = (fields, origin)
-        return self.take_progress(rank) if self._is_progress_due(rank) else []
+        return self._take_progress(rank) if now or self._is_progress_due(rank) else []
 
     def due(self) -> list[Merged]:
         """Return the held-back events that are due."""
@@ -82,23 +81,19 @@ class ReportMerger:
             self._book, self._gave_up = None, True
         now = time.monotonic()
         metrics = [rank for rank, held in self._metrics.items() if now >= held.until]
-        return [*self.take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
+        return [*self._take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
+
+    def flush(self, *, only_metrics: bool = False) -> list[Merged]:
+        """Return all held-back events, or those of metrics."""
+        progress = [] if only_metrics else self._take_progress(*self._progress)
+        return [*progress, *self._take_metrics(*self._metrics)]
 
     def _is_progress_due(self, rank: int) -> bool:
         now = time.monotonic()
         pause = min(max(_EVERY, (now - self._begun) * _SHARE), _AT_MOST)
         return now - self._progress_at.get(rank, -math.inf) >= pause
 
-    def flush(self) -> list[Merged]:
-        """Return all held-back events."""
-        return [*self.take_progress(*self._progress), *self.flush_metrics()]
-
-    def flush_metrics(self) -> list[Merged]:
-        """Return all held-back metric reports."""
-        return self._take_metrics(*self._metrics)
-
-    def take_progress(self, *ranks: int) -> list[Merged]:
-        """Return the held-back progress of these ranks."""
+    def _take_progress(self, *ranks: int) -> list[Merged]:
         self._progress_at |= dict.fromkeys(ranks, time.monotonic())
         taken = [(rank, *self._progress.pop(rank)) for rank in ranks]
         return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in taken]
@@ -111,26 +106,23 @@ class ReportMerger:
 class _MergedMetrics:
     """Reports of one rank that are merged into one event. ``origin`` is that of the last report."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: Mapping[str, float]) -> None:
         self.until = time.monotonic() + _LONGEST
         self.origin: Origin = {}
-        self._step = 0.0
-        self._values: Mapping[str, float] = {}
-        self._count = 0
-        self._buckets: list[array[float]] = []
+        self._step, self._count = -math.inf, 0
+        self._values = dict(values)
+        #: One bucket for each metric, in the order of ``_values``.
+        self._buckets: list[array[float]] = [series.new_bucket() for _ in values]
 
     def accepts(self, step: float, values: Mapping[str, float]) -> bool:
         """Return whether a report can be added: it has the same metrics and no earlier step."""
         return step >= self._step and values.keys() == self._values.keys()
 
     def add(self, step: float, values: Mapping[str, float], origin: Origin) -> None:
-        names = self._values or values  # in the order of the first report, like the buckets
-        if not self._buckets:
-            self._buckets = [series.new_bucket() for _ in names]
-        for bucket, name in zip(self._buckets, names, strict=True):
-            series.add(bucket, step, values[name])
-        self._values = {name: values[name] for name in names}
         self._step, self.origin, self._count = step, origin, self._count + 1
+        self._values.update(values)
+        for bucket, value in zip(self._buckets, self._values.values(), strict=True):
+            series.add(bucket, step, value)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the merged event (see core.events)."""

@@ -125,10 +125,6 @@ class _Position:
     epochs: int | None = None
     bar: bool = False
 
-    @property
-    def is_known(self) -> bool:
-        return self.step is not None or self.epoch is not None
-
 
 class OutputMetrics:
     """Reads the lines of the ranks of one job."""
@@ -140,31 +136,26 @@ class OutputMetrics:
     def read(self, rank: int, text: str) -> Iterator[Reading]:
         """Yield the readings of a rank's lines in order; ``text`` has no trailing newline."""
         axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
-        for line in axis.allowance.lines(text):
-            reading = self._line(axis, _COLOURS.sub("", line) if "\x1b" in line else line)
-            if reading is not None:
-                yield reading
+        for coloured in axis.allowance.lines(text):
+            line = _COLOURS.sub("", coloured)
+            if (heading := _HEADING.match(line)) is not None:
+                axis.epoch = int(heading["epoch"])
+                axis.epochs = int(heading["epochs"]) if heading["epochs"] else None
+                continue
+            position, values = _parsed(line)
+            for name in values:
+                if len(self._names) < MOST_NAMES:
+                    self._names.add(name)
+            values = {name: value for name, value in values.items() if name in self._names}
+            # A bar without values may count anything, so it is progress but not a training step.
+            step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
+            progress = axis.progress(position) if values or position.bar else None
+            if values or progress is not None:
+                yield Reading(step, values, progress, position.bar)
 
     def forget(self) -> None:
         """Reset the steps of all ranks."""
         self._axes.clear()
-
-    def _line(self, axis: _Axis, line: str) -> Reading | None:
-        heading = _HEADING.match(line)
-        if heading is not None:
-            axis.epoch, axis.epochs = _number(heading["epoch"]), _number(heading["epochs"])
-            return None
-        position, values = _parsed(line)
-        values = {name: value for name, value in values.items() if self._is_taken(name)}
-        # A bar without values may count anything, so it is progress but not a training step.
-        step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
-        progress = axis.progress(position) if values or position.bar else None
-        return Reading(step, values, progress, position.bar) if values or progress is not None else None
-
-    def _is_taken(self, name: str) -> bool:
-        if name not in self._names and len(self._names) < MOST_NAMES:
-            self._names.add(name)
-        return name in self._names
 
 
 class _Allowance:
@@ -182,9 +173,17 @@ class _Allowance:
             return []
         if len(text) > most:
             text = text[text.find("\n", len(text) - most - 1) + 1 :] if "\n" in text[-most:] else ""
-        candidates = _candidates(text)[-(most // _MARKED) :]
-        self._left -= len(text) + len(candidates) * _MARKED
-        return candidates
+        spans: dict[int, int] = {}
+        for mark in _MARKS:
+            at = text.find(mark)
+            while at >= 0:
+                begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+                spans[begin] = end = len(text) if end < 0 else end
+                at = text.find(mark, end)
+        lines = [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= LONGEST_LINE]
+        lines = lines[-(most // _MARKED) :]
+        self._left -= len(text) + len(lines) * _MARKED
+        return lines
 
 
 @dataclass(slots=True)
@@ -259,28 +258,14 @@ class _Axis:
         return over * position.total + position.step, of * position.total, "steps"
 
 
-def _candidates(text: str) -> list[str]:
-    """Return the lines that contain a mark, in order."""
-    spans: dict[int, int] = {}
-    for mark in _MARKS:
-        at = text.find(mark)
-        while at >= 0:
-            begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-            end = len(text) if end < 0 else end
-            spans[begin] = end
-            at = text.find(mark, end)
-    return [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= LONGEST_LINE]
-
-
 def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
     """Return the position and the values in a line."""
     for form, pair in _BARS:
         bar = form.search(line)
         if bar is not None:
             epoch = _EPOCH.search(line, 0, bar.end())
-            values = {
-                name: float(number) for name, number in pair.findall(line, bar.end()) if not _NO_METRICS.fullmatch(name)
-            }
+            numbers = {name: float(number) for name, number in pair.findall(line, bar.end())}
+            values = {name: value for name, value in numbers.items() if not _NO_METRICS.fullmatch(name)}
             return _position(epoch, bar, bar=True), values
     match = _OBJECT.search(line)
     if match is not None:
@@ -292,14 +277,13 @@ def _of_object(text: str) -> tuple[_Position, dict[str, float]]:
     items = {name: float(number) for _, name, _, number in _ITEM.findall(text)}
     step = next((items[name] for name in _STEP_NAMES if name in items), None)
     epoch = items.get("epoch")
-    known = step is not None or epoch is not None
-    values = {
-        name: value for name, value in items.items()
-        if name not in _STEP_NAMES and name != "epoch" and not _NO_METRICS.fullmatch(name)
-    }  # fmt: skip
-    if not any(_STRONG.search(name) or (known and _WEAK.search(name)) for name in values):
+    is_known = step is not None or epoch is not None
+    others = {name: value for name, value in items.items() if name not in _STEP_NAMES and name != "epoch"}
+    values = {name: value for name, value in others.items() if not _NO_METRICS.fullmatch(name)}
+    if not any(_STRONG.search(name) or (is_known and _WEAK.search(name)) for name in values):
         return _Position(), {}
-    return _Position(step=_whole(step), epoch=epoch if epoch is not None and abs(epoch) < 1e15 else None), values
+    whole = int(step) if step is not None and step.is_integer() and abs(step) < 1e15 else None
+    return _Position(step=whole, epoch=epoch if epoch is not None and abs(epoch) < 1e15 else None), values
 
 
 def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
@@ -309,35 +293,27 @@ def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
     epoch = _EPOCH.search(line)
     start = epoch.end() if epoch is not None else 0
     step_match = next((match for form in _POSITIONS if (match := form.search(line, start))), None)
-    position = _position(epoch, step_match)
+    position, is_known = _position(epoch, step_match), epoch is not None or step_match is not None
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
     for qualifier, name, number, of in pairs:
-        if _STRONG.search(name) or (position.is_known and _WEAK.search(name)):
+        if _STRONG.search(name) or (is_known and _WEAK.search(name)):
             value = float(number) / float(of) if of and float(of) else float(number)
-            values.setdefault(_named(prefix, qualifier.lower(), name.lower()), value)
+            values.setdefault(_named(prefix, _SPLITS.get(qualifier.lower(), qualifier.lower()), name.lower()), value)
     return position, values
 
 
 def _named(prefix: str, qualifier: str, name: str) -> str:
     """Return a metric's name, built from the line's split, the word before the name and the name."""
-    qualifier = _SPLITS.get(qualifier, qualifier)
-    parts = [prefix] if prefix and prefix != qualifier and not name.startswith((prefix, f"{prefix}_")) else []
-    return "_".join([*parts, *([qualifier] if qualifier and not (prefix and qualifier in _AVERAGES) else []), name])
+    qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
+    prefix = "" if prefix == qualifier or name.startswith(prefix) else prefix
+    return "_".join(part for part in (prefix, qualifier, name) if part)
 
 
 def _position(*matches: re.Match[str] | None, bar: bool = False) -> _Position:
-    fields: dict[str, int | None] = {}
+    fields: dict[str, int] = {}
     for match in matches:
         if match is not None:
-            fields.update({name: _number(text) for name, text in match.groupdict().items() if text is not None})
+            fields.update({name: int(text) for name, text in match.groupdict().items() if text is not None})
     return _Position(**fields, bar=bar)
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
-
-
-def _whole(value: float | None) -> int | None:
-    return int(value) if value is not None and value.is_integer() and abs(value) < 1e15 else None

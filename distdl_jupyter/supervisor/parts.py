@@ -1,7 +1,6 @@
 """Data of a job stored beside its events: pictures, step times, resources, checkpoints, the code's version.
 
-Most jobs need few of these, so the modules are imported lazily. If a file cannot be written, the data are dropped with
-a line in the log, and the job continues.
+If a file cannot be written, the data are dropped with a line in the log, and the job continues.
 """
 
 from __future__ import annotations
@@ -9,18 +8,19 @@ from __future__ import annotations
 import binascii
 import contextlib
 import hashlib
+import math
 import os
 import re
 import subprocess
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.base import NodeSample
+from distdl_jupyter.clusters.base import NodeSample, RunNotice
 from distdl_jupyter.core import checkpoints, events, files
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
@@ -30,12 +30,11 @@ from distdl_jupyter.core.resources import ResourceBook, sample_line
 from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.supervisor.reports import PictureReport, Report, StepsReport, WeightsReport
 from distdl_jupyter.worker import pictures
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.supervisor.recorder import EventRecorder
-    from distdl_jupyter.supervisor.reports import PictureReport, StepsReport, WeightsReport
 
 #: Maximum bytes of the file of step times. A rank reports a few thousand records (worker.step_times), so only very many
 #: ranks reach it.
@@ -59,17 +58,17 @@ _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
 class ReportStore:
-    """Stores one type of report; created with the first report."""
+    """Stores one type of data; created with the first of it."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
+        self._file: LineFile | None = None
         self._logged: set[str] = set()
-
-    def flush(self) -> None:
-        """Write the buffered reports."""
 
     def close(self) -> None:
         """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
     def _log_once(self, text: str) -> None:
         if text not in self._logged:
@@ -87,7 +86,8 @@ class Pictures(ReportStore):
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
         self._parts: dict[int, list[str]] = {}
-        self._numbers = {_key(data): number for number, data in recorder.folder.read_pictures()}
+        #: The number of each stored picture, by its hash.
+        self._numbers = {hashlib.sha256(data).digest(): number for number, data in recorder.folder.read_pictures()}
         self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
 
     def take(self, rank: int, report: PictureReport) -> None:
@@ -116,7 +116,7 @@ class Pictures(ReportStore):
 
     def _keep(self, data: bytes, form: str) -> int | None:
         """Store a picture and return its number, None if it cannot be stored."""
-        key = _key(data)
+        key = hashlib.sha256(data).digest()
         if key in self._numbers:
             return self._numbers[key]
         number = self._next
@@ -134,52 +134,23 @@ class Pictures(ReportStore):
         return number
 
 
-def _key(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
-
-
 class StepTimeStore(ReportStore):
     """Stores the step times that ranks report, each report as a line of the job's ``steps.jsonl``."""
 
-    def __init__(self, recorder: EventRecorder) -> None:
-        super().__init__(recorder)
-        self._file: LineFile | None = None
-        self._lines: list[bytes] = []
-
     def take(self, rank: int, report: StepsReport) -> None:
-        """Buffer a report of one rank, with the number of restarts before it, until ``flush`` writes it."""
-        line = {
-            "v": VERSION,
-            "t": report.t,
-            "type": "steps",
-            "attempt": self._recorder.view.restart_count,
-            "rank": rank,
-            "first": report.first,
-            "size": report.size,
-            "sending": report.sending,
-            "records": report.records,
-        }
-        self._lines.append(encode(line))
-
-    def flush(self) -> None:
-        """Write the buffered reports."""
-        lines, self._lines = b"".join(self._lines), []
-        if not lines:
-            return
+        """Store a report of one rank, with the number of restarts before it."""
+        attempt = self._recorder.view.restart_count
+        times = {"first": report.first, "size": report.size, "sending": report.sending, "records": report.records}
+        line = {"v": VERSION, "t": report.t, "type": "steps", "attempt": attempt, "rank": rank, **times}
         try:
             if self._file is None:
                 self._file = LineFile(LogPart(0, self._recorder.folder.steps))
             if self._file.size < _LARGEST_STEPS:
-                self._file.append(lines)
+                self._file.append(encode(line))
         except OSError as error:
             self._log_once(f"Step times cannot be stored: {error.strerror}.")
-
-    def close(self) -> None:
-        """Write the buffered reports and close the file."""
-        self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if report.gpu_memory:
+            self._recorder.part(ResourceRecorder).take_torch(rank, report.gpu_memory)
 
 
 class WeightCheck(ReportStore):
@@ -191,11 +162,9 @@ class WeightCheck(ReportStore):
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
-        self._attempt = -1
-        self._forget()
+        self._attempt = 0
         self._reported = False
-
-    def _forget(self) -> None:
+        #: Device and checksum of each rank, by optimizer and step, until all ranks have reported the step.
         self._waiting: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         #: The last step with equal weights, by optimizer.
         self._same: dict[int, int] = {}
@@ -204,8 +173,7 @@ class WeightCheck(ReportStore):
         """Add the checksum of one rank after a step."""
         view = self._recorder.view
         if view.restart_count != self._attempt:
-            self._attempt = view.restart_count
-            self._forget()
+            self._attempt, self._waiting, self._same = view.restart_count, {}, {}
         step = (report.optimizer, report.step)
         sums = self._waiting.setdefault(step, {})
         sums[rank] = (report.device, report.sum)
@@ -216,10 +184,8 @@ class WeightCheck(ReportStore):
             del self._waiting[min(self._waiting, key=lambda waiting: waiting[1])]
 
     def _compare(self, optimizer: int, step: int, by_rank: dict[int, tuple[str, str]]) -> None:
-        sums: dict[str, Counter[str]] = defaultdict(Counter)
-        for device, total in by_rank.values():
-            sums[device][total] += 1
-        majority = {device: counts.most_common(1)[0][0] for device, counts in sums.items()}
+        counts = Counter(by_rank.values())  # in the order of the ranks that report first
+        majority = {device: total for (device, total), _ in reversed(counts.most_common())}
         outliers = sorted(rank for rank, (device, total) in by_rank.items() if total != majority[device])
         if not outliers:
             if not self._same:
@@ -227,21 +193,12 @@ class WeightCheck(ReportStore):
             self._same[optimizer] = step
         elif not self._reported:
             self._reported = True
-            self._recorder.note(
-                "warning", _sentence(outliers, len(by_rank), step, self._same.get(optimizer, 0)), "weights-depart"
-            )
-
-
-def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
-    if size == 2:
-        who = "The two ranks have different weights"
-    else:
-        who = f"The weights of {ranks(apart)} of {count(size)} differ from the others"
-    since = f", and the same after step {count(same)}" if same else ""
-    return (
-        f"{who} after step {count(step)}{since}: from this step on, each rank trains its own model. Find the cause "
-        "with: distdl check"
-    )
+            who = f"The weights of {ranks(outliers)} of {count(len(by_rank))} differ from the others"
+            who = "The two ranks have different weights" if len(by_rank) == 2 else who
+            same = self._same.get(optimizer, 0)
+            since = f", and the same after step {count(same)}" if same else ""
+            remedy = "from this step on, each rank trains its own model. Find the cause with: distdl check"
+            self._recorder.note("warning", f"{who} after step {count(step)}{since}: {remedy}", "weights-depart")
 
 
 class ResourceRecorder(ReportStore):
@@ -258,7 +215,6 @@ class ResourceRecorder(ReportStore):
         self._begun: float | None = None
         self._noted: set[tuple[str, int]] = set()
         self._check_at = 0.0
-        self._file: LineFile | None = None
         with contextlib.suppress(OSError):
             self._follow()
             self._file = LineFile(LogPart(0, recorder.folder.resources))
@@ -279,42 +235,36 @@ class ResourceRecorder(ReportStore):
             # The agent's data is untrusted; skip invalid samples.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
                 self._keep(node, data)
-        if samples and time.monotonic() >= self._check_at:
+        if samples and time.monotonic() >= self._check_at and self._recorder.view.state is State.RUNNING:
             self._check_at = time.monotonic() + _CHECK_SECONDS
-            self._note()
+            # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
+            for mark in self._book.marks():
+                self._note_once(mark.kind, mark.rank, mark.text, CODES[mark.kind])
+            for about in self._book.about.values():
+                if about.no_gpus:
+                    self._note_once("gpu", -1, f"{about.host}: {about.no_gpus}", "no-gpu-use")
 
     def _keep(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])
-        if t < self._last.get(node, 0.0) + self._pause(t) or self._file is None:
-            return
-        self._file.append(sample_line(node, data, self._new_torch))
-        self._new_torch = {}
-        self._follow()
-
-    def _pause(self, t: float) -> float:
-        """Return the minimum seconds between two stored samples."""
         age = 0.0 if self._begun is None else t - self._begun
         pause = age / _DAY * self._recorder.view.process_count / _RANKS
-        return pause if pause > 1.0 else 0.1
+        if self._file is not None and t >= self._last.get(node, 0.0) + (pause if pause > 1.0 else 0.1):
+            self._file.append(sample_line(node, data, self._new_torch))
+            self._new_torch = {}
+            self._follow()
 
-    def _note(self) -> None:
-        if self._recorder.view.state is not State.RUNNING:
-            return
-        for mark in self._book.marks():
-            if (mark.kind, mark.rank) not in self._noted:
-                self._noted.add((mark.kind, mark.rank))
-                # Pages show the problem while it lasts (``views.resources``); this note is permanent.
-                self._recorder.note("info", mark.text, CODES[mark.kind])
-                self._recorder.log(mark.text)
-        for about in self._book.about.values():
-            if about.no_gpus and ("gpu", -1) not in self._noted:
-                self._noted.add(("gpu", -1))
-                self._recorder.note("info", f"{about.host}: {about.no_gpus}", "no-gpu-use")
+    def _note_once(self, kind: str, rank: int, text: str, code: str) -> None:
+        if (kind, rank) not in self._noted:
+            self._noted.add((kind, rank))
+            self._recorder.record_notice(RunNotice("info", text, code))
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+
+#: The store of each type of report.
+STORES: dict[type[Report], type[Any]] = {
+    PictureReport: Pictures,
+    StepsReport: StepTimeStore,
+    WeightsReport: WeightCheck,
+}
 
 
 class CheckpointKeeper:
@@ -326,8 +276,6 @@ class CheckpointKeeper:
 
     def __init__(self, folder: JobFolder, rule: str) -> None:
         self._folder, self._keep = folder, keep_rule(rule)
-        self._book: SeriesBook | None = None
-        self._cursor = 0
         self._ended = threading.Event()
         self.removed = 0
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
@@ -337,22 +285,19 @@ class CheckpointKeeper:
         """Delete checkpoints one last time, after all ranks have ended."""
         self._ended.set()
         self._thread.join()
-        self._tidy(float("inf"))
 
     def _run(self) -> None:
-        while not self._ended.wait(_PRUNE_SECONDS):
-            self._tidy(time.time())
-
-    def _tidy(self, now: float) -> None:
-        if self._book is None:
-            self._book = checkpoints.inherited(self._folder)
-        new, self._cursor = events.read_all(self._folder.events, self._cursor)
-        for event in new:
-            self._book.apply(event)
-        for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, self._book), now):
-            with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
-                checkpoints.remove(checkpoint)
-                self.removed += 1
+        book, cursor, has_ended = checkpoints.inherited(self._folder), 0, False
+        while not has_ended:
+            has_ended = self._ended.wait(_PRUNE_SECONDS)
+            new, cursor = events.read_all(self._folder.events, cursor)
+            for event in new:
+                book.apply(event)
+            now = math.inf if has_ended else time.time()
+            for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, book), now):
+                with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
+                    checkpoints.remove(checkpoint)
+                    self.removed += 1
 
 
 # the code in git ------------------------------------------------------------------------------
@@ -373,14 +318,8 @@ def git_state(folder: str) -> GitState | None:
         remote = _git(folder, "config", "--default", "", "--get", "remote.origin.url").strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return GitState(
-        commit,
-        "" if branch == "HEAD" else branch,
-        _PASSWORD.sub(r"\1", remote),
-        diff[:_LARGEST_DIFF],
-        len(diff) > _LARGEST_DIFF,
-        len(untracked.splitlines()),
-    )
+    branch, remote = "" if branch == "HEAD" else branch, _PASSWORD.sub(r"\1", remote)
+    return GitState(commit, branch, remote, diff[:_LARGEST_DIFF], len(diff) > _LARGEST_DIFF, untracked.count("\n"))
 
 
 def _without_filters(folder: str) -> list[str]:
@@ -397,12 +336,9 @@ def _without_filters(folder: str) -> list[str]:
 def _git(folder: str, *arguments: str) -> str:
     """Return git's output. Raises CalledProcessError, TimeoutExpired, OSError."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(
-        ["git", "-C", folder, *_SAFELY, *arguments],
-        check=True,
-        capture_output=True,
-        timeout=_GIT_SECONDS,
-        env={**environment, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    command = ["git", "-C", folder, *_SAFELY, *arguments]
+    output = subprocess.check_output(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_GIT_SECONDS, env=environment
     )
-    return done.stdout.decode(errors="replace")
+    return output.decode(errors="replace")

@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 import sysconfig
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.failure import CRASHES, RankView
 from distdl_jupyter.core.logfile import last_lines
-from distdl_jupyter.core.stacks import Names, parse, sources
+from distdl_jupyter.core.stacks import Frame, Names, Thread, parse, sources
 from distdl_jupyter.core.store import JobFolder
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.stacks import Frame, Thread
 
 #: Maximum number of lines of a rank, and of bytes at the end of the log, to search: a dump has 100 lines per thread.
 _MOST, _END = 10_000, 16 * 1024 * 1024
@@ -51,134 +48,99 @@ _CRASHES = {
     _MISMATCH: ("collective-mismatch", _MISMATCH_REMEDY),
     _DEVICE_ASSERT: ("device-side-assert", _ASSERT_REMEDY),
 }
-_STDLIB = re.compile(r".*/lib/python3\.\d+(?=/)")
-_WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
+#: The folders of the worker and of the standard library in the path of a file.
+_FOLDERS = (re.compile(r".*/distdl_jupyter/worker(?=/)"), re.compile(r".*/lib/python3\.\d+(?=/)"))
 
 
 def is_in_log(rank: RankView) -> bool:
     """Return whether the log may explain the exit of a rank."""
-    if _has_crashed(rank):
-        return True
-    error = rank.error or {}
-    return rank.ok is False and bool(error) and (_exit_code(error) or _is_device_assert(error))
+    error = rank.error if rank.ok is False and rank.error else {}
+    return _has_crashed(rank) or _has_exit_code(error) or error.get("code") == "device-side-assert"
+
+
+def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
+    """Return the error of an exited rank if its log says more than the rank has reported, else None."""
+    if not is_in_log(rank):
+        return None
+    lines = last_lines(folder.log, _MOST, rank.rank, within=_END)[0]
+    printed = [line.text for line in lines if line.stream == "err"]
+    error = _crash(folder, rank, printed) if _has_crashed(rank) else rank.error
+    if error is None:
+        return None
+    if error.get("code") == "device-side-assert":
+        more = _with_kernel_assert(error, [line.text for line in lines])
+    else:
+        more = _with_last_lines(error, printed) if _has_exit_code(error) else None
+    return more or (error if _has_crashed(rank) else None)
 
 
 def _has_crashed(rank: RankView) -> bool:
     return rank.signal in CRASHES and rank.ok is None
 
 
-def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error of an exited rank if its log says more than the rank has reported, else None."""
-    if _has_crashed(rank):
-        return _crash(folder, rank)
-    if rank.error and _is_device_assert(rank.error):
-        return _with_kernel_assert(rank.error, folder, rank)
-    if rank.error and is_in_log(rank):
-        return _with_last_lines(rank.error, _error_lines(folder, rank))
-    return None
-
-
-def _error_lines(folder: JobFolder, rank: RankView) -> list[str]:
-    lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
-    return [line.text for line in lines if line.stream == "err"]
-
-
-# checks inside GPU kernels ---------------------------------------------------------------------
-
-
-def _is_device_assert(error: Mapping[str, Any]) -> bool:
-    return error.get("code") == "device-side-assert"
-
-
-def _with_kernel_assert(error: Mapping[str, Any], folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error with the rank's first failed GPU kernel assertion."""
-    lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
-    line = next((match for line in lines if (match := _KERNEL_ASSERT.search(line.text)) is not None), None)
-    if line is None:
-        return None
-    trace = str(error.get("traceback", "")).rstrip()
-    return {
-        **error,
-        "hint": f"{_kernel_says(line)} {error.get('hint', '')}".strip(),
-        "traceback": "\n".join([trace, "The GPU kernel printed:", line[0][:1000]]),
-    }
-
-
-def _kernel_says(line: re.Match[str]) -> str:
-    file = line["file"].rpartition("/")[2]
-    return f"The GPU kernel reported: `{line['what'][:300]}` failed in {file}, line {line['line']}."
-
-
-# exits ----------------------------------------------------------------------------------------
-
-
-def _exit_code(error: Mapping[str, Any]) -> bool:
+def _has_exit_code(error: Mapping[str, Any]) -> bool:
     return error.get("type") == "SystemExit" and str(error.get("message", "")).isdecimal()
 
 
+def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
+    """Return the error with the rank's first failed GPU kernel assertion."""
+    line = next((match for line in lines if (match := _KERNEL_ASSERT.search(line)) is not None), None)
+    if line is None:
+        return None
+    file = line["file"].rpartition("/")[2]
+    cause = f"The GPU kernel reported: `{line['what'][:300]}` failed in {file}, line {line['line']}."
+    trace = "\n".join([str(error.get("traceback", "")).rstrip(), "The GPU kernel printed:", line[0][:1000]])
+    return {**error, "hint": f"{cause} {error.get('hint', '')}".strip(), "traceback": trace}
+
+
 def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
+    """Return the error of a rank that exited with a code, with the last lines that it printed to stderr."""
     shown = [line for line in lines if line.strip()][-_SHOWN:]
     if not shown:
         return None
     cause = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
-    trace = str(error.get("traceback", "")).rstrip()
-    return {
-        **error,
-        "hint": f"Its output was: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}",
-        "traceback": "\n".join([trace, "The last error lines:", *shown]),
-    }
+    hint = f"Its output was: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}"
+    trace = "\n".join([str(error.get("traceback", "")).rstrip(), "The last error lines:", *shown])
+    return {**error, "hint": hint, "traceback": trace}
 
 
-# crashes --------------------------------------------------------------------------------------
-
-
-def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    lines = _error_lines(folder, rank)
+def _crash(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
+    """Return the error of a rank that a signal ended, from the stacks in its lines; None if it has printed none."""
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
     if begin is None:
         return None
-    what = lines[begin].removeprefix(_FATAL).strip()
-    thread = _crashed_thread(folder, "\n".join(lines[begin:]))
+    what, payload = lines[begin].removeprefix(_FATAL).strip(), stacks.payload(folder)
+    thread = _crashed_thread(folder, payload, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
     at = thread and (thread.user_frame or next(iter(thread.frames), None))
-    message = _abort_message(lines[max(0, begin - 5) : begin])
-    crash = f"{what}{f' in {_frame_location(at)}' if at else ''}{f' ({message})' if message else ''}"
-    cells = stacks.payload(folder).get("sources") or {}
+    where = "" if not at else f" in {at.location}" + ("" if at.function.startswith("<") else f", in {at.function}")
+    before = reversed(lines[max(0, begin - 5) : begin])
+    match = next((match for line in before if (match := _ABORT_MESSAGE.match(line))), None)
+    message = (match["what"] or match["whole"]).strip()[:300] if match else ""
     code, remedy = next((about for text, about in _CRASHES.items() if text in message), ("", ""))
-    error = {
-        "type": what, "message": message, "crash": crash, "time": rank.ended, "values": [], "values_at": None,
-        "code": code, "hint": remedy, "causes": [],
-        "frames": [_data(frame, cells) for frame in frames],
-        "traceback": _traceback(f"{what}{f': {message}' if message else ''}", frames),
+    trace = ["Traceback (most recent call last):"] if frames else []
+    for frame in frames:
+        trace.append(f'  File "{frame.label or frame.file}", line {frame.line}, in {frame.function}')
+        trace += [f"    {frame.source}"] if frame.source else []
+    trace.append(f"{what}{f': {message}' if message else ''}")
+    cells = payload.get("sources") or {}
+    return {
+        "type": what, "message": message, "crash": f"{what}{where}{f' ({message})' if message else ''}",
+        "time": rank.ended, "values": [], "values_at": None, "code": code, "hint": remedy, "causes": [],
+        "frames": [_data(frame, cells) for frame in frames], "traceback": "\n".join(trace),
     }  # fmt: skip
-    if code == "device-side-assert":
-        return _with_kernel_assert(error, folder, rank) or error
-    return error
 
 
-def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:
+def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Thread | None:
     """Return the crashed thread with its named frames, None if the dump has none."""
-    payload = stacks.payload(folder)
-    about = {"worker": _first(_WORKER, dump), "code": str(folder.code),
-             "stdlib": _first(_STDLIB, dump) or sysconfig.get_paths()["stdlib"]}  # fmt: skip
-    thread = next((candidate for candidate in parse(dump) if candidate.current), None)
+    threads = parse(dump)
+    thread = next((candidate for candidate in threads if candidate.current), None)
     if thread is None:
         return None
+    files = [frame.file for other in threads for frame in other.frames if "-packages/" not in frame.file]
+    worker, stdlib = (next((match[0] for file in files if (match := form.match(file))), "") for form in _FOLDERS)
+    about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
     return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
-
-
-def _first(pattern: re.Pattern[str], dump: str) -> str:
-    files = (frame.file for thread in parse(dump) for frame in thread.frames if "-packages/" not in frame.file)
-    return next((match[0] for file in files if (match := pattern.match(file))), "")
-
-
-def _abort_message(lines: Sequence[str]) -> str:
-    message = next((match for line in reversed(lines) if (match := _ABORT_MESSAGE.match(line))), None)
-    return (message["what"] or message["whole"]).strip()[:300] if message else ""
-
-
-def _frame_location(frame: Frame) -> str:
-    return frame.location + ("" if frame.function.startswith("<") else f", in {frame.function}")
 
 
 def _data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,11 +149,3 @@ def _data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
         "cell": (cells.get(frame.file) or {}).get("cell"),
         "source": [[frame.line, frame.source]] if frame.source else [],
     }  # fmt: skip
-
-
-def _traceback(what: str, frames: Sequence[Frame]) -> str:
-    lines = ["Traceback (most recent call last):"] if frames else []
-    for frame in frames:
-        lines.append(f'  File "{frame.label or frame.file}", line {frame.line}, in {frame.function}')
-        lines += [f"    {frame.source}"] if frame.source else []
-    return "\n".join([*lines, what])

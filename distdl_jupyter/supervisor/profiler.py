@@ -100,8 +100,8 @@ class ProfileCollector:
 
     def tick(self) -> None:
         """Process the reports of ranks, and continue the profile in progress."""
-        reports, profile = self._recorder.take_profile_reports(), self._now
-        if profile is None:
+        reports, self._recorder.profile_reports = self._recorder.profile_reports, []
+        if (profile := self._now) is None:
             return
         for rank, report in reports:
             self._take(profile, rank, report)

@@ -11,7 +11,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.clusters.base import NodeSample, RunNotice, Stream
@@ -28,13 +29,13 @@ from distdl_jupyter.supervisor import control, merger, reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
 from distdl_jupyter.supervisor.merger import ReportMerger
+from distdl_jupyter.supervisor.parts import STORES, ReportStore, ResourceRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
 from distdl_jupyter.supervisor.resume import History, Key, key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
-    from distdl_jupyter.supervisor.parts import ReportStore
 
 #: Code of the note that log lines were dropped.
 _LOG_LIMIT = "log-limit"
@@ -62,7 +63,7 @@ _WARNINGS = (
     '(marked by "!") is stalled',
     "Watchdog caught collective operation timeout",
 )
-P = TypeVar("P", bound="ReportStore")
+P = TypeVar("P", bound=ReportStore)
 
 
 class EventRecorder:
@@ -88,9 +89,11 @@ class EventRecorder:
         self.in_rendezvous: set[int] = set()
         #: Ranks whose process now runs another program (os.exec), which reports nothing.
         self.replaced_programs: set[int] = set()
-        self._running_cells: dict[int, str] = {}
+        #: The labels of the cells that persistent ranks run.
+        self.running_cells: dict[int, str] = {}
         #: Storage of pictures, step times and similar data, each created with its first report.
-        self._parts: dict[type[ReportStore], ReportStore] = {}
+        self._parts: dict[type[ReportStore], Any] = {}
+        #: The position of the current item in a stored stream, as the field ``at`` of its events.
         self._origin: dict[str, int] = {}
         #: Read positions of stored streams according to the log, in bytes.
         self._noted: dict[Stream, int] = {}
@@ -111,11 +114,11 @@ class EventRecorder:
         self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
         self._next_troubles = 0.0
         #: Output of a launcher that the run has not received yet.
-        self._launcher_output: list[str] = []
+        self.launcher_output: list[str] = []
         #: Ranks with recent activity, and whether it shows that their imports are finished.
         self._signs: dict[int, bool] = {}
         #: Reports of ranks on the profile in progress, for its collector.
-        self._profile_reports: list[tuple[int, ProfileReport]] = []
+        self.profile_reports: list[tuple[int, ProfileReport]] = []
 
     def continue_from(self, history: History) -> None:
         """Continue after the existing events, which are already folded."""
@@ -138,37 +141,33 @@ class EventRecorder:
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it. An event from a stored stream carries its position there (see ``Stream``)."""
         if type_ in _AFTER_METRICS:
-            self._write_merged(self._merger.flush_metrics())
+            self._write_merged(self._merger.flush(only_metrics=True))
         if type_ == "log":
             self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
         else:
             self._put(type_, **self.redactor.event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
-        if self._in_events and self._is_in_events(type_, fields):
-            return
-        if self._writer.drops(type_, fields):
+        # An earlier supervisor may have written this event of a rank's output and died before it wrote the log.
+        is_read_again = (
+            self._in_events
+            and "at" in self._origin
+            and type_ not in LOG_TYPES
+            and isinstance(fields.get("rank"), int)
+            and self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
+        )
+        if is_read_again or self._writer.drops(type_, fields):
             return
         event = self._writer.write(type_, **fields, **self._origin)
         self._apply(event)
         self._sign(event)
         for alert in self._alerts.take(event, self.view):
-            self._send_alert(alert)
-
-    def _send_alert(self, alert: Alert) -> None:
-        """Send an alert as a message, and as a note if pages do not show it otherwise."""
-        if alert.kind in ("end", "failure"):
-            self.end_alert = alert  # this message is sent after the job is done
-            return
-        if alert.kind in ("nan", "rule"):
-            self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
-        control.notify(self.folder, self.view.name, self.view.state, alert)
-
-    def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
-        """Return whether an earlier supervisor wrote this event of a rank's output but died before it wrote the log."""
-        if "at" not in self._origin or type_ in LOG_TYPES or not isinstance(fields.get("rank"), int):
-            return False
-        return self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
+            if alert.kind in ("end", "failure"):
+                self.end_alert = alert  # this message is sent after the job is done
+                continue
+            if alert.kind in ("nan", "rule"):  # pages do not show these otherwise
+                self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
+            control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _apply(self, event: Event) -> None:
         self.view.apply(event)
@@ -176,15 +175,24 @@ class EventRecorder:
         if event["type"] in ("metric", "progress"):
             # Before the ranks connect, a bar may belong to a download.
             self.reported = self.reported or event["type"] == "metric" or self.has_own_progress
-            self._reads_output = self._reads_output and self._is_from_output(event)
+            if self._reads_output and event["type"] == "metric":
+                self._reads_output = all(name in self.view.output_metrics for name in event["values"])
         elif event["type"] == "rank" and event.get("status") == "ready":
             self.ready.add(event["rank"])
         elif event["type"] == "mark" and event["stream"] == "out":
-            self._running_cells.pop(event["rank"], None)
+            self.running_cells.pop(event["rank"], None)
             if not event.get("ended"):
-                self._running_cells[event["rank"]] = str(event.get("label") or "a cell")
+                self.running_cells[event["rank"]] = str(event.get("label") or "a cell")
         elif event["type"] == "restart":
             self._forget()
+
+    def _forget(self) -> None:
+        """Reset the ranks for another attempt: all of them must connect again."""
+        self._in_events, self.reported = {}, False
+        if self._output_metrics is not None:
+            self._output_metrics.forget()
+        for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
+            ranks.clear()
 
     def _sign(self, event: Event) -> None:
         rank = event.get("rank")
@@ -199,74 +207,16 @@ class EventRecorder:
         signs, self._signs = self._signs, {}
         return signs
 
-    def take_launcher_output(self) -> list[str]:
-        """Return the launcher's output since the last call."""
-        output, self._launcher_output = self._launcher_output, []
-        return output
-
-    def add_profile_report(self, rank: int, report: ProfileReport) -> None:
-        """Store a report of a rank if a profile is in progress."""
-        if self.view.profiles and not self.view.profiles[-1].ended:
-            self._profile_reports.append((rank, report))
-
-    def take_profile_reports(self) -> list[tuple[int, ProfileReport]]:
-        """Return the reports of ranks on a profile since the last call."""
-        received, self._profile_reports = self._profile_reports, []
-        return received
-
-    def _is_from_output(self, event: Event) -> bool:
-        return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])
-
-    def _forget(self) -> None:
-        """Reset the ranks for another attempt: all of them must connect again."""
-        self._in_events = {}
-        self.reported = False
-        if self._output_metrics is not None:
-            self._output_metrics.forget()
-        for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
-            ranks.clear()
-
     def state(self, state: State, reason: str = "", code: str = "") -> None:
         """Write a change of state if it is allowed; ``code`` is the code of the error that caused it."""
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason, **({"code": code} if code else {}))
-
-    def part(self, type_: type[P]) -> P:
-        """Return the storage for one type of report."""
-        if type_ not in self._parts:
-            self._parts[type_] = type_(self)
-        part = self._parts[type_]
-        assert isinstance(part, type_)
-        return part
-
-    def take_samples(self, samples: Sequence[NodeSample]) -> None:
-        """Store the resource usage of ranks and machines."""
-        if samples:
-            from distdl_jupyter.supervisor.parts import ResourceRecorder  # samples must not delay the start
-
-            self.part(ResourceRecorder).take(samples)
-
-    def record_notice(self, notice: RunNotice) -> None:
-        """Write a notice for the user, and the same text as a line of the log."""
-        self.note(notice.level, notice.text, notice.code)
-        self.log(notice.text)
 
     def phase(self, phase: str, detail: str = "") -> None:
         """Write the start of a phase, or a new detail of the current one."""
         last = self.view.phases[-1] if self.view.phases else None
         if last is None or last.phase != phase or last.detail != detail:
             self.write("phase", phase=phase, detail=detail)
-
-    def show_cell(self) -> None:
-        """Show the running cell of persistent ranks as the detail of the phase."""
-        if self.view.phases and self.view.phases[-1].phase == "train":
-            last = next(reversed(self._running_cells.values()), "")
-            self.phase("train", f"runs {last}" if last else "waits for a cell")
-
-    @property
-    def waits_for_a_cell(self) -> bool:
-        """Whether the ranks are persistent and none of them runs a cell."""
-        return self.spec.kind == "ranks" and not self._running_cells
 
     def note(self, level: str, text: str, code: str = "") -> None:
         """Write a note for the user."""
@@ -276,28 +226,32 @@ class EventRecorder:
         """Write a system line into the log."""
         self.write("log", rank=None, stream="sys", text=text)
 
-    def tick(self) -> None:
-        """Do the periodic work."""
-        self._writer.check()
-        if time.monotonic() > self._next_troubles:
-            self._next_troubles = time.monotonic() + _TROUBLES
-            self._note_tracker_problems()
-        self._write_merged(self._merger.due())
+    def record_notice(self, notice: RunNotice) -> None:
+        """Write a notice for the user, and the same text as a line of the log."""
+        self.note(notice.level, notice.text, notice.code)
+        self.log(notice.text)
 
-    def _note_tracker_problems(self) -> None:
-        """Write a note for each experiment tracker whose problem is new or solved."""
-        for record in tracking.of_job(self.folder.path):
-            if record.trouble != self._troubles.get(record.tracker, ""):
-                self._troubles[record.tracker] = record.trouble
-                level, text = (
-                    ("warning", record.trouble) if record.trouble else ("info", f"{record.title} is up to date again.")
-                )
-                self.note(level, text, "tracking")
+    @property
+    def waits_for_a_cell(self) -> bool:
+        """Whether the ranks are persistent and none of them runs a cell."""
+        return self.spec.kind == "ranks" and not self.running_cells
 
     @property
     def is_deleted(self) -> bool:
         """Whether the job's folder was deleted."""
         return self._writer.is_deleted
+
+    def tick(self) -> None:
+        """Do the periodic work."""
+        self._writer.check()
+        if time.monotonic() > self._next_troubles:
+            self._next_troubles = time.monotonic() + _TROUBLES
+            for record in tracking.of_job(self.folder.path):
+                if record.trouble != self._troubles.get(record.tracker, ""):
+                    self._troubles[record.tracker] = record.trouble
+                    text = record.trouble or f"{record.title} is up to date again."
+                    self.note("warning" if record.trouble else "info", text, "tracking")
+        self._write_merged(self._merger.due())
 
     def flush(self) -> None:
         """Write the held-back events."""
@@ -315,18 +269,27 @@ class EventRecorder:
 
             job_table.write_summary(self.folder, job_table.listed(self.folder, self.view, self.spec))
 
+    def part(self, type_: type[P]) -> P:
+        """Return the storage for one type of data."""
+        if type_ not in self._parts:
+            self._parts[type_] = type_(self)
+        part: P = self._parts[type_]
+        return part
+
+    def store(self, rank: int, report: reports.Report) -> None:
+        """Pass a report of a rank to the storage of its type."""
+        self.part(STORES[type(report)]).take(rank, report)
+
+    def take_samples(self, samples: Sequence[NodeSample]) -> None:
+        """Store the resource usage of ranks and machines."""
+        if samples:
+            self.part(ResourceRecorder).take(samples)
+
     # items of streams -------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Batch the events recorded inside into one write per file; a nested call does nothing."""
-        if self._writer.is_together:
-            yield
-            return
-        with self._writer.together():
-            yield
-            for part in self._parts.values():
-                part.flush()
+        return contextlib.nullcontext() if self._writer.is_together else self._writer.together()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Process items of one stream (as the sink of a ``LogReader``)."""
@@ -339,25 +302,27 @@ class EventRecorder:
                     self._report(stream, item)
             self._origin = {}
             if items and stream.start is not None:
-                self._note_position(stream, stream.start + items[-1].end, printed=isinstance(items[-1], LogText))
-
-    def _note_position(self, stream: Stream, at: int, *, printed: bool) -> None:
-        """Log the read position of a stored stream without output, so that a new supervisor can resume there."""
-        last = self._noted.setdefault(stream, stream.start or 0)
-        if printed or at - last > _UNNOTED:
-            self._noted[stream] = at
-        if not printed and at - last > _UNNOTED:
-            self._put("position", rank=stream.rank, stream=stream.name if stream.rank is not None else "sys", at=at)
+                # A new supervisor resumes where the log ends, so it also has the position of a stream without output.
+                at, printed = stream.start + items[-1].end, isinstance(items[-1], LogText)
+                is_behind = at - self._noted.setdefault(stream, stream.start) > _UNNOTED
+                if printed or is_behind:
+                    self._noted[stream] = at
+                if is_behind and not printed:
+                    self._put("position", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, at=at)
 
     def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
-            self._launcher_output.append(item.text + "\n")
-        shown = self._shown(stream, item)
+            self.launcher_output.append(item.text + "\n")
+        if item.redraws and not item.closed:  # an unfinished line, whose end may be a part of a secret
+            whole = len(item.text) < _LONGEST_OPEN
+            shown = self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
+        else:
+            shown = self.redactor.lines((stream.rank, stream.name), item.text)
         content = shown.encode() + b"\n"
         if len(content) > self._room:
-            whole, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
+            whole_lines, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
             if newline:
-                self._write_log(stream, item, whole.decode())
+                self._write_log(stream, item, whole_lines.decode())
                 content = rest + content[max(0, self._room) :]
             self._begin_part()
         self._room -= len(content)
@@ -368,6 +333,36 @@ class EventRecorder:
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
         if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
             self._read_metrics(view.rank, shown)
+
+    def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
+        more = {"redraws": item.redraws} if item.redraws else {}
+        more |= {"closed": True} if item.closed else {}
+        self._put("log", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, text=text, **more)
+
+    def _begin_part(self) -> None:
+        """Continue the log in a new part; from the third part on, delete the first one."""
+        if self._first_lines is None:
+            self._first_lines = self.view.lines
+        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
+        self._room = self._part_room
+        if left_out and not self._has_left_out:
+            self._has_left_out = True
+            limit = size_in_words(self.spec.max_log_bytes)
+            text = f"The log is longer than its limit of {limit}, so only its first half and its last lines are kept."
+            self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
+
+    def _counts(self) -> dict[str, list[int]]:
+        """Return the number of lines of each rank, and of those on stderr (see core.events)."""
+        return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
+
+    def _report(self, stream: Stream, item: RankReport) -> None:
+        view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
+        with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
+            report = item.parsed or reports.parse(item.data)
+            if report is not None and view is not None:
+                report.record(self, view.rank)
+
+    # metrics and progress ---------------------------------------------------------------------
 
     def _read_metrics(self, rank: int, text: str) -> None:
         """Parse the metrics and the progress that a rank has printed."""
@@ -386,43 +381,6 @@ class EventRecorder:
                 if reading.is_bar and done >= total:
                     self._ended_bars.add(rank)
                 self.progress(rank, done, total, unit)
-
-    def _begin_part(self) -> None:
-        """Continue the log in a new part; from the third part on, delete the first one."""
-        if self._first_lines is None:
-            self._first_lines = self.view.lines
-        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
-        self._room = self._part_room
-        if left_out and not self._has_left_out:
-            self._has_left_out = True
-            limit = size_in_words(self.spec.max_log_bytes)
-            text = f"The log is longer than its limit of {limit}, so only its first half and its last lines are kept."
-            self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
-
-    def _counts(self) -> dict[str, list[int]]:
-        """Return the number of lines of each rank, and of those on stderr (see core.events)."""
-        return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
-
-    def _shown(self, stream: Stream, item: LogText) -> str:
-        """Return an item's text with secrets masked, including those at the end of an unfinished line."""
-        if item.redraws and not item.closed:
-            whole = len(item.text) < _LONGEST_OPEN
-            return self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
-        return self.redactor.lines((stream.rank, stream.name), item.text)
-
-    def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
-        more: dict[str, Any] = {"redraws": item.redraws} if item.redraws else {}
-        if item.closed:
-            more["closed"] = True
-        name = stream.name if stream.rank is not None else "sys"
-        self._put("log", rank=stream.rank, stream=name, text=text, **more)
-
-    def _report(self, stream: Stream, item: RankReport) -> None:
-        view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
-        with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
-            report = item.parsed or reports.parse(item.data)
-            if report is not None and view is not None:
-                report.record(self, view.rank)
 
     def metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
         """Record a metric report, which replaces metrics of the same name parsed from the output.
@@ -446,20 +404,14 @@ class EventRecorder:
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
 
     def _take_metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
-        if rank in self._ended_bars:
-            self._forget_bar(rank, step)
-        self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))
-        self._sign({"type": "metric", "rank": rank})
-
-    def _forget_bar(self, rank: int, step: float) -> None:
-        """Drop the progress of a finished bar, for example of a download, when training continues after it."""
-        last = self.view.ranks[rank].last_step
-        if last is None or step > last:
+        if rank in self._ended_bars and ((last := self.view.ranks[rank].last_step) is None or step > last):
+            # Training continues, so the finished bar, for example of a download, is not its progress.
             self._ended_bars.discard(rank)
             if not self.has_own_progress:
                 none = {"done": None, "total": None, "unit": ""}
-                held = self._merger.progress(rank, none, self._origin)
-                self._write_merged(held or self._merger.take_progress(rank))
+                self._write_merged(self._merger.progress(rank, none, self._origin, now=True))
+        self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))
+        self._sign({"type": "metric", "rank": rank})
 
     def progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
         """Record progress; reports in quick succession are merged."""
@@ -482,15 +434,9 @@ def is_warning(event: Event) -> bool:
 
 def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:
     """Return the redactor for secrets of the job's variables, the supervisor's environment and a script's arguments."""
-    return Redactor.of(os.environ, {**secret_variables, **hidden(spec.script_arguments, _arguments(folder, spec))})
-
-
-def _arguments(folder: JobFolder, spec: JobSpec) -> list[Any]:
-    """Return the script's unmasked arguments, which are stored with its code; none if the spec masks none."""
-    if not any(MASK in argument for argument in spec.script_arguments):
-        return []
-    try:
-        stored = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
-    except (OSError, ValueError, AttributeError):
-        return []
-    return stored if isinstance(stored, list) else []
+    arguments = None
+    if any(MASK in argument for argument in spec.script_arguments):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
+            arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
+    unmasked = arguments if isinstance(arguments, list) else []
+    return Redactor.of(os.environ, {**secret_variables, **hidden(spec.script_arguments, unmasked)})

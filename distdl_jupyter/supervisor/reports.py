@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -46,9 +45,9 @@ Several = Annotated[list[T], Meta(max_length=200)]
 class Report(msgspec.Struct, tag_field="type"):
     """A report of a rank; fields that its type does not have are ignored."""
 
-    @abstractmethod
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        """Record the report of this rank."""
+        """Record the report of this rank; by default in the store of its type (``parts``)."""
+        recorder.store(rank, self)
 
 
 class _Hello(Report, tag="hello"):
@@ -131,8 +130,9 @@ class _Mark(Report, tag="mark"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         recorder.write("mark", rank=rank, **msgspec.structs.asdict(self))
-        if self.stream == "out":
-            recorder.show_cell()
+        if self.stream == "out" and recorder.view.phases and recorder.view.phases[-1].phase == "train":
+            cell = next(reversed(recorder.running_cells.values()), "")
+            recorder.phase("train", f"runs {cell}" if cell else "waits for a cell")
 
 
 class _Compile(Report, tag="compile"):
@@ -160,12 +160,6 @@ class PictureReport(Report, tag="picture"):
         if len(self.data) > self.of - self.begin:
             raise ValueError("the part is longer than the picture")
 
-    def record(self, recorder: EventRecorder, rank: int) -> None:
-        """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import Pictures  # lazy: most jobs show none
-
-        recorder.part(Pictures).take(rank, self)
-
 
 class StepsReport(Report, tag="steps"):
     """Time measurements of some steps (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
@@ -177,14 +171,6 @@ class StepsReport(Report, tag="steps"):
     t: Number | None = None
     gpu_memory: tuple[Whole, Whole] | None = None
 
-    def record(self, recorder: EventRecorder, rank: int) -> None:
-        """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import ResourceRecorder, StepTimeStore  # many jobs do not train
-
-        recorder.part(StepTimeStore).take(rank, self)
-        if self.gpu_memory:
-            recorder.part(ResourceRecorder).take_torch(rank, self.gpu_memory)
-
 
 class WeightsReport(Report, tag="weights"):
     """The checksum of a rank's weights after a step."""
@@ -193,12 +179,6 @@ class WeightsReport(Report, tag="weights"):
     step: Whole
     sum: Name
     device: Name
-
-    def record(self, recorder: EventRecorder, rank: int) -> None:
-        """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import WeightCheck  # lazy: many jobs do not train
-
-        recorder.part(WeightCheck).take(rank, self)
 
 
 class ProfileReport(Report, tag="profile"):
@@ -211,8 +191,9 @@ class ProfileReport(Report, tag="profile"):
     text: Sentence = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        """Pass the report on to the collector of the profile in progress."""
-        recorder.add_profile_report(rank, self)
+        """Pass the report on to the collector of the profile in progress, if there is one."""
+        if recorder.view.profiles and not recorder.view.profiles[-1].ended:
+            recorder.profile_reports.append((rank, self))
 
 
 class _Frame(msgspec.Struct):

@@ -5,8 +5,9 @@ It is read from the events; ``end_events`` ends a job that no supervisor can res
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
@@ -21,17 +22,6 @@ from distdl_jupyter.core.view import JobView
 _TRIES = 3
 #: Code of the note that a supervisor has reattached to the job.
 REATTACHED = "found-again"
-
-
-class Handle(NamedTuple):
-    """The value of ``Run.handle``, and the nonce that marks the ranks' reports.
-
-    ``begun`` is False if it was recorded during placement, before any rank was started.
-    """
-
-    data: dict[str, Any]
-    nonce: str
-    begun: bool = True
 
 
 #: Frequent events; only the last of several in a row is stored.
@@ -60,24 +50,25 @@ class History:
         #: Bytes of each stream that are in the events of this attempt, and in the log.
         self.in_events: dict[Key, int] = {}
         self._in_log: dict[Key, int] = {}
-        self._attempts = self._log_attempts = 0
+        #: Number of restarts that are missing in the log because the supervisor died.
+        self.missing_attempts = 0
 
     def add(self, event: Event) -> None:
-        """Add the next event."""
+        """Add the next event; the events come before the lines of the log."""
         if self.events and event["type"] in _MANY and self.events[-1]["type"] in _MANY:
             self.events[-1] = event
         else:
             self.events.append(event)
         if event["type"] == "restart":
             self.in_events.clear()  # each attempt has its own output files
-            self._attempts += 1
+            self.missing_attempts += 1
         _advance(self.in_events, event)
 
     def add_line(self, line: Event) -> None:
         """Add the next line of the log."""
         if line["type"] == "attempt":
             self._in_log.clear()
-            self._log_attempts += 1
+            self.missing_attempts = max(0, self.missing_attempts - 1)
         _advance(self._in_log, line)
 
     @property
@@ -85,15 +76,9 @@ class History:
         """Read position of each stream of this attempt, in bytes."""
         return self._in_log if self.missing_attempts == 0 else {}
 
-    @property
-    def missing_attempts(self) -> int:
-        """Number of restarts that are missing in the log because the supervisor died."""
-        return max(0, self._attempts - self._log_attempts)
-
 
 def _advance(positions: dict[Key, int], event: Event) -> None:
-    at = event.get("at")
-    if isinstance(at, int):
+    if isinstance(at := event.get("at"), int):
         key = key_of(event)
         positions[key] = max(at, positions.get(key, 0))
 
@@ -104,17 +89,12 @@ def is_between_attempts(history: Sequence[Event]) -> bool:
     return last is not None and last["type"] == "restart"
 
 
-def last_handle(history: Sequence[Event]) -> Handle | None:
-    """Return the handle of the last start, None if the job was not started."""
-    for event in reversed(history):
-        if event["type"] == "handle":
-            return Handle(event.get("data") or {}, str(event.get("nonce") or ""), event.get("begun") is not False)
-    return None
+def last_handle(history: Sequence[Event]) -> Event | None:
+    """Return the ``handle`` event of the last start, None if the job was not started.
 
-
-def is_takeover(history: Sequence[Event]) -> bool:
-    """Return whether this supervisor took over a job without a writer."""
-    return bool(history) and history[-1]["type"] == "resume"
+    Its ``begun`` is False if it was recorded during placement, before any rank was started.
+    """
+    return next((event for event in reversed(history) if event["type"] == "handle"), None)
 
 
 def is_waiting(history: Sequence[Event]) -> bool:
@@ -138,12 +118,6 @@ def is_hopeless(history: Sequence[Event], lines: int) -> bool:
     return tries >= _TRIES
 
 
-def left_queue_at(history: Sequence[Event]) -> float | None:
-    """Return when the job left its queue (seconds since the epoch), None if it has not."""
-    states = (event for event in history if event["type"] == "state")
-    return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
-
-
 def can_attach(folder: JobFolder) -> bool:
     """Return whether the job survives its supervisor, so that a new one can reattach."""
     try:
@@ -161,8 +135,21 @@ def end_events(
     is lost. ``gone`` is its supervisor if a user has confirmed that the supervisor's host is gone; then there is no
     process to stop.
     """
-    reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
-    code = "supervisor-killed" if gone is None else "supervisor-host-gone"
+    if gone is None:
+        code, reason = "supervisor-killed", "The job's supervisor process was killed or crashed."
+        try:
+            left = registry.get("clusters", kind).sweep(view.id, (view.handle or {}).get("data") or {})
+            stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
+            reason += f" {stopped if left else 'No process of the job is left.'}"
+        except DistDLError as error:
+            reason += f" Its ranks could not be checked: {error}"
+        with contextlib.suppress(OSError):
+            lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason += f' Its last log line: "{lines[-1][:160]}".' if lines else ""
+    else:
+        code = "supervisor-host-gone"
+        reason = f"The job was marked as lost because {gone.host}, the host of its supervisor, is gone for good."
+        reason += f" Its last heartbeat was at {date_and_clock(gone.last_heartbeat)}."
     values = [folder.result(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
         yield "state", {"state": State.LOST.value, "reason": f"{reason}{_restart_remedy(folder)}", "code": code}
@@ -178,18 +165,6 @@ def end_events(
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
 
-def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
-    known = view.handle or {}
-    try:
-        left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})
-    except DistDLError as error:
-        cleanup = f"Its ranks could not be checked: {error}"
-    else:
-        stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
-        cleanup = stopped if left else "No process of the job is left."
-    return f"The job's supervisor process was killed or crashed. {cleanup}{_last_line(folder)}"
-
-
 def _restart_remedy(folder: JobFolder) -> str:
     """Return the command that reruns the job; persistent ranks and runs of a study have other commands."""
     spec = folder.spec()
@@ -198,18 +173,3 @@ def _restart_remedy(folder: JobFolder) -> str:
     if folder.has_checkpoints:
         return f" To continue from its checkpoints, run distdl resume {short_id(folder.id)}"
     return f" To start it again, run distdl rerun {short_id(folder.id)}"
-
-
-def _declared_lost_reason(gone: Holder) -> str:
-    return (
-        f"The job was marked as lost because {gone.host}, the host of its supervisor, is gone for good. Its last "
-        f"heartbeat was at {date_and_clock(gone.last_heartbeat)}."
-    )
-
-
-def _last_line(folder: JobFolder) -> str:
-    try:
-        lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f' Its last log line: "{lines[-1][:160]}".' if lines else ""

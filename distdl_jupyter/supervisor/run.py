@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import events, logfile, registry, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.failure import Failure, RankView, is_lost
+from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -31,12 +29,8 @@ from distdl_jupyter.supervisor import control, resume
 from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import Launch, LaunchCanceled, call_in_background
+from distdl_jupyter.supervisor.parts import CheckpointKeeper, git_state
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
-
-if TYPE_CHECKING:
-    import subprocess
-
-    from distdl_jupyter.supervisor.parts import CheckpointKeeper
 
 #: Seconds between two checks for a cancel request.
 _TICK = 0.1
@@ -54,7 +48,9 @@ class Supervisor:
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
         self._spec = folder.spec()
-        self._recorder = EventRecorder(folder, self._spec, redactor_of(folder, self._spec, secret_variables))
+        #: Masks secrets in everything that is written about the job.
+        self.redactor = redactor_of(folder, self._spec, secret_variables)
+        self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
         for batch, _ in events.batches(folder.events):
             for event in batch:
@@ -82,28 +78,29 @@ class Supervisor:
     def run(self) -> None:
         """Run the job to its end. In all cases, write a final state and leave no process running."""
         try:
-            run = self._started(self._launch_or_reattach)
+            run = self._start(self._launch_or_reattach)
             threading.Thread(target=self._record_git, daemon=True).start()  # threads only after the fork
             self._start_trackers()
             if rule := self._spec.keep_checkpoints:
-                from distdl_jupyter.supervisor.parts import CheckpointKeeper  # lazy: most jobs keep all
-
                 self._checkpoints = CheckpointKeeper(self._folder, rule)
             while run is not None:
                 self._attempt(run)
-                run = self._restart() if self._will_restart else None
+                if not self._will_restart:
+                    break
+                self._prepare_restart()
+                run = self._start(self._launch.start, is_restart=True)
         except LaunchCanceled as canceled:
             self._stopped_by, self._reason = canceled.by, canceled.reason
             self._launch.remove_staged_data()
         except DistDLError as error:
             self._launch.remove_staged_data()
-            self._fail_launch(error)
+            if isinstance(error, LaunchFailed) and error.output:
+                self._recorder.log(error.output)
+            self._finish(f"{error.message} {error.hint}".strip(), failed=True, code=error.code)
             return
         self._finish(self._reason)
 
     def _record_git(self) -> None:
-        from distdl_jupyter.supervisor.parts import git_state  # lazy: the start of the ranks does not need it
-
         state = git_state(self._spec.working_directory)
         if state is not None and self._folder.read_environment().git is None:
             with contextlib.suppress(OSError):
@@ -119,11 +116,6 @@ class Supervisor:
         with contextlib.suppress(OSError):
             variables = {**self._spec.environment_variables, **self._secret_variables}
             self._trackers |= control.start_trackers(self._folder, names, variables)
-
-    @property
-    def redactor(self) -> Redactor:
-        """Masks secrets in everything that is written about the job."""
-        return self._recorder.redactor
 
     def announce_end(self) -> None:
         """Report the end of the job, after all other work: as telemetry, to trackers and as a message."""
@@ -148,35 +140,56 @@ class Supervisor:
 
     def _launch_or_reattach(self) -> Run | None:
         """Launch the job, or reattach to it if an earlier supervisor died; return None if the job has ended."""
-        if not resume.is_takeover(self._history.events):
+        history = self._history.events
+        if not history or history[-1]["type"] != "resume":
             return self._launch.start()
-        if (began := resume.left_queue_at(self._history.events)) is not None:
-            self._clock.began_at(began)
+        states = (event for event in history if event["type"] == "state" and event["state"] != State.QUEUED)
+        if (began := next(states, None)) is not None:  # time in a queue is not run time
+            self._clock.restart(ago=max(0.0, time.time() - began["t"]))
         run = self._launch.reattach(self._history)
         if run is None:
             self._launch.remove_staged_data()
         return run
 
+    def _start(self, start: Callable[[], Run | None], *, is_restart: bool = False) -> Run | None:
+        """Start the ranks. If the queue preempts the start or a restart fails, retry as often as allowed.
+
+        Raises LaunchCanceled, and the DistDLError of the last allowed start.
+        """
+        while True:
+            try:
+                return start()
+            except DistDLError as error:
+                may_requeue = hasattr(self._launch, "cluster") and self._may_requeue
+                self._interrupted = self._launch.cluster.interrupted() if may_requeue else ""
+                if not self._interrupted and not (is_restart and self._restarts_left):
+                    raise
+                self._stopped_by, self._reason = "", "" if self._interrupted else error.message
+            self._prepare_restart()
+            start = self._launch.start
+
     def _attempt(self, run: Run) -> None:
-        """Watch one attempt until all its processes have exited."""
-        launch = self._launch
+        """Watch one attempt until all its processes have exited, then stop everything that it left behind."""
+        launch, recorder = self._launch, self._recorder
         attempt = Attempt(
-            run, self._recorder, launch.backend, self._control, self._clock, nonce=launch.nonce, wake=self._wake
+            run, recorder, launch.backend, self._control, self._clock, nonce=launch.nonce, wake=self._wake
         )
         try:
             attempt.watch()
             self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
-            self._interrupted = self._interruption(run)
-            self._clean_up(run, attempt)
+            was_stopped = self._stopped_by in ("user", "time")
+            if recorder.view.failure is not None and not was_stopped and self._may_requeue:
+                self._interrupted = run.interrupted()
+            attempt.drain()
+            self._collect(run, attempt)
+            attempt.end_leftovers()
+            if not self._will_restart:
+                self._deliver()
+                recorder.phase("clean", "no process left")
+            attempt.close()
         finally:
             run.close()
-        for notice in run.notices():
-            self._recorder.record_notice(notice)
-
-    def _interruption(self, run: Run) -> str:
-        if self._stopped_by in ("user", "time") or self._recorder.view.failure is None:
-            return ""
-        return run.interrupted() if self._may_requeue else ""
+        attempt.record_notices()
 
     @property
     def _may_requeue(self) -> bool:
@@ -185,36 +198,19 @@ class Supervisor:
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         return spec.kind != "ranks" and self._launch.cluster.requeues(options) > self._recorder.view.requeue_count
 
-    def _started(self, start: Callable[[], Run | None]) -> Run | None:
-        """Start the ranks; if the queue preempts the start, retry as often as allowed.
+    @property
+    def _restarts_left(self) -> int:
+        view = self._recorder.view
+        return max(0, self._spec.max_restarts - (view.restart_count - view.requeue_count))
 
-        Raises LaunchCanceled, DistDLError.
-        """
-        while True:
-            try:
-                return start()
-            except DistDLError:
-                if not hasattr(self._launch, "cluster") or not self._may_requeue:
-                    raise
-                self._interrupted = self._launch.cluster.interrupted()
-                if not self._interrupted:
-                    raise
-            self._prepare_restart()
-            start = self._launch.start
-
-    def _restart(self) -> Run | None:
-        """Restart all ranks, retrying as often as allowed; a failed start counts as a failure.
-
-        Raises LaunchCanceled, and the DistDLError of the last allowed start.
-        """
-        while True:
-            self._prepare_restart()
-            try:
-                return self._started(self._launch.start)
-            except DistDLError as error:
-                if self._restarts_left == 0:
-                    raise
-                self._stopped_by, self._reason = "", error.message
+    @property
+    def _will_restart(self) -> bool:
+        """Whether another attempt follows the one that has just ended."""
+        if self._interrupted:
+            return True
+        if not self._restarts_left or self._stopped_by in ("user", "time"):
+            return False
+        return self._stopped_by == "hang" or self._recorder.view.failure is not None
 
     def _prepare_restart(self) -> None:
         """Record a restart, remove the results of the last attempt, and wait. Raises LaunchCanceled."""
@@ -225,112 +221,84 @@ class Supervisor:
         self._stopped_by = self._reason = self._interrupted = ""
         self._launch.lost_nodes = lost_nodes(view)
         self._clock.keep()
-        _remove_results(self._folder)
+        for path in self._folder.results.glob("rank-*.pkl"):  # the next attempt replaces them; checkpoints are kept
+            path.unlink(missing_ok=True)
         recorder.flush()
         more = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **more)
-        recorder.log(_restart_heading(view))
-        if not requeued:
-            self._wait(restart_delay(view.restart_count - view.requeue_count))
-
-    def _wait(self, seconds: float) -> None:
-        recorder, until = self._recorder, time.monotonic() + seconds
-        recorder.phase("start", _restart_announcement(recorder.view, seconds))
+        number = view.restart_count - view.requeue_count
+        title = f"requeue {view.requeue_count}" if requeued else f"restart {number} of {view.max_restarts}"
+        recorder.log(f"--- {title}: {reason} ---")
+        if requeued:
+            return
+        seconds = restart_delay(number)
+        recorder.phase("start", f"{title} in {seconds:g} s")
+        until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._launch.raise_if_canceled()
             time.sleep(min(_TICK, left))
 
-    @property
-    def _restarts_left(self) -> int:
-        view = self._recorder.view
-        return self._spec.max_restarts - (view.restart_count - view.requeue_count)
+    def _collect(self, run: Run, attempt: Attempt) -> None:
+        """Fetch the values and files of the ranks into the job's folder."""
+        recorder, folder = self._recorder, self._folder
+        recorder.phase("collect")
+        try:
+            run.collect()
+        except (DistDLError, OSError) as error:
+            recorder.note("error", str(error), "not-collected")
+        attempt.record_notices()
+        values = list(folder.results.glob("rank-*.pkl"))
+        outputs = [path for path in folder.outputs.rglob("*") if path.is_file()]
+        total = 0
+        for path in (*values, *outputs):
+            with contextlib.suppress(OSError):  # deleted in the meantime
+                total += path.stat().st_size
+        files = f", {plural(len(outputs), 'file')}" if outputs else ""
+        recorder.phase("collect", f"{plural(len(values), 'value')}{files}, {size(total)}")
 
-    @property
-    def _will_restart(self) -> bool:
-        """Whether another attempt follows the one that has just ended."""
-        if self._interrupted:
-            return True
-        if self._restarts_left <= 0 or self._stopped_by in ("user", "time"):
-            return False
-        return self._stopped_by == "hang" or self._recorder.view.failure is not None
-
-    def _end_reason(self) -> str:
-        failure = self._recorder.view.failure
-        if self._reason or failure is None:
-            return self._reason
-        return _failed_first(failure, self._recorder.view.process_count)
-
-    def _fail_launch(self, error: DistDLError) -> None:
-        if isinstance(error, LaunchFailed) and error.output:
-            self._recorder.log(error.output)
-        self._finish(f"{error.message} {error.hint}".strip(), failed=True, code=error.code)
-
-    # end --------------------------------------------------------------------------------------
-
-    def _clean_up(self, run: Run, attempt: Attempt) -> None:
-        """Stop everything that the attempt left behind."""
-        attempt.drain()
-        self._collect(run, attempt)
-        attempt.end_leftovers()
-        if not self._will_restart:
-            self._tidy_checkpoints()
-            self._deliver()
-            self._recorder.phase("clean", "no process left")
-        attempt.close()
-
-    def _tidy_checkpoints(self) -> None:
+    def _deliver(self) -> None:
+        """Delete superfluous checkpoints and send the outputs, after the last attempt."""
         if self._checkpoints:
             self._checkpoints.close()
             if removed := self._checkpoints.removed:
                 self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
-
-    def _collect(self, run: Run, attempt: Attempt) -> None:
-        self._recorder.phase("collect")
-        try:
-            run.collect()
-        except (DistDLError, OSError) as error:
-            self._recorder.note("error", str(error), "not-collected")
-        attempt.record_notices()
-        self._recorder.phase("collect", self._collected())
-
-    def _deliver(self) -> None:
         failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
-        deliver_outputs(self._spec, self._recorder, failed=failed, canceled=self._is_canceled)
+        deliver_outputs(
+            self._spec,
+            self._recorder,
+            failed=failed,
+            canceled=lambda: any(request["type"] == "cancel" for request in self._control.read()),
+        )
 
-    def _is_canceled(self) -> bool:
-        return any(request["type"] == "cancel" for request in self._control.read())
-
-    def _collected(self) -> str:
-        values = list(self._folder.results.glob("rank-*.pkl"))
-        outputs = [path for path in self._folder.outputs.rglob("*") if path.is_file()]
-        total = sum(map(_size, (*values, *outputs)))
-        parts = [plural(len(values), "value")] + ([plural(len(outputs), "file")] if outputs else [])
-        return f"{', '.join(parts)}, {size(total)}"
+    def _end_reason(self) -> str:
+        """Return why the attempt was stopped, or which rank failed first, and how; "" if none did."""
+        failure, process_count = self._recorder.view.failure, self._recorder.view.process_count
+        if self._reason or failure is None:
+            return self._reason
+        if failure.kind == "unequal":
+            return failure.what
+        who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
+        evidence = f". {failure.evidence}" if failure.kind == "lost" and failure.evidence else ""
+        return f"{who}: {failure.what}{evidence}"
 
     def _finish(self, reason: str, *, failed: bool = False, code: str = "") -> None:
-        recorder = self._recorder
+        recorder, restarts = self._recorder, self._recorder.view.restarts
         if recorder.view.state.ended:
-            recorder.close()
-            return
-        if self._stopped_by == "user" and not failed:
+            pass
+        elif self._stopped_by == "user" and not failed:
             recorder.state(State.CANCELED, reason)
         elif self._stopped_by in ("time", "hang") or failed:
             recorder.state(State.FAILED, reason, code)
         elif recorder.view.failure is not None:
-            recorder.state(State.FAILED, _restarts_used_up(self._end_reason(), recorder.view))
+            reason = self._end_reason()
+            if restarts:
+                earlier = "; ".join(f"{n}. {restart.reason.rstrip('.')}" for n, restart in enumerate(restarts, 1))
+                times = f"The job had been restarted {plural(len(restarts), 'time')}, after: {earlier}."
+                reason = f"{reason.rstrip('.')}. {times}"
+            recorder.state(State.FAILED, reason)
         else:
             recorder.state(State.COMPLETED)
         recorder.close()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # deleted in the meantime
-        return 0
-
-
-# restarts -------------------------------------------------------------------------------------
 
 
 def restart_delay(number: int) -> float:
@@ -338,31 +306,20 @@ def restart_delay(number: int) -> float:
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(number - 1, 10)))
 
 
-def _remove_results(folder: JobFolder) -> None:
-    """Remove the values of the ended attempt, which the next one replaces. Checkpoints are kept."""
-    for path in folder.results.glob("rank-*.pkl"):
-        path.unlink(missing_ok=True)
-
-
 def lost_nodes(view: JobView) -> frozenset[int]:
     """Return the nodes lost with the first failure: all their ranks were killed or have unknown exits.
 
     Emulated nodes cannot stop responding, so killed ranks count as well. A real node that still exists is used again.
     """
-    failure = view.failure
-    if failure is None:
+    if (failure := view.failure) is None:
         return frozenset()
-    nodes = {rank.node for rank in view.ranks}
-    lost = {rank.rank for rank in view.ranks if is_lost(rank) or _killed_at(rank, failure.when)}
-    return frozenset(node for node in nodes if all(other.rank in lost for other in view.ranks if other.node == node))
-
-
-def _killed_at(rank: RankView, moment: float) -> bool:
-    """Return whether the rank was killed at that moment; the supervisor stops other ranks only 1 s later."""
-    return rank.signal == "KILL" and rank.ended is not None and rank.ended - moment < _AT_ONCE
-
-
-# outputs --------------------------------------------------------------------------------------
+    remaining = set()
+    for rank in view.ranks:
+        # The supervisor stops the other ranks only 1 s after the failure.
+        is_killed = rank.signal == "KILL" and rank.ended is not None and rank.ended - failure.when < _AT_ONCE
+        if not is_killed and not is_lost(rank):
+            remaining.add(rank.node)
+    return frozenset({rank.node for rank in view.ranks} - remaining)
 
 
 def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, canceled: Callable[[], bool]) -> None:
@@ -388,11 +345,8 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
             until = time.monotonic() + _CANCEL_GRACE
     here = f"The files are still in {recorder.folder.path}."
     if until is not None:
-        recorder.note(
-            "warning",
-            f"The outputs were not sent completely to {destination} because you stopped it. {here}",
-            "outputs",
-        )
+        why = f"The outputs were not sent completely to {destination} because you stopped it."
+        recorder.note("warning", f"{why} {here}", "outputs")
         return
     try:
         sent = call.result()
@@ -402,38 +356,3 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
     recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{there}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
-
-
-# messages -------------------------------------------------------------------------------------
-
-
-def _failed_first(failure: Failure, process_count: int) -> str:
-    """Return which rank failed first, and how."""
-    if failure.kind == "unequal":
-        return failure.what
-    who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
-    text = f"{who}: {failure.what}"
-    if failure.kind == "lost" and failure.evidence:
-        text += f". {failure.evidence}"
-    return text
-
-
-def _restart_announcement(view: JobView, seconds: float) -> str:
-    """Return the status during the delay of a restart: "restart 2 of 3 in 2 s"."""
-    return f"restart {view.restart_count - view.requeue_count} of {view.max_restarts} in {seconds:g} s"
-
-
-def _restart_heading(view: JobView) -> str:
-    """Return the log line between two attempts."""
-    last = view.restarts[-1]
-    if last.requeued:
-        return f"--- requeue {view.requeue_count}: {last.reason} ---"
-    return f"--- restart {view.restart_count - view.requeue_count} of {view.max_restarts}: {last.reason} ---"
-
-
-def _restarts_used_up(reason: str, view: JobView) -> str:
-    """Return why a job without remaining restarts has failed: its last failure and the earlier ones."""
-    if not view.restarts:
-        return reason
-    before = "; ".join(f"{number}. {restart.reason.rstrip('.')}" for number, restart in enumerate(view.restarts, 1))
-    return f"{reason.rstrip('.')}. The job had been restarted {plural(len(view.restarts), 'time')}, after: {before}."

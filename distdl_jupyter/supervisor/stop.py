@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from distdl_jupyter.clusters.base import Run, Unkillable
 
@@ -25,16 +26,6 @@ class StopStep:
 
     signal: str
     grace: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The signal just sent and the next one, with the seconds until the next one and until KILL (None: no more)."""
-
-    signal: str
-    next: str
-    next_in: float | None
-    kill_in: float | None
 
 
 def gentle(grace: float) -> tuple[StopStep, ...]:
@@ -71,8 +62,8 @@ class Stopper:
         self._steps = list(AT_ONCE)
         self._next_at = time.monotonic()
 
-    def tick(self) -> Sent | None:
-        """Execute the next step if it is due, and return it."""
+    def tick(self) -> dict[str, Any] | None:
+        """Execute the next step if it is due, and return the fields of its event (see core.events)."""
         now = time.monotonic()
         if now < self._next_at:
             return None
@@ -81,16 +72,12 @@ class Stopper:
             self._steps.pop(0)
         if step.signal:
             self._send(step.signal)
+        self._next_at = now + step.grace
         if step.signal == "KILL":
             self._killed_at = min(self._killed_at, now)
-        self._next_at = now + step.grace
-        return self._describe(step)
-
-    def _describe(self, done: StopStep) -> Sent:
-        if done.signal == "KILL":
-            return Sent("KILL", "", None, None)
-        before_kill = sum(step.grace for step in self._steps if step.signal != "KILL")
-        return Sent(done.signal, self._steps[0].signal, done.grace, done.grace + before_kill)
+            return {"signal": "KILL", "next": "", "next_in": None, "kill_in": None}
+        kill_in = step.grace + sum(later.grace for later in self._steps if later.signal != "KILL")
+        return {"signal": step.signal, "next": self._steps[0].signal, "next_in": step.grace, "kill_in": kill_in}
 
 
 class UnkillableProcesses:

@@ -156,7 +156,7 @@ def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
     history.add_line(printed(7))
     assert history.positions == {(0, "out"): 7}
     assert not resume.is_between_attempts(history.events)
-    assert resume.last_handle(history.events).data == {"run": "slurm-1"}
+    assert resume.last_handle(history.events)["data"] == {"run": "slurm-1"}
 
 
 def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_does_not_have_yet():

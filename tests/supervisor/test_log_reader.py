@@ -97,7 +97,7 @@ def test_what_was_written_by_now_is_read_and_a_flood_that_goes_on_ends_nothing(s
     reader.finish()
 
 
-def test_a_wake_up_ends_a_pause_and_the_end_of_a_flood_is_read_whole(streams):
+def test_the_end_of_a_flood_is_read_whole_also_after_a_wake_up(streams):
     count = 300_000
     code = f"import sys\nfor n in range({count}): sys.stdout.write('line %d\\n' % n)"
     sink, (read, write) = Sink(), os.pipe()

@@ -83,7 +83,7 @@ def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limi
     recorder.take(LAUNCHER, [LogText("rank 1 was killed")])
     recorder.log("2 ranks ended")
     recorder.close()
-    assert recorder.take_launcher_output() == ["rank 1 was killed\n"]
+    assert recorder.launcher_output == ["rank 1 was killed\n"]
     assert logs(folder) == ["y" * 50, "rank 1 was killed", "2 ranks ended"]
 
 
