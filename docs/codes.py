@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "note": (2, 1, None),
     "NodeCheck": (5, 3, 4),
     "problem": (0, 2, 3),
-    "fault": (4, 2, 3),
+    "check_row": (4, 1, 3),
 }
 #: Error classes whose message is not the first argument: message and remedy.
 _MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "Unreachable": (2, 3)}

@@ -62,16 +62,11 @@ class Exit:
     evidence: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """The start of one rank's process."""
 
     rank: int
     pid: int
-
-
-def _ignore(_phase: str, _detail: str) -> None:
-    """Ignore a progress report."""
 
 
 @dataclass(slots=True)
@@ -89,10 +84,9 @@ class Context:
     #: The number of ports for each rank on its node, in addition to the ports of node 0.
     rank_ports: int = 0
     #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, for display.
-    report: Callable[[str, str], object] = _ignore
-    #: Called with a notice for the user.
+    report: Callable[[str, str], object] = lambda _phase, _detail: None
+    #: Called with a notice for the user, and with the job's position in the queue while it waits in ``place``.
     note: Callable[[RunNotice], object] = bool
-    #: Called with the job's position in the queue while it waits in ``place``.
     note_place: Callable[[QueueView], object] = bool
     #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
     priority: Callable[[], int] = int
@@ -101,20 +95,13 @@ class Context:
     #: supervisor that places the job receives it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
-    #: The data and packages to copy to every node before its ranks start; None without any.
-    #: A cluster with agents runs ``data.stager`` on every node, sends it the node's order, forwards its messages and
-    #: sends it the answers. The paths in the last message are set in the environment of the node's ranks.
+    #: The data and packages to copy to every node before its ranks start (``clusters.stagers``); None without any.
     staging: JobStaging | None = None
     #: The number of earlier starts of the job's ranks; ``gone`` holds the nodes that were lost in the last of them.
     restart: int = 0
     gone: frozenset[int] = frozenset()
     #: The minimum number of nodes with which the job may start; None if it needs all of them.
     least_node_count: int | None = None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment of a rank on this machine."""
-        return {**self.inherited, **self.variables}
 
 
 NodeState = Literal["up", "down", "starting", "unknown"]
@@ -204,9 +191,9 @@ class RunNotice:
 
 
 class OutageNotifier:
-    """Reports outages of an external service: each outage once, and its end if the outage was reported.
+    """Reports each outage of an external service once, after ``timeout`` seconds without a response, and its end.
 
-    An outage is reported after ``timeout`` seconds without a response. Any thread may use it.
+    Any thread may use it.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -234,10 +221,7 @@ class OutageNotifier:
 
     def notices(self) -> list[RunNotice]:
         """Return the notices since the last call."""
-        notices = []
-        while not self._notices.empty():
-            notices.append(self._notices.get())
-        return notices
+        return [self._notices.get() for _ in range(self._notices.qsize())]
 
 
 class NodeSample(NamedTuple):
@@ -358,14 +342,13 @@ class Cluster(ABC):
     Options: ClassVar[type] = NoOptions
     #: The display name of the type.
     title: ClassVar[str] = ""
-    #: Whether the nodes are other machines: queries take seconds, and the backend's packages must be installed there.
+    #: Whether the nodes are other machines, with packages of their own; queries take seconds.
     is_remote: ClassVar[bool] = False
     #: Whether jobs can wait in a queue of the cluster before any process starts.
     queues: ClassVar[bool] = False
     #: Whether jobs acquire GPUs, cores and memory (``acquire``), and wait while other jobs hold them.
     slots: ClassVar[bool] = False
-    #: Whether agents of this package run on the nodes: they copy data sources there before ranks start
-    #: (``Context.staging``), and forward connections to persistent ranks (``Run.expose_endpoint``).
+    #: Whether agents run on the nodes, which copy data there (``Context.staging``) and relay to persistent ranks.
     has_agents: ClassVar[bool] = False
     #: Whether it installs a job's packages on the nodes before ranks start.
     installs: ClassVar[bool] = False

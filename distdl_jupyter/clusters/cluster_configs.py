@@ -45,10 +45,9 @@ def file() -> Path:
 
 def named() -> list[ClusterConfig]:
     """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
-    entries = _read(file())
     return [
-        ClusterConfig(name, entries[name]["kind"], dict(entries[name]["options"]), named=True)
-        for name in sorted(entries)
+        ClusterConfig(name, entry["kind"], dict(entry["options"]), named=True)
+        for name, entry in sorted(_read(file()).items())
     ]
 
 
@@ -76,16 +75,11 @@ def get(name: str) -> ClusterConfig:
     if name in known:
         return known[name]
     if name in registry.names("clusters"):
-        raise ClusterNotFound(
-            f"{name} is a type of cluster, not the name of a cluster.",
-            code="kind-is-not-a-cluster",
-            hint=f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
-        )
-    raise ClusterNotFound(
-        f"Unknown cluster {name!r}.",
-        code="cluster-not-in-list",
-        hint=unknown(name, list(known), "cluster").partition(". ")[2],
-    )
+        text = f"{name} is a type of cluster, not the name of a cluster."
+        hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
+        raise ClusterNotFound(text, code="kind-is-not-a-cluster", hint=hint)
+    hint = unknown(name, list(known), "cluster").partition(". ")[2]
+    raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-not-in-list", hint=hint)
 
 
 def names() -> list[str]:
@@ -100,25 +94,24 @@ def find(name: str) -> ClusterConfig:
     for config in named():
         if config.name == name:
             return config
-    raise InvalidSpec(
-        unknown(name, names(), "cluster"),
-        code="cluster-unknown",
-        field="compute_target",
-        hint=f"To add it, call add_cluster({name!r}, ...)",
-    )
+    text, hint = unknown(name, names(), "cluster"), f"To add it, call add_cluster({name!r}, ...)"
+    raise InvalidSpec(text, code="cluster-unknown", field="compute_target", hint=hint)
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Add a named cluster. Raises InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use."""
-    _check_name(name)
+    if not _NAME.fullmatch(name):
+        hint = "Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit."
+        text = f"{name!r} is not a valid cluster name."
+        raise InvalidSpec(text, code="cluster-name-invalid", field="name", hint=hint)
+    if name in registry.names("clusters"):
+        text = f"{name} is a cluster type and cannot be the name of a cluster."
+        raise InvalidSpec(text, code="cluster-name-is-a-kind", field="name")
     checked = _check_options(kind, options)
     with _changing() as entries:
         if name in entries:
-            raise ClusterRefused(
-                f"Cluster {name} already exists.",
-                code="cluster-exists",
-                hint="Use another name, or remove it first.",
-            )
+            text, hint = f"Cluster {name} already exists.", "Use another name, or remove it first."
+            raise ClusterRefused(text, code="cluster-exists", hint=hint)
         entries[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
 
@@ -144,57 +137,32 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
 def refuse_active(name: str, active: Sequence[object]) -> None:
     """Raise ClusterRefused if there are ``active`` jobs on a cluster."""
     if active:
-        raise ClusterRefused(
-            f"{plural(len(active), 'job')} of {name} {'has' if len(active) == 1 else 'have'} not ended.",
-            code="cluster-has-jobs",
-            hint="Cancel them, or wait until they end.",
-        )
+        text = f"{plural(len(active), 'job')} of {name} {'has' if len(active) == 1 else 'have'} not ended."
+        raise ClusterRefused(text, code="cluster-has-jobs", hint="Cancel them, or wait until they end.")
 
 
-def _entry(entries: dict[str, Any], name: str) -> dict[str, Any]:
+def _entry(entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
     if name not in entries:
         raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
-    entry: dict[str, Any] = entries[name]
-    return entry
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise InvalidSpec(
-            f"{name!r} is not a valid cluster name.",
-            code="cluster-name-invalid",
-            field="name",
-            hint="Use 1 to 40 letters, digits, dots, dashes and underscores, starting with a letter or digit.",
-        )
-    if name in registry.names("clusters"):
-        raise InvalidSpec(
-            f"{name} is a cluster type and cannot be the name of a cluster.",
-            code="cluster-name-is-a-kind",
-            field="name",
-        )
+    return entries[name]
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
     if kind not in registry.names("clusters"):
-        raise InvalidSpec(
-            unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
-        )
-    secret = next((name for name in options if looks_secret(name)), None)
-    if secret is not None:
-        raise InvalidSpec(
-            f"{secret} looks like a secret, and this file must not contain secrets.",
-            code="cluster-option-secret",
-            field=secret,
-            hint="Put it into an environment variable.",
-        )
+        text = unknown(kind, registry.names("clusters"), "cluster type")
+        raise InvalidSpec(text, code="cluster-kind-unknown", field="kind")
+    if secret := next((name for name in options if looks_secret(name)), ""):
+        text = f"{secret} looks like a secret, and this file must not contain secrets."
+        hint = "Put it into an environment variable."
+        raise InvalidSpec(text, code="cluster-option-secret", field=secret, hint=hint)
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
     redact.refuse(options)
     return {name: getattr(checked, name) for name in options}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of the file, {} without a file. Raises DistDLError."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
@@ -205,15 +173,12 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DistDLError(
-            f"The list of clusters in {path} cannot be read ({type(error).__name__}).",
-            code="clusters-file-unreadable",
-            hint="Fix or delete that file.",
-        ) from None
+        text = f"The list of clusters in {path} cannot be read ({type(error).__name__})."
+        raise DistDLError(text, code="clusters-file-unreadable", hint="Fix or delete that file.") from None
 
 
 @contextlib.contextmanager
-def _changing() -> Iterator[dict[str, Any]]:
+def _changing() -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the entries under a lock, then write the changed entries unless an exception was raised."""
     path = file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

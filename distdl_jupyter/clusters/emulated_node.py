@@ -34,19 +34,17 @@ _CAUSES = {
 
 def shell() -> tuple[str, ...]:
     """Return the arguments before ``HOST COMMAND...``; () if this machine cannot emulate nodes for a launcher."""
-    command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
-    return command if sys.platform == "linux" and has_network() and _works(command) else ()
-
-
-def has_network() -> bool:
-    """Return whether an interface besides the loopback is up, which daemons of Open MPI 5 need to connect."""
-    states, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
-    return any(
+    if sys.platform != "linux":
+        return ()
+    states = psutil.net_if_stats()
+    has_network = any(  # daemons of Open MPI 5 need an interface besides the loopback to connect
         states[name].isup and entry.family is socket.AF_INET and not entry.address.startswith("127.")
-        for name, entries in addresses.items()
+        for name, entries in psutil.net_if_addrs().items()
         if name in states
         for entry in entries
     )
+    command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
+    return command if has_network and _works(command) else ()
 
 
 @functools.cache

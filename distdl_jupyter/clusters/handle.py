@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs, status, tables
@@ -16,19 +16,15 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import events, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
-from distdl_jupyter.core.state import State
+from distdl_jupyter.core.state import ENDED
 from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds after which a cluster is shown as not responding.
 TIMEOUT = 5.0
-#: Seconds between two polls of machines that are being created.
-_POLL = 2.0
-#: The states of a job that has ended.
-_ENDED = frozenset(state.value for state in State if state.ended)
+#: Seconds between two polls of machines that are being created, and the timeout of ``create(wait=True)``.
+_POLL, CREATION = 2.0, 900.0
 #: The number of bytes at the end of a job's events that are searched for the end of the job.
 _NEWEST_EVENTS = 64 * 1024
-#: The timeout of ``create(wait=True)`` in seconds.
-CREATION = 900.0
 
 
 class NodeTable(table.Display, list[NodeInfo]):
@@ -42,7 +38,8 @@ class Choices(table.Display, list[OptionValue]):
     """The allowed values of an option, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [tables.choice_rows(self) if self else "No values available."]
+        rows = [(choice.value, choice.label, choice.detail) for choice in self]
+        return [[("Value", "Name", "Detail"), *rows] if rows else "No values available."]
 
 
 class Checks(table.Display, list[NodeCheck]):
@@ -51,7 +48,7 @@ class Checks(table.Display, list[NodeCheck]):
     @property
     def ok(self) -> bool:
         """Return whether all checks passed, so that jobs can run on the cluster."""
-        return not tables.has_errors(self)
+        return not any(check.level == "error" for check in self)
 
     def _parts(self) -> list[str | table.Rows]:
         rows = tables.merge_hosts(self)
@@ -102,11 +99,8 @@ class ClusterHandle(table.Display):
         """Change options of the cluster; None resets an option to its default. Raises InvalidSpec, ClusterNotFound."""
         target = self.target
         if not target.named:
-            raise InvalidSpec(
-                f"{self.name} is built in and has no options to change.",
-                code="cluster-without-options",
-                field="name",
-            )
+            text = f"{self.name} is built in and has no options to change."
+            raise InvalidSpec(text, code="cluster-without-options", field="name")
         merged = {name: value for name, value in {**target.options, **options}.items() if value is not None}
         cluster_configs.change(self.name, merged)
         return self
@@ -155,10 +149,8 @@ class ClusterHandle(table.Display):
     def _provisioner(self) -> tuple[Provisioner, Any]:
         cluster, options = status.plugin(self.target)
         if not isinstance(cluster, Provisioner):
-            raise ClusterRefused(
-                f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines.",
-                code="cluster-machines-fixed",
-            )
+            text = f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines."
+            raise ClusterRefused(text, code="cluster-machines-fixed")
         return cluster, options
 
     def remove(self) -> None:
@@ -185,14 +177,9 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
         return len(self._targets)
 
     def __getitem__(self, which: Any) -> Any:
-        if isinstance(which, str):
-            return ClusterHandle(which)
         if isinstance(which, slice):
             return [ClusterHandle(target.name) for target in self._targets[which]]
-        return ClusterHandle(self._targets[which].name)
-
-    def __iter__(self) -> Iterator[ClusterHandle]:
-        return (ClusterHandle(target.name) for target in self._targets)
+        return ClusterHandle(which if isinstance(which, str) else self._targets[which].name)
 
     def __contains__(self, which: object) -> bool:
         name = which.name if isinstance(which, ClusterHandle) else which
@@ -229,29 +216,20 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[OptionVa
     """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
     if not isinstance(cluster, Provisioner) or option not in cluster.dynamic_options:
-        raise InvalidSpec(
-            f"Values of {option} cannot be listed for clusters of type {kind}.",
-            code="choices-unavailable",
-            field=option,
-        )
+        text = f"Values of {option} cannot be listed for clusters of type {kind}."
+        raise InvalidSpec(text, code="choices-unavailable", field=option)
     return cluster.choices(option, options)
 
 
 def active_jobs(name: str) -> list[JobFolder]:
-    """Return the jobs on a cluster whose end was not recorded."""
+    """Return the jobs on a cluster without an end in their summary or in their last events."""
     active = []
     for folder in JobStore().folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
-            if folder.spec().compute_target == name and not _has_ended(folder):
+            if folder.spec().compute_target != name or folder.summary.exists():
+                continue
+            newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
+            last = (event for batch, _ in events.batches(folder.events, newest) for event in batch)
+            if not any(event["type"] == "state" and event.get("state") in ENDED for event in last):
                 active.append(folder)
     return active
-
-
-def _has_ended(folder: JobFolder) -> bool:
-    """Return whether the end of a job was recorded: in its summary, or in its last events."""
-    newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
-    return folder.summary.exists() or any(
-        event["type"] == "state" and event.get("state") in _ENDED
-        for batch, _ in events.batches(folder.events, newest)
-        for event in batch
-    )

@@ -114,7 +114,12 @@ class LocalCluster(Cluster):
         placement = self._build_placement(
             spec, options, self._devices(spec) if self._gpu_numbers is None else self._gpu_numbers
         )
-        self._check_headroom(spec, context)
+        self._notices = []
+        for shortage in limits.shortages(spec.process_count, headroom.room()):
+            if shortage.level == "error":
+                raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
+            if not context.restart:
+                self._notices.append(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
         def rank_ports(slot: RankSlot, count: int) -> RankPorts:
             return slot.address or _ADDRESS, tuple(self._ports.reserve(count, _ADDRESS))
@@ -127,14 +132,6 @@ class LocalCluster(Cluster):
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
         return dataclasses.replace(placement, ports=tuple(reserved))
-
-    def _check_headroom(self, spec: JobSpec, context: Context) -> None:
-        self._notices = []
-        for shortage in limits.shortages(spec.process_count, headroom.room()):
-            if shortage.level == "error":
-                raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
-            if not context.restart:
-                self._notices.append(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
@@ -152,7 +149,9 @@ class LocalCluster(Cluster):
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
-            if not blocked and any(map(_is_parent_job, slots.entries())):
+            parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
+            # A rank that submits this job shares its slots with it, to prevent a deadlock.
+            if not blocked and any(entry.holds and entry.is_own and entry.job == parent for entry in slots.entries()):
                 return None
             self._slot = slots.QueueSlot(spec.id, spec.name, number=number)
         turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
@@ -221,12 +220,11 @@ class LocalCluster(Cluster):
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every local process with the job's mark; remove its pipes and data folder, but keep the cache."""
-        from distdl_jupyter.clusters import stagers
-        from distdl_jupyter.node import processes, run_dir
+        from distdl_jupyter.node import data_cache, processes, run_dir
 
         killed = processes.kill_job(job_id)
         run_dir.sweep(job_id)
-        stagers.forget(job_id)
+        data_cache.forget(job_id)
         return sorted(killed)
 
 
@@ -241,19 +239,12 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
         for name, value in context.inherited.items()
         if name.startswith(prefixes) or not is_secret(name, value)
     }
-    environment = {**inherited, "DISTDL_JOB_ID": spec.id}
-    started_stagers: list[stagers.NodeStager] = []
-    try:
-        for node, host in sorted(hosts.items()):
-            started_stagers.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))
-    except OSError as error:
-        for stager in started_stagers:
-            stager.end()
-        raise limits.launch_failed("Cannot start the program that copies the data", error) from error
-    return stagers.run(started_stagers, staging, context.report)
 
+    def start(node: int) -> stagers.NodeStager:
+        try:
+            variables = {**inherited, "DISTDL_JOB_ID": spec.id}
+            return stagers.LocalStager(node, hosts[node], spec.python or sys.executable, variables)
+        except OSError as error:
+            raise limits.launch_failed("Cannot start the program that copies the data", error) from error
 
-def _is_parent_job(entry: slots.QueueEntry) -> bool:
-    """Return whether a rank of the entry's job submitted this job. Both then share its slots, to prevent a deadlock."""
-    parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
-    return entry.holds and entry.is_own and entry.job == parent
+    return stagers.run(start, sorted(hosts), staging, context.report)

@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, AgentNode, HostFailed, JobNodes
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.node import data_cache, processes, requests
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
@@ -90,21 +90,14 @@ class LocalAgent(AgentConnection):
         self._channels = LocalChannels()
         self.job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], None, job.python)
 
-    @property
-    def run(self) -> Path:
-        """The private folder of this run."""
-        return self.job.pipes.folder
-
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Handle a request and return a completed future of the answer, HostFailed or OSError."""
         answer: Future[dict[str, Any]] = Future()
         try:
             answer.set_result(self.job.handle(type_, fields))
         except node_job.NotStarted as error:
-            cause = error.__cause__
-            answer.set_exception(
-                cause if isinstance(cause, OSError) else HostFailed("", str(error), code="process-not-started")
-            )
+            failure = HostFailed("", str(error), code="process-not-started")
+            answer.set_exception(error.__cause__ if isinstance(error.__cause__, OSError) else failure)
         except node_job.RequestFailed as error:
             answer.set_exception(HostFailed("", str(error), code="host-request-failed"))
         except OSError as error:
@@ -140,17 +133,17 @@ class LocalNodes(JobNodes):
         context: Context,
         ports: Ports,
         slot: QueueSlot | None,
-        staged: Mapping[int, stagers.Staged],
+        staged: Mapping[int, tuple[dict[str, str], str]],
     ) -> None:
-        self._agent = LocalAgent(spec, context.folder.path)
-        folder = str(context.folder.path)
-        super().__init__([AgentNode(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
+        self._agent = agent = LocalAgent(spec, context.folder.path)
+        folder, run = str(context.folder.path), str(agent.job.pipes.folder)
+        super().__init__([AgentNode(agent, folder, directory=spec.working_directory, run=run)])
         self._context = context
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        for node_data in staged.values():  # all nodes share this machine's environment
-            self.nodes[0].python = node_data.python
+        for _variables, python in staged.values():  # all nodes share this machine's environment
+            self.nodes[0].python = python
 
     def node_of(self, slot: RankSlot) -> AgentNode:
         """Return this machine."""
@@ -163,11 +156,11 @@ class LocalNodes(JobNodes):
 
     def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the supervisor's environment, extended by the job's variables."""
-        return self._context.environment
+        return {**self._context.inherited, **self._context.variables}
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
-        merged = {**variables, **(self._staged[slot.node].variables if self._staged else {})}
+        merged = {**variables, **(self._staged[slot.node][0] if self._staged else {})}
         if slot.rank == 0:
             merged |= self._import_recording("rank-0")
         return merged
@@ -202,4 +195,4 @@ class LocalNodes(JobNodes):
         if self._slot is not None:
             self._slot.release()
         if self._staged:
-            stagers.forget(self._context.folder.id)
+            data_cache.forget(self._context.folder.id)

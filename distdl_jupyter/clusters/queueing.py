@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural, short_id, size, total_need
@@ -47,31 +44,16 @@ def refuse_too_much(
         )
         need_ = f"{total_need(processes, single, total)}{' of memory' if name == 'memory' else ''}"
         if name == "gpus":
-            raise InvalidSpec(
-                f"{need_}, but {where} has {here if most else 'none'}.",
-                code="too-few-gpus",
-                field="gpus" if spec.gpus else "use_gpu",
-                hint="Use fewer processes, or run on the CPU: use_gpu=False",
-            )
-        raise InvalidSpec(
-            f"{need_}, but {where} has {here}.",
-            code="too-few-resources",
-            field=name,
-            hint=_reduction_hint(name, int(most), processes),
-        )
-
-
-def _reduction_hint(name: str, most: int, ranks: int) -> str:
-    """Return the remedy for a job that requests more cores or memory than a machine has."""
-    if name == "cores" and most < ranks:
-        return f"Use fewer processes: process_count_per_node={most}"
-    per_process = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
-    return f"Use fewer processes, or request less: {name}={per_process}"
-
-
-def turn_from_json(data: Sequence[Any]) -> Turn:
-    """Return a ``Turn`` from the plain data of an agent."""
-    return msgspec.convert(data, slots.Turn)
+            field = "gpus" if spec.gpus else "use_gpu"
+            text = f"{need_}, but {where} has {here if most else 'none'}."
+            hint = "Use fewer processes, or run on the CPU: use_gpu=False"
+            raise InvalidSpec(text, code="too-few-gpus", field=field, hint=hint)
+        each = f"{int(most) // processes // 1_000_000}MB" if name == "memory" else int(most) // processes
+        hint = f"Use fewer processes, or request less: {name}={each}"
+        if name == "cores" and most < processes:
+            hint = f"Use fewer processes: process_count_per_node={int(most)}"
+        text = f"{need_}, but {where} has {here}."
+        raise InvalidSpec(text, code="too-few-resources", field=name, hint=hint)
 
 
 def view(

@@ -1,61 +1,63 @@
-"""Runs the stagers of a job's nodes in parallel, and passes messages between them and the job's staging.
+"""Brings a job's data and packages to its nodes: runs a stager on each node, after folders were copied to other hosts.
 
-The cluster starts a stager on each node; this module only exchanges messages. Ranks may start when ``run`` returns.
+A stager is the program ``data.stager``; this module exchanges messages between the stagers and the job's staging. Ranks
+may start when ``run`` returns. A host that has the same folder at the same path uses it directly. Other hosts get a
+copy, cached by its content, so that the next job with the same data copies nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
 
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, ask_all_or_raise
+from distdl_jupyter.clusters.agents.staging import send
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.data.staging import JobStaging
+from distdl_jupyter.node import files
 from distdl_jupyter.node.channels import Inbox
-
-if TYPE_CHECKING:
-    from distdl_jupyter.data.staging import JobStaging
+from distdl_jupyter.node.data_cache import fingerprint
+from distdl_jupyter.node.job import DATA
 
 #: The arguments of a Python interpreter that run the stager.
-PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
-#: Seconds between two checks for a cancellation.
-_HEED = 0.25
-_READ = 256 * 1024
-_ERROR_TAIL = 2000
-
-
-class Staged(NamedTuple):
-    """The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python)."""
-
-    variables: dict[str, str]
-    python: str = ""
+_PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
+#: Seconds between two checks for a cancellation, and timeout of requests to an agent.
+_HEED, _SECONDS = 0.25, 60.0
+#: Bytes of one read, of the error output that is kept, and characters of one message; longer lines are split.
+_READ, _ERROR_TAIL, _PIECE = 256 * 1024, 2000, 1 << 20
+#: The number of nodes that are served at the same time.
+_AT_ONCE = 16
+#: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
+Staged = tuple[dict[str, str], str]
 
 
 class NodeStager(ABC):
-    """The stager of one node; ``out`` receives its messages."""
+    """The stager of one node; ``out`` receives its messages. ``relocated`` maps sources to their paths on the node."""
 
-    def __init__(self, node: int, host: str, out: Inbox) -> None:
+    def __init__(self, node: int, host: str, out: Inbox, relocated: Mapping[str, str]) -> None:
         self.node = node
         self.host = host
         self.out = out
         self.staged: Staged | None = None
+        self._relocated = relocated
         self._unread = b""
         self._errors = b""
 
-    def adapt_order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return the order adapted to this node."""
-        return order
-
-    @property
     def lost_reason(self) -> str:
-        """The reason why the node is lost; "" while it responds."""
+        """Return the reason why the node is lost; "" while it responds."""
         return ""
 
     @abstractmethod
@@ -66,32 +68,58 @@ class NodeStager(ABC):
     def end(self) -> None:
         """End the stager immediately and release its resources; called once, even if it has ended."""
 
-    def lines(self) -> list[bytes] | None:
-        """Return the complete lines received, None at the end."""
-        content = self.out.take(Inbox.MOST)
-        if not content:
+    def send_order(self, order: dict[str, Any]) -> None:
+        """Send the order of the node, with the paths on the node."""
+        sources = [
+            {**source, "path": self._relocated[source["name"]], "fingerprint": None}
+            if source["name"] in self._relocated
+            else source
+            for source in order["sources"]
+        ]
+        self.write(_line({**order, "sources": sources}))
+
+    def messages(self) -> list[dict[str, Any]] | None:
+        """Return the messages since the last call, None at the end; other output, such as of a library, is skipped."""
+        if not (content := self.out.take(Inbox.MOST)):
             return None if content is not None else []
         *lines, self._unread = (self._unread + content).split(b"\n")
-        return lines
+        messages = []
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):
+                messages.append(dict(json.loads(line)))
+        return messages
 
     def keep_errors(self, content: bytes) -> None:
         """Append error output. Any thread may call this."""
         self._errors = (self._errors + content)[-_ERROR_TAIL:]
 
-    @property
-    def error_tail(self) -> str:
-        """The end of the error output."""
-        return self._errors.decode(errors="replace").strip()
+    def require_staged(self, what: str) -> None:
+        """Raise DataUnavailable if the stager has ended without a result."""
+        if self.staged is not None:
+            return
+        if why := self.lost_reason():
+            text = f"The connection to {self.host} was lost while copying {what}: {why}"
+            raise DataUnavailable(text, code="stager-host-lost")
+        last = self._errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise DataUnavailable(
+            f"{self.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}.",
+            code="stager-ended",
+            hint="Submit the job again. Files that were already copied are kept.",
+        )
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 class LocalStager(NodeStager):
     """A stager that is a child of this process."""
 
     def __init__(self, node: int, host: str, python: str, environment: dict[str, str]) -> None:
-        super().__init__(node, host, Inbox())
+        super().__init__(node, host, Inbox(), {})
         self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
         self._process = subprocess.Popen(
-            [python, *PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._error_file,
+            [python, *_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._error_file,
             env=environment, start_new_session=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -115,9 +143,9 @@ class LocalStager(NodeStager):
 
     def end(self) -> None:
         """Close the input of the process, then end it."""
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+            self._process.stdin.close()
         try:
             self._process.wait(0.0 if self.staged is None else 5.0)
         except subprocess.TimeoutExpired:
@@ -127,30 +155,71 @@ class LocalStager(NodeStager):
         self._error_file.close()
 
 
-def run(
-    stagers: Sequence[NodeStager], staging: JobStaging, report: Callable[[str, str], object], *, base: str = ""
-) -> dict[int, Staged]:
-    """Run all stagers to completion; return the result of each node.
+class AgentStager(NodeStager):
+    """A stager that an agent runs; the agent ends it with the job."""
 
-    An exception from ``report`` cancels the run. The first failure ends all stagers and raises DataUnavailable.
+    def __init__(self, number: int, node: AgentNode, relocated: Mapping[str, str]) -> None:
+        self._connection = node.connection
+        channel, out = self._connection.open_stream()
+        super().__init__(number, node.host, out, relocated)
+        argv, err = ["{python}", *_PROGRAM], self._connection.channel(self.keep_errors)
+        process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": err, "open_input": True}
+        self._connection.ask("start", _SECONDS, processes=[process])
+
+    def write(self, line: bytes) -> None:
+        """Send a line in small parts, so that other messages on the connection are not delayed."""
+        text = line.decode()
+        with contextlib.suppress(HostFailed):
+            for start in range(0, len(text), _PIECE):
+                self._connection.ask("feed", _SECONDS, kind=DATA, text=text[start : start + _PIECE])
+
+    def lost_reason(self) -> str:
+        """Return the reason why the host is lost; "" while it responds."""
+        return str(self._connection.lost)
+
+    def end(self) -> None:
+        """Stop reading."""
+        self.out.close()
+
+
+def run(
+    start: Callable[[int], NodeStager],
+    nodes: Sequence[int],
+    staging: JobStaging,
+    report: Callable[[str, str], object],
+    *,
+    base: str = "",
+) -> dict[int, Staged]:
+    """Run the stagers that ``start`` starts on ``nodes`` to completion; return the result of each node.
+
+    An exception from ``start`` or ``report`` cancels the run. The first failure ends all stagers and raises
+    DataUnavailable.
     """
-    pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
+    pool = ThreadPoolExecutor(max(1, min(2 * len(nodes), _AT_ONCE)), thread_name_prefix="staging")
+    stagers: list[NodeStager] = []
     renewals: list[Future[None]] = []
     received = threading.Event()
-    working = list(stagers)
+
+    def renew(stager: NodeStager, request: dict[str, Any]) -> None:
+        if answer := staging.on_message(stager.node, stager.host, request):
+            stager.write(_line(answer))
+
     try:
+        stagers.extend(map(start, nodes))
         for stager in stagers:
             stager.out.listen(received.set)
-            pool.submit(stager.write, _line(stager.adapt_order(staging.order(stager.node, base=base))))
+            pool.submit(stager.send_order, staging.order(stager.node, base=base))
+        working = list(stagers)
         while working:
             report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
             received.wait(_HEED)
             received.clear()
             for stager in list(working):
-                if (lines := stager.lines()) is None:
+                if (messages := stager.messages()) is None:
                     working.remove(stager)
-                    _require_staged(stager, staging.what)
-                renewals += _read(stager, lines or [], staging, pool)
+                    stager.require_staged(staging.what)
+                requests = _forward(stager, messages or (), staging)
+                renewals += [pool.submit(renew, stager, request) for request in requests]
             for renewal in filter(Future.done, renewals):
                 renewal.result()
     finally:
@@ -160,56 +229,161 @@ def run(
     return {stager.node: stager.staged for stager in stagers if stager.staged is not None}
 
 
-def forget(job: str, base: str = "") -> None:
-    """Remove the data folder of a job on this machine; the cache is kept."""
-    from distdl_jupyter.node import data_cache
-
-    data_cache.forget(job, base)
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
-def _message(line: bytes) -> dict[str, Any]:
-    """Return the message in a line, or {} for other output, such as that of a library."""
-    with contextlib.suppress(ValueError, TypeError):
-        return dict(json.loads(line))
-    return {}
-
-
-def _read(
-    stager: NodeStager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor
-) -> list[Future[None]]:
-    """Forward messages; return the pending requests for new signatures, each of which may take seconds."""
-
-    def renew(request: dict[str, Any]) -> None:
-        if answer := staging.on_message(stager.node, stager.host, request):
-            stager.write(_line(answer))
-
-    renewals = []
-    for message in map(_message, lines):
+def _forward(stager: NodeStager, messages: Sequence[dict[str, Any]], staging: JobStaging) -> list[dict[str, Any]]:
+    """Forward messages; return the requests for new signatures, each of which may take seconds."""
+    requests = []
+    for message in messages:
         if message.get("type") == "renew":
-            renewals.append(pool.submit(renew, message))
-        elif message:
-            staging.on_message(stager.node, stager.host, message)
+            requests.append(message)
+            continue
+        staging.on_message(stager.node, stager.host, message)
         if message.get("type") == "staged":
             variables = {str(name): str(path) for name, path in message["paths"].items()}
-            stager.staged = Staged(variables, str(message.get("python") or ""))
-    return renewals
+            stager.staged = variables, str(message.get("python") or "")
+    return requests
 
 
-def _require_staged(stager: NodeStager, what: str) -> None:
-    if stager.staged is not None:
-        return
-    if stager.lost_reason:
-        raise DataUnavailable(
-            f"The connection to {stager.host} was lost while copying {what}: {stager.lost_reason}",
-            code="stager-host-lost",
-        )
-    last = stager.error_tail.splitlines()[-1:]
-    raise DataUnavailable(
-        f"{stager.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}.",
-        code="stager-ended",
-        hint="Submit the job again. Files that were already copied are kept.",
-    )
+# data on hosts --------------------------------------------------------------------------------------
+
+
+def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
+    """Copy a job's data to its hosts and set the variables of each node. Raises DataUnavailable, HostFailed."""
+    staging = context.staging
+    assert staging is not None, "a job without data is not brought any"
+    for source in spec.data:
+        if source.scheme == "shared":
+            _require_equal(source.path, nodes)
+    local = [source for source in spec.data if source.scheme == "path"]
+    folders = {source.path: _Folder(source.path) for source in local}
+    copies = [
+        _Copy(number, node, source.name, folders[source.path], base)
+        for number, node in enumerate(nodes)
+        for source in local
+    ]
+    _copy(copies, staging, context.report)
+
+    def start(number: int) -> AgentStager:
+        relocated = {copy.name: copy.path for copy in copies if copy.number == number and copy.is_relocated}
+        return AgentStager(number, nodes[number], relocated)
+
+    staged = run(start, range(len(nodes)), staging, context.report, base=base)
+    for number, node in enumerate(nodes):
+        node.data, node.python = staged[number]
+
+
+def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
+    """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
+    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
+    prints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
+    (first, expected), *others = [pair for pair in prints if pair[1] is not None] or [("", None)]
+    for host, other in others:
+        if other != expected:
+            raise DataUnavailable(
+                f"{host}: {path} does not hold the same files as on {first}.",
+                code="data-differs-between-hosts",
+                hint="Use a path on a file system that all nodes share, or upload the data to Azure Blob storage.",
+            )
+
+
+class _Folder:
+    """A folder or file of this machine to copy to hosts. The digest is computed once, when a host first needs it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.total = self.files = 0
+        self._digest = ""
+        self._lock = threading.Lock()
+
+    def digest(self, check: Callable[[], None]) -> str:
+        """Return the digest of all names and contents; ``check`` is called for each part. Raises OSError."""
+        with self._lock:
+            if self._digest:
+                return self._digest
+            digest = hashlib.blake2b(digest_size=20)
+            paths = sorted(path for path in self.path.rglob("*") if path.is_file())
+            for path in paths if self.path.is_dir() else [self.path]:
+                size = path.stat().st_size
+                name = path.relative_to(self.path.parent).as_posix()
+                digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+                self.total, self.files = self.total + size, self.files + 1
+                with path.open("rb") as file:
+                    while content := file.read(1 << 20):
+                        digest.update(content)
+                        check()
+            self._digest = digest.hexdigest()
+            return self._digest
+
+
+class _Copy:
+    """The copy of one source to one host. ``path`` is the path of the copy on the host, "" until it is known."""
+
+    def __init__(self, number: int, node: AgentNode, name: str, folder: _Folder, base: str) -> None:
+        self.number, self.node, self.name, self.folder, self._base = number, node, name, folder, base
+        self.path = ""
+        self.is_running = False
+        self._done = self._cached = 0
+
+    @property
+    def is_relocated(self) -> bool:
+        """Whether the path on the host is another one than here."""
+        return self.path != str(self.folder.path)
+
+    def run(self, stop: threading.Event) -> None:
+        """Copy the folder to the host, unless it has the same content at the same path or in its cache."""
+        path, connection = self.folder.path, self.node.connection
+
+        def check() -> None:
+            if stop.is_set():
+                raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
+
+        def produce(write: Callable[[bytes], object]) -> None:
+            def write_part(content: bytes) -> None:
+                check()
+                write(content)
+                self._done += len(content)
+
+            files.pack(path.parent, [path.name], write_part)
+
+        try:
+            if connection.ask("look", _SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
+                self.path = str(path)
+                return
+            self.is_running = True
+            fields = {"digest": self.folder.digest(check), "base": self._base}
+            if directory := connection.ask("copied", _SECONDS, **fields)["path"]:
+                self._cached = self.folder.total
+            else:
+                directory = send(connection, "copy", produce, **fields)["path"]
+            self.path = f"{directory}/{path.name}"
+        except OSError as error:
+            raise DataUnavailable(
+                f"Cannot read {path} to copy it to {self.node.host}: {error}.",
+                code="data-copy-unreadable",
+                hint="Check the path and its permissions.",
+            ) from None
+
+    def message(self) -> dict[str, Any]:
+        """Return the progress in the format of a stager's message."""
+        total, count = self.folder.total, self.folder.files
+        done, complete = (total, count) if self.path else (min(self._done, total), 0)
+        counts = {"done": done, "total": total, "files": complete, "of": count, "cached": self._cached}
+        return {"type": "progress", "source": self.name, **counts}
+
+
+def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
+    """Run the copies in parallel and report their progress; an exception ends all of them."""
+    stop, pool = threading.Event(), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
+    try:
+        pending = {pool.submit(copy.run, stop) for copy in copies}
+        while pending:
+            done, pending = wait(pending, timeout=_HEED)
+            for completed in done:
+                completed.result()
+            if running := [copy for copy in copies if copy.is_running and copy.folder.total]:
+                names, hosts = {copy.name for copy in running}, {copy.node.host for copy in running}
+                report("stage", f"copying {listing(sorted(names))} to {listing(sorted(hosts))}")
+            for copy in running:
+                staging.on_message(copy.number, copy.node.host, copy.message())
+    finally:
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -65,16 +65,6 @@ class ClusterStatus(ClusterConfig):
             **{"title": target.kind, **known},
         )
 
-    @property
-    def up(self) -> int:
-        """The number of nodes that respond."""
-        return sum(node.state == "up" for node in self.nodes)
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs of the nodes that respond."""
-        return sum(node.gpus for node in self.nodes if node.state == "up")
-
 
 def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
     """Return a cluster's plug-in and options. Raises InvalidSpec, PluginUnavailable."""
@@ -85,42 +75,40 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
 def probe(target: ClusterConfig) -> ClusterStatus:
     """Return the current status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
-        return _probe(target)
-    except DistDLError as error:
-        return ClusterStatus.of(target, problem=error.message, remedy=error.hint, code=error.code)
+        cluster, options = plugin(target)
+        problem, remedy = cluster.unavailable(options), ""
+        machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
+        if machines is not None and not machines.exists:
+            problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
+        return ClusterStatus.of(
+            target,
+            title=cluster.title or cluster.name,
+            detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
+            problem=problem,
+            remedy=remedy,
+            nodes=() if problem else tuple(cluster.nodes(options)),
+            is_remote=cluster.is_remote,
+            machines=machines,
+            can_create=isinstance(cluster, Provisioner),
+        )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        return ClusterStatus.of(target, problem=_plugin_failed(error), code="cluster-plugin-failed")
+        known = _plugin_error(error)
+        return ClusterStatus.of(target, problem=known.message, remedy=known.hint, code=known.code)
 
 
-def _probe(target: ClusterConfig) -> ClusterStatus:
-    cluster, options = plugin(target)
-    problem = cluster.unavailable(options)
-    machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
-    remedy = ""
-    if machines is not None and not machines.exists:
-        problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
-    nodes = () if problem else tuple(cluster.nodes(options))
-    return ClusterStatus.of(
-        target,
-        title=cluster.title or cluster.name,
-        detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
-        problem=problem,
-        remedy=remedy,
-        nodes=nodes,
-        is_remote=cluster.is_remote,
-        machines=machines,
-        can_create=isinstance(cluster, Provisioner),
+def _plugin_error(error: Exception) -> DistDLError:
+    if isinstance(error, DistDLError):
+        return error
+    return DistDLError(
+        f"The plug-in failed: {type(error).__name__}: {error}",
+        code="cluster-plugin-failed",
+        hint="Report the error to the authors of the plug-in.",
     )
-
-
-def unknown(target: ClusterConfig) -> ClusterStatus:
-    """Return the status of a cluster that has not responded yet."""
-    return ClusterStatus.of(target, checked=False)
 
 
 def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
-    known = last or unknown(target)
+    known = last or ClusterStatus.of(target, checked=False)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
@@ -136,41 +124,28 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
+    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster. Of
+    clusters that define no checks, the only check is whether the nodes respond.
     """
     try:
         cluster, options = plugin(target)
         if reason := cluster.unavailable(options):
-            return [_failed_check(reason, "", "cluster-unavailable")]
-        rows = cluster.checks(options, **(needs or {}))
-        return rows or [_node_check(cluster, options)]
-    except DistDLError as error:
-        return [_failed_check(error.message, error.hint, error.code)]
+            return [NodeCheck("", "Cluster", "error", reason, "", "cluster-unavailable")]
+        if rows := cluster.checks(options, **(needs or {})):
+            return rows
+        if down := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
+            text = f"{down} cannot be used."
+            return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
+        return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
     except Exception as error:  # noqa: BLE001 - as in ``probe``
-        remedy = "Report the error to the authors of the plug-in."
-        return [_failed_check(_plugin_failed(error), remedy, "cluster-plugin-failed")]
+        known = _plugin_error(error)
+        return [NodeCheck("", "Cluster", "error", known.message, known.hint, known.code)]
 
 
-def _plugin_failed(error: Exception) -> str:
-    return f"The plug-in failed: {type(error).__name__}: {error}"
-
-
-def _failed_check(message: str, remedy: str, code: str) -> NodeCheck:
-    return NodeCheck("", "Cluster", "error", message, remedy, code)
-
-
-def _node_check(cluster: Cluster, options: Any) -> NodeCheck:
-    """Return the check for kinds that define no checks: whether the nodes respond."""
-    if down := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
-        text = f"{down} cannot be used."
-        return NodeCheck("", "Reachable", "error", text, "Check these machines.", code="cluster-reachable")
-    return NodeCheck("", "Reachable", "ok", "All nodes respond.")
-
-
-def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
+def needs(backend_label: str) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
-    backend, checked = registry.backend(backend_label, dict(options or {}))
-    return {"modules": backend.modules(checked), "programs": backend.programs(checked)}
+    backend, options = registry.backend(backend_label, {})
+    return {"modules": backend.modules(options), "programs": backend.programs(options)}
 
 
 # the newest status and checks, for pages and forms ------------------------------------------------
@@ -248,7 +223,7 @@ class StatusCache:
         await asyncio.wait([asyncio.wrap_future(probe.answer)], timeout=timeout)
         if not probe.answer.done() and time.monotonic() - probe.begun >= self._seconds:
             return silent(target, self._seconds, probe.known)
-        return probe.known or unknown(target)
+        return probe.known or ClusterStatus.of(target, checked=False)
 
     async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""

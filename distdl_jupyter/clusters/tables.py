@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from distdl_jupyter.clusters.base import CheckLevel, NodeCheck, NodeInfo, OptionValue
+from distdl_jupyter.clusters.base import CheckLevel, NodeCheck, NodeInfo
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core.humanize import TIMES, plural
 
@@ -14,32 +14,22 @@ _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
 _LEVEL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 #: Maximum number of host names listed in a line of passed checks.
-_NAMED = 3
+_MOST_NAMES = 3
 
 
 def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
     """Return the rows of a table of clusters, header first; the cost column is omitted if no cluster costs money."""
-    shown = list(statuses)
-    costs = any(status.billed for status in shown)
-    head = ("Name", "Kind", "Nodes", "GPUs", *(("Cost",) if costs else ()), "Problem")
-    return [head, *(_cluster_row(status, costs=costs) for status in shown)]
+    rows = [("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem")]
+    for status in statuses:
+        node_count = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
+        up = [node for node in status.nodes if node.state == "up"]
+        nodes = f"{len(up)} of {node_count} up" if node_count else ""
+        gpus = str(sum(node.gpus for node in up)) if status.nodes else ""
+        rows.append((status.name, status.kind, nodes, gpus, _cost(status), _problem(status)))
+    return rows if any(row[4] for row in rows[1:]) else [(*row[:4], row[5]) for row in rows]
 
 
-def _cluster_row(status: ClusterStatus, *, costs: bool) -> tuple[str, ...]:
-    node_count = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
-    nodes = f"{status.up} of {node_count} up" if node_count else ""
-    gpus = str(status.gpus) if status.nodes else ""
-    return (
-        status.name,
-        status.kind,
-        nodes,
-        gpus,
-        *((cluster_cost(status),) if costs else ()),
-        cluster_problem(status),
-    )
-
-
-def cluster_cost(status: ClusterStatus) -> str:
+def _cost(status: ClusterStatus) -> str:
     """Return the current cost of a cluster: ``2 nodes cost money: 1.05 USD/h``; "" if it is free."""
     if not status.billed:
         return ""
@@ -57,7 +47,7 @@ def idle_cost_warning(min_nodes: int) -> str:
     return f"{plural(min_nodes, 'node')} {verb} money even without a job."
 
 
-def cluster_problem(status: ClusterStatus) -> str:
+def _problem(status: ClusterStatus) -> str:
     """Return the problem of a cluster or of its unresponsive nodes in one line, "" if there is none."""
     if status.problem:
         return f"{status.problem} {status.remedy}".strip()
@@ -69,35 +59,20 @@ def cluster_problem(status: ClusterStatus) -> str:
 
 def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
     """Return the rows of a table of nodes, header first; unknown values are empty."""
-    return [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail"), *map(_node_row, nodes)]
-
-
-def _node_row(node: NodeInfo) -> tuple[str, ...]:
-    gpus = f"{node.gpus} {TIMES} {node.gpu_name or 'GPU'}" if node.gpus else ""
-    return (
-        node.name,
-        f"{_NODE_SIGNS[node.state]} {node.state}",
-        gpus,
-        str(node.cores) if node.cores else "",
-        "" if node.load is None else f"{node.load:.1f}",
-        "" if node.ranks is None else str(node.ranks),
-        node.python,
-        node.detail,
-    )
-
-
-def choice_rows(choices: Sequence[OptionValue]) -> list[tuple[str, ...]]:
-    """Return the rows of a table of possible values of an option, header first."""
-    return [("Value", "Name", "Detail"), *((choice.value, choice.label, choice.detail) for choice in choices)]
+    rows = [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail")]
+    for node in nodes:
+        gpus = f"{node.gpus} {TIMES} {node.gpu_name or 'GPU'}" if node.gpus else ""
+        load = "" if node.load is None else f"{node.load:.1f}"
+        ranks = "" if node.ranks is None else str(node.ranks)
+        state, cores = f"{_NODE_SIGNS[node.state]} {node.state}", str(node.cores or "")
+        rows.append((node.name, state, gpus, cores, load, ranks, node.python, node.detail))
+    return rows
 
 
 def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
     """Return the rows of a table of checks, header first."""
-    head = ("", "Node", "Check", "Result", "Fix")
-    return [
-        head,
-        *((_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks),
-    ]
+    rows = [(_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks]
+    return [("", "Node", "Check", "Result", "Fix"), *rows]
 
 
 def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
@@ -107,23 +82,15 @@ def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
     """
     node, what = (max(len(getattr(check, name)) for check in checks) for name in ("node", "what"))
     indent = " " * (node + what + 6)
+    wrapper = textwrap.TextWrapper(max(len(indent) + 30, width), break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = indent
     lines = []
     for check in checks:
-        result_width = max(30, width - len(indent))
-        wrapped = textwrap.wrap(check.message, result_width, break_long_words=False, break_on_hyphens=False) or [""]
-        head = f"{_LEVEL_SIGNS[check.level]} {check.node:<{node}}  {check.what:<{what}}  "
-        lines += [
-            f"{begin}{line}".rstrip()
-            for begin, line in zip([head, *[indent] * (len(wrapped) - 1)], wrapped, strict=True)
-        ]
+        wrapper.initial_indent = f"{_LEVEL_SIGNS[check.level]} {check.node:<{node}}  {check.what:<{what}}  "
+        lines += wrapper.wrap(check.message) or [wrapper.initial_indent.rstrip()]
         if check.remedy and check.level in ("warning", "error"):
             lines.append(f"{indent}\N{RIGHTWARDS ARROW} {check.remedy}")
     return "\n".join([*lines, "", check_summary(checks)])
-
-
-def has_errors(checks: Iterable[NodeCheck]) -> bool:
-    """Return whether a check failed, so that a job cannot run."""
-    return any(check.level == "error" for check in checks)
 
 
 def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
@@ -132,22 +99,20 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     Checks keep their order; for each check, the worst result comes first.
     """
     hosts = list(dict.fromkeys(check.node for check in checks if check.node))
-    names = list(dict.fromkeys(check.what for check in checks))
-    ordered = sorted(checks, key=lambda check: (names.index(check.what), _SEVERITY[check.level]))
+    order = list(dict.fromkeys(check.what for check in checks))
+    ordered = sorted(checks, key=lambda check: (order.index(check.what), _SEVERITY[check.level]))
     nodes_by_result: dict[NodeCheck, list[str]] = {}
     for check in ordered:
         nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)
-    return [replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in nodes_by_result.items()]
-
-
-def _host_names(check: NodeCheck, nodes: Sequence[str], hosts: Sequence[str]) -> str:
-    if nodes == [""]:
-        return ""
-    if len(hosts) > 1 and len(nodes) == len(hosts):
-        return f"all {len(hosts)} hosts"
-    if check.level in ("ok", "info") and len(nodes) > _NAMED:
-        return plural(len(nodes), "host")
-    return ", ".join(nodes)
+    merged = []
+    for check, nodes in nodes_by_result.items():
+        names = ", ".join(nodes)
+        if len(hosts) > 1 and len(nodes) == len(hosts) and names:
+            names = f"all {len(hosts)} hosts"
+        elif check.level in ("ok", "info") and len(nodes) > _MOST_NAMES:
+            names = plural(len(nodes), "host")
+        merged.append(replace(check, node=names))
+    return merged
 
 
 def check_summary(checks: Iterable[NodeCheck]) -> str:

@@ -92,13 +92,9 @@ def sources(data: Any) -> tuple[DataSource, ...]:
     """
     parsed = tuple(source(name, where) for name, where in pairs(data))
     names = [entry.name.upper() for entry in parsed]
-    for name in names:
-        if names.count(name) > 1:
-            raise _invalid(
-                "data-name-twice",
-                f"Two data sources have the name {name.lower()}.",
-                "Use names that differ in more than upper and lower case.",
-            )
+    if twice := [name for name in names if names.count(name) > 1]:
+        text = f"Two data sources have the name {twice[0].lower()}."
+        raise _invalid("data-name-twice", text, "Use names that differ in more than upper and lower case.")
     return parsed
 
 
@@ -110,48 +106,46 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
         return [(data.name, data)]
     if isinstance(data, Mapping):
         return [(str(name), where) for name, where in data.items()]
-    if isinstance(data, str):
-        data = data.split()
-    if isinstance(data, list | tuple):
-        return [(entry.name, entry) if isinstance(entry, DataSource) else _named(entry) for entry in data]
-    raise _invalid(
-        "data-not-a-dict",
-        f"data must be a dict of names and addresses, not {data!r:.80}.",
-        'Example: {"train": "blob://account/container/cifar10"}.',
-    )
-
-
-def _named(text: Any) -> tuple[str, str]:
-    name, equals, where = str(text).partition("=")
-    return (name, where) if equals and _NAME.fullmatch(name) else ("data", str(text))
+    if not isinstance(data, str | list | tuple):
+        text = f"data must be a dict of names and addresses, not {data!r:.80}."
+        raise _invalid("data-not-a-dict", text, 'Example: {"train": "blob://account/container/cifar10"}.')
+    entries = []
+    for entry in data.split() if isinstance(data, str) else data:
+        name, equals, where = str(entry).partition("=")
+        if isinstance(entry, DataSource):
+            entries.append((entry.name, entry))
+        else:
+            entries.append((name, where) if equals and _NAME.fullmatch(name) else ("data", str(entry)))
+    return entries
 
 
 def source(name: str, where: Any) -> DataSource:
     """Parse one source from its name and address. Raises InvalidSpec with an example of an address."""
     if not _NAME.fullmatch(name):
-        raise _invalid(
-            "data-name-invalid",
-            f"{name!r} is not a valid name of a data source.",
-            "Use letters, digits and underscores, starting with a letter.",
-        )
+        text = f"{name!r} is not a valid name of a data source."
+        raise _invalid("data-name-invalid", text, "Use letters, digits and underscores, starting with a letter.")
     if isinstance(where, DataSource):
         return where
     if isinstance(where, Mapping):
-        more = dict(where)
-        return _checked(name, str(more.pop("url", "")), more)
-    if not isinstance(where, str | os.PathLike):
+        query = dict(where)
+        address = str(query.pop("url", ""))
+    elif isinstance(where, str | os.PathLike):
+        address, query = str(where), {}
+        if "://" in address or address.startswith("shared:"):
+            address, _, options = address.partition("?")
+            query = dict(parse_qsl(options, keep_blank_values=True))
+    else:
+        text = f"The data source {name} is a {type(where).__name__}, not an address."
         raise _invalid(
             "data-not-an-address",
-            f"The data source {name} is a {type(where).__name__}, not an address.",
+            text,
             'Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
             'the path: data={"train": "shared:/mnt/data/train"}.',
         )
-    text, _, query = str(where).partition("?") if "://" in str(where) or str(where).startswith("shared:") else (
-        str(where), "", "")  # fmt: skip
-    return _checked(name, text, dict(parse_qsl(query, keep_blank_values=True)))
+    return _parsed(name, address, query)
 
 
-def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
+def _parsed(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if any(_SECRETS.fullmatch(key) for key in query):
         raise _invalid(
             "data-signature-in-address",
@@ -163,9 +157,8 @@ def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if mode not in get_args(Mode):
         raise _invalid("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
     if query:
-        raise _invalid(
-            "data-option-unknown", f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
-        )
+        text = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
+        raise _invalid("data-option-unknown", text)
     common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
         return replace(parse_blob(text, "data"), **common)
@@ -185,31 +178,25 @@ def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
 def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
-        raise _invalid(
-            "data-password-in-address",
+        message = (
             f"A {scheme}:// address must not contain a user or a password, because they would be stored in the job's "
-            "record.",
-            "Remove everything before the @.",
+            "record."
         )
+        raise _invalid("data-password-in-address", message, "Remove everything before the @.")
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         what = "host" if scheme == "https" else "bucket"
         raise _invalid("data-container-name-invalid", f"{container!r} is not a valid {what} name.", _REMEDY)
     if scheme == "https":
-        if _hint(text, ""):
-            raise _invalid("blob-web-address", f"{text!r} is the web address of Azure Blob data.", _hint(text))
+        if hint := _hint(text, ""):
+            raise _invalid("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
         prefix = unquote(prefix)
         if not prefix or prefix.endswith("/"):
-            raise _invalid(
-                "https-without-file",
-                f"{text!r} does not name a file, and web servers do not list files.",
-                "Name each file as https://host/path, or use s3://, gs:// or blob://.",
-            )
+            message = f"{text!r} does not name a file, and web servers do not list files."
+            hint = "Name each file as https://host/path, or use s3://, gs:// or blob://."
+            raise _invalid("https-without-file", message, hint)
         if common["shard"]:
-            raise _invalid(
-                "https-shard",
-                f"{common['name']} uses ?shard, but an https:// address is a single file.",
-                "Remove ?shard. Every node gets the file.",
-            )
+            message = f"{common['name']} uses ?shard, but an https:// address is a single file."
+            raise _invalid("https-shard", message, "Remove ?shard. Every node gets the file.")
     return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **common)
 
 
@@ -224,27 +211,17 @@ def _hint(text: str, otherwise: str = _REMEDY) -> str:
 
 def parse_blob(text: str, field: str) -> DataSource:
     """Return the source of ``blob://account/container/prefix``, with ``field`` as its name. Raises InvalidSpec."""
-    if not text.startswith("blob://"):
-        raise InvalidSpec(
-            f"{text!r} is not a valid Azure Blob address.",
-            code="blob-address-invalid",
-            field=field,
-            hint=_hint(text, f"Use the form {_FORM}."),
-        )
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
+    if not text.startswith("blob://"):
+        message = f"{text!r} is not a valid Azure Blob address."
+        raise InvalidSpec(message, code="blob-address-invalid", field=field, hint=_hint(text, f"Use the form {_FORM}."))
     if not _ACCOUNT.fullmatch(account):
-        raise InvalidSpec(
-            f"{account!r} is not a valid storage account name.",
-            code="storage-account-name-invalid",
-            field=field,
-            hint=f"Use 3 to 24 lowercase letters and digits: {_FORM}.",
-        )
+        message = f"{account!r} is not a valid storage account name."
+        hint = f"Use 3 to 24 lowercase letters and digits: {_FORM}."
+        raise InvalidSpec(message, code="storage-account-name-invalid", field=field, hint=hint)
     if not _CONTAINER.fullmatch(container):
-        raise InvalidSpec(
-            f"{container!r} is not a valid container name.",
-            code="blob-container-name-invalid",
-            field=field,
-            hint=f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}.",
-        )
+        message = f"{container!r} is not a valid container name."
+        hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}."
+        raise InvalidSpec(message, code="blob-container-name-invalid", field=field, hint=hint)
     return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

@@ -42,22 +42,15 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
         return None
     if isinstance(value, str):  # as typed on a magic line
         value = value.replace(",", " ").split()
+    hint = 'Example: ["numpy>=2", "webdataset==1.0.2"].'
     if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
-        raise InvalidSpec(
-            f"{field} must be a list of packages, not {value!r}.",
-            code="packages-not-a-list",
-            field=field,
-            hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
-        )
+        text = f"{field} must be a list of packages, not {value!r}."
+        raise InvalidSpec(text, code="packages-not-a-list", field=field, hint=hint)
     packages = tuple(package.strip() for package in value if package.strip())
     for package in packages:
         if package.startswith("-") or "\n" in package:
-            raise InvalidSpec(
-                f"{field} must list package names, not {package.splitlines()[0]!r}.",
-                code="package-name-invalid",
-                field=field,
-                hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
-            )
+            text = f"{field} must list package names, not {package.splitlines()[0]!r}."
+            raise InvalidSpec(text, code="package-name-invalid", field=field, hint=hint)
         _check_reachable(package, field)
     return packages or None
 
@@ -70,12 +63,8 @@ def check_requirements(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
     if not isinstance(value, (str, Path)):
-        raise InvalidSpec(
-            f"{field} must be the path of a file, not {value!r}.",
-            code="requirements-not-a-path",
-            field=field,
-            hint=_TAKES,
-        )
+        text = f"{field} must be the path of a file, not {value!r}."
+        raise InvalidSpec(text, code="requirements-not-a-path", field=field, hint=_TAKES)
     return str(value)
 
 
@@ -100,36 +89,32 @@ def requirements(source: str, folder: Path, field: str = "requirements") -> str:
         elif path.suffix != ".toml":
             text = "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
     if len(text) > _LARGEST:
-        raise InvalidSpec(
-            f"{field} is longer than 1 MB.",
-            code="requirements-too-long",
-            field=field,
-            hint="Remove what the job does not need.",
-        )
+        hint = "Remove what the job does not need."
+        raise InvalidSpec(f"{field} is longer than 1 MB.", code="requirements-too-long", field=field, hint=hint)
     if is_lock(text):
         _check_reachable(text, field)
         return text
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     for line in lines:
-        _check_line(line, field)
+        first = line.split(maxsplit=1)[0]
+        if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
+            text = f"{field} contains {line!r}, which does not exist on other machines."
+            raise InvalidSpec(text, code="requirements-local-path", field=field, hint=_TRAVELS)
+        _check_reachable(line, field)
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _read(path: Path, field: str) -> str:
     if path.suffix in (".lock", ".yml", ".yaml"):
-        raise InvalidSpec(
-            f"{field} cannot be {path.name}, because only another tool reads that file.",
-            code="requirements-file-of-other-tool",
-            field=field,
-            hint=f"{_TAKES} For conda, list the packages in conda_packages.",
-        )
+        text = f"{field} cannot be {path.name}, because only another tool reads that file."
+        hint = f"{_TAKES} For conda, list the packages in conda_packages."
+        raise InvalidSpec(text, code="requirements-file-of-other-tool", field=field, hint=hint)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
-        raise InvalidSpec(
-            f"{field}: {path} cannot be read ({reason}).", code="requirements-unreadable", field=field, hint=_TAKES
-        ) from None
+        text = f"{field}: {path} cannot be read ({reason})."
+        raise InvalidSpec(text, code="requirements-unreadable", field=field, hint=_TAKES) from None
 
 
 def states_packages(script: str) -> bool:
@@ -139,28 +124,21 @@ def states_packages(script: str) -> bool:
 
 def of_script(text: str, name: str, field: str = "requirements") -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
-    blocks = [match["content"] for match in _SCRIPT.finditer(text)]
-    example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
-    if len(blocks) != 1:
-        raise InvalidSpec(
-            f"{field}: {name} has {'no' if not blocks else 'more than one block of'} inline dependencies (PEP 723).",
-            code="script-without-dependencies",
-            field=field,
-            hint=example,
-        )
     import tomllib  # few jobs need it
 
+    blocks = [match["content"] for match in _SCRIPT.finditer(text)]
+    hint = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
+    if len(blocks) != 1:
+        count = "more than one block of" if blocks else "no"
+        problem = f"{field}: {name} has {count} inline dependencies (PEP 723)."
+        raise InvalidSpec(problem, code="script-without-dependencies", field=field, hint=hint)
     try:
         lines = [line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines()]
         metadata = tomllib.loads("\n".join(lines))
         dependencies = [str(dependency) for dependency in metadata.get("dependencies", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
-        raise InvalidSpec(
-            f"{field}: the metadata of {name} cannot be read ({error}).",
-            code="script-metadata-invalid",
-            field=field,
-            hint=example,
-        ) from None
+        problem = f"{field}: the metadata of {name} cannot be read ({error})."
+        raise InvalidSpec(problem, code="script-metadata-invalid", field=field, hint=hint) from None
     return "".join(f"{dependency}\n" for dependency in dependencies)
 
 
@@ -179,39 +157,21 @@ def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str
     return lines
 
 
-def _check_line(line: str, field: str) -> None:
-    first = line.split(maxsplit=1)[0]
-    if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
-        raise InvalidSpec(
-            f"{field} contains {line!r}, which does not exist on other machines.",
-            code="requirements-local-path",
-            field=field,
-            hint=_TRAVELS,
-        )
-    _check_reachable(line, field)
-
-
 def _check_reachable(text: str, field: str) -> None:
     """Reject passwords, because requirements are stored and shown."""
     for address in _ADDRESS.findall(text):
         try:
             split = urlsplit(address)
         except ValueError:  # the error may quote a password
-            raise InvalidSpec(
-                f"{field} contains an address that cannot be read.",
-                code="requirements-address-invalid",
-                field=field,
-                hint="Correct the part after ://.",
-            ) from None
+            text = f"{field} contains an address that cannot be read."
+            hint = "Correct the part after ://."
+            raise InvalidSpec(text, code="requirements-address-invalid", field=field, hint=hint) from None
         if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
-            raise InvalidSpec(
-                f"{field}: the address at {split.hostname} contains a password, which would be stored with the job.",
-                code="requirements-password",
-                field=field,
-                hint="Set the environment variable CONDA_CHANNELS, or use .condarc on the nodes."
-                if field == "conda_packages"
-                else "Set the environment variable PIP_INDEX_URL, or use pip.conf or .netrc on the nodes.",
-            )
+            text = f"{field}: the address at {split.hostname} contains a password, which would be stored with the job."
+            hint = "Set the environment variable PIP_INDEX_URL, or use pip.conf or .netrc on the nodes."
+            if field == "conda_packages":
+                hint = "Set the environment variable CONDA_CHANNELS, or use .condarc on the nodes."
+            raise InvalidSpec(text, code="requirements-password", field=field, hint=hint)
 
 
 def installers() -> list[str]:

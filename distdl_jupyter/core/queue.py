@@ -13,6 +13,8 @@ from distdl_jupyter.core.state import State
 ORDER = "order"
 #: Value of ``lacks``: the job waits for the end of another one.
 AFTER = "after"
+#: The beginning of the end reason of a job that was moved to another cluster; its name and a period follow.
+MOVED = "The job was moved to "
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +96,6 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
         return f"waiting for {listing(jobs)} to complete"
     resources = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
     return f"waiting for {resources}" + (f", held by {listing(jobs)}" if jobs else "")
-
-
-def moved_to(target: str) -> str:
-    """Return the end reason of a job that was moved to another cluster."""
-    return f"The job was moved to {target}."
-
-
-def was_moved(reason: str) -> bool:
-    """Return whether a reason is from ``moved_to``."""
-    return reason.startswith(moved_to("").rstrip("."))
 
 
 def waits_no_more(id_: str, state: State) -> JobNotRunning:

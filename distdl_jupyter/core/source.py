@@ -20,6 +20,8 @@ _RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_pri
 #: Names of calls in a test that do not depend on the rank: builtins and common methods.
 _NOT_OF_RANK = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
                           "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
+#: Statements after which the rest of a block is not executed.
+_LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
 #: Last part of the name of calls that read an environment variable.
 _READ_VARIABLE = ("get", "getenv")
 #: Full names of helpers outside torch that connect ranks or average gradients.
@@ -82,7 +84,7 @@ class Call:
 
 @dataclass(slots=True)
 class Code:
-    """All source of a job that could be read. ``words`` are all names and attributes that occur in it."""
+    """All source of a job that could be read. ``identifiers`` are all names and attributes that occur in it."""
 
     texts: tuple[CodeText, ...] = ()
     calls: list[Call] = field(default_factory=list)
@@ -166,12 +168,10 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
         code.read += 1
         if not piece.beside:
             code.training_labels.add(piece.label)
-        tree_aliases = _aliases(tree)
+        tree_aliases, assigned = _collect_names(tree, code.identifiers)
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
-        code.identifiers.update(_identifiers(tree))
-        assigned = _assigned(tree)
         code.assigned.update(assigned)
-        code.ranks.update(_ranks(assigned))
+        code.ranks.update(name for name, value in assigned.items() if _holds_rank(value))
         walk = _Walk({**_USUAL, **aliases, **tree_aliases}, code.ranks, piece.label, piece.first_line - 1)
         walk.body(tree.body, one_rank=False, function="")
         code.calls.extend(walk.calls)
@@ -224,39 +224,29 @@ def imported(tree: ast.AST) -> dict[str, int]:
     return lines
 
 
-def _aliases(tree: ast.AST) -> dict[str, str]:
-    """Return the names that imports bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
+def _collect_names(tree: ast.AST, identifiers: set[str]) -> tuple[dict[str, str], dict[str, ast.expr]]:
+    """Return the full names that imports bind ({"hvd": "horovod.torch"}) and the expressions assigned to names.
+
+    Adds all names and attributes to ``identifiers``.
+    """
     bindings: dict[str, str] = {}
+    assigned: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                bindings[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            bindings.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-    return bindings
-
-
-def _identifiers(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias):
-            yield node.name.rpartition(".")[2]
-        elif isinstance(node, ast.keyword) and node.arg:
-            yield node.arg
-
-
-def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
-    assignments: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                assignments.update(_pairs(target, node.value))
-    return assignments
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                identifiers.add(name)
+            case ast.alias():
+                identifiers.add(node.name.rpartition(".")[2])
+            case ast.Import():
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    bindings[alias.asname or top] = alias.name if alias.asname else top
+            case ast.ImportFrom(module=str(), level=0):
+                bindings.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+            case ast.Assign():
+                for target in node.targets:
+                    assigned.update(_pairs(target, node.value))
+    return bindings, assigned
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -277,19 +267,13 @@ def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
     return ""
 
 
-def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield names that hold the rank, or a condition on it: ``r = int(os.environ["RANK"])``, ``main = rank == 0``."""
-    for name, value in assigned.items():
-        inner = (
-            value.args[0]
-            if isinstance(value, ast.Call) and dotted_name(value.func, {}) == "int" and value.args
-            else value
-        )
-        # Other calls only receive the rank, such as a sampler.
-        is_call = isinstance(inner, ast.Call) and dotted_name(inner.func, {}).rpartition(".")[2] not in _READ_VARIABLE
-        test = inner.func if isinstance(inner, ast.Call) and is_call else inner
-        if isinstance(inner, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(test):
-            yield name
+def _holds_rank(value: ast.expr) -> bool:
+    """Return whether an expression is the rank or a condition on it: ``int(os.environ["RANK"])``, ``rank == 0``."""
+    if isinstance(value, ast.Call) and dotted_name(value.func, {}) == "int" and value.args:
+        value = value.args[0]
+    if isinstance(value, ast.Call) and dotted_name(value.func, {}).rpartition(".")[2] not in _READ_VARIABLE:
+        return depends_on_rank(value.func)  # other calls only receive the rank, such as a sampler
+    return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
 class _Walk:
@@ -303,12 +287,8 @@ class _Walk:
         """Visit a block; after ``if rank != 0: return`` only one rank continues."""
         for statement in statements:
             self.node(statement, one_rank=one_rank, function=function)
-            if (
-                isinstance(statement, ast.If)
-                and (depends_on_rank(statement.test, self._ranks) or _calls_unknown(statement.test))
-                and _leaves(statement.body)
-            ):
-                one_rank = True
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVES):
+                one_rank = one_rank or self._is_guard(statement.test)
 
     def node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
         """Visit one node and all its children."""
@@ -318,7 +298,7 @@ class _Walk:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node.name
         if isinstance(node, ast.If | ast.IfExp | ast.While):
-            one_rank = one_rank or depends_on_rank(node.test, self._ranks) or _calls_unknown(node.test)
+            one_rank = one_rank or self._is_guard(node.test)
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 self.body(value, one_rank=one_rank, function=function)
@@ -326,6 +306,12 @@ class _Walk:
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
                         self.node(child, one_rank=one_rank, function=function)
+
+    def _is_guard(self, test: ast.expr) -> bool:
+        """Return whether a condition depends on the rank, or calls an unknown function, which may depend on it."""
+        calls = (dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
+        unknown = any(name.rpartition(".")[2] not in _NOT_OF_RANK for name in calls)
+        return unknown or depends_on_rank(test, self._ranks)
 
 
 def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
@@ -336,13 +322,3 @@ def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
         if _RANK.search(name) or name in names:
             return True
     return False
-
-
-def _calls_unknown(test: ast.expr) -> bool:
-    """Return whether a condition calls an unknown function, which may depend on the rank."""
-    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
-    return any(dotted_name(call.func, {}).rpartition(".")[2] not in _NOT_OF_RANK for call in calls)
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)

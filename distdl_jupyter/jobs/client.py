@@ -27,7 +27,7 @@ from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
-from distdl_jupyter.core.queue import moved_to, waits_no_more
+from distdl_jupyter.core.queue import MOVED, waits_no_more
 from distdl_jupyter.core.series import figure as curve_figure
 from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
@@ -372,7 +372,7 @@ class Job:
 
     def _leave_queue(self, compute_target: str) -> None:
         self._check_waits()
-        reason = moved_to(compute_target)
+        reason = f"{MOVED}{compute_target}."
         self.cancel(reason=reason)
         view = self.wait().view()
         if view.started is not None or view.reason != reason:

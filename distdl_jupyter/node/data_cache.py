@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import math
 import os
 import platform
 import re
@@ -21,7 +22,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.node.files import DEFAULT_BASE
@@ -36,6 +37,8 @@ _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
 #: Default limit of the cache: disk size / _SHARE, at most _MOST bytes, because ``statvfs`` does not report quotas.
 _SHARE, _MOST = 10, 100 * 10**9
+#: The time of the last use of a file that a job links to.
+_IN_USE = math.inf
 #: Files up to this size are published without fsync, because their length proves that they are complete.
 _SMALL = 4 * 2**20
 #: Error numbers of a file system without hard links, and of a file with too many links.
@@ -80,13 +83,6 @@ def default_base() -> Path:
 
 
 # the cache ------------------------------------------------------------------------------------------
-
-
-class _Entry(NamedTuple):
-    used: float
-    size: int
-    path: str
-    in_use: bool
 
 
 class Cache:
@@ -140,12 +136,12 @@ class Cache:
             return 0
         entries, disk = sorted(self._entries()), os.statvfs(self.base)
         usual = min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
-        over = sum(entry.size for entry in entries) + needed - (usual if limit is None else limit)
-        for entry in entries:
+        over = sum(size for _, size, _ in entries) + needed - (usual if limit is None else limit)
+        for used, size, path in entries:
             if over <= 0 and missing <= 0:
                 break
-            if not entry.in_use and _remove(entry.path):
-                over, missing = over - entry.size, missing - entry.size
+            if used < _IN_USE and _remove(path):
+                over, missing = over - size, missing - size
         if (free := self._free()) < needed:
             raise StagingFailed(
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
@@ -154,17 +150,20 @@ class Cache:
 
     def clear_unused(self) -> None:
         """Remove all unused files, when the disk or the user's quota is full."""
-        for entry in self._entries():
-            if not entry.in_use:
-                _remove(entry.path)
+        for used, _size, path in self._entries():
+            if used < _IN_USE:
+                _remove(path)
 
     def _free(self) -> int:
         """Return the usable bytes; 1 % of the disk, at most 64 MiB, is left free."""
         disk = os.statvfs(self.base)
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
-    def _entries(self) -> Iterator[_Entry]:
-        """Yield the files that the cache created, identified by name, owner and (if complete) modification time."""
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """Yield when each file was last used (0: it is incomplete, ``_IN_USE``: a job links to it), its size and path.
+
+        Only files that the cache created are included, identified by name, owner and (if complete) modification time.
+        """
         for folder in os.scandir(self._blobs):
             if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
                 continue
@@ -172,13 +171,12 @@ class Cache:
                 with contextlib.suppress(FileNotFoundError):
                     status = file.stat(follow_symlinks=False)
                     is_part = file.name.endswith(PART)
-                    ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
-                    if not ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
+                    is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+                    if not is_ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
                         continue
-                    if not is_part and int(status.st_mtime) != stamp(file.path):
-                        continue
-                    in_use = not is_part and status.st_nlink > 1
-                    yield _Entry(0 if is_part else status.st_atime, status.st_blocks * 512, file.path, in_use)
+                    if is_part or int(status.st_mtime) == stamp(file.path):
+                        used = 0.0 if is_part else _IN_USE if status.st_nlink > 1 else status.st_atime
+                        yield used, status.st_blocks * 512, file.path
 
 
 def stamp(path: str) -> int:
@@ -316,35 +314,32 @@ def fingerprint(path: str) -> dict[str, Any]:
     It covers the names and sizes of the first level, not the content. Raises OSError.
     """
     root = Path(path)
-    if not root.is_dir():
-        return {"entries": 1, "sum": _sum([f"{root.name}\0{root.stat().st_size}"])}
-    with os.scandir(root) as scan:
-        entries = sorted(scan, key=lambda entry: entry.name)
-    lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_ENTRIES]]
-    return {"entries": len(entries), "sum": _sum(lines)}
-
-
-def _sum(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    if root.is_dir():
+        with os.scandir(root) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+        lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_ENTRIES]]
+    else:
+        entries, lines = [root], [f"{root.name}\0{root.stat().st_size}"]
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    return {"entries": len(entries), "sum": digest[:16]}
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
     """Return the path of a source on this node. Raises StagingFailed if the node does not see the source."""
-    local = str(Path(path).expanduser())
+    local, problem = str(Path(path).expanduser()), ""
     try:
         here = fingerprint(local)
-        may_read = os.access(local, os.R_OK | (os.X_OK if Path(local).is_dir() else 0))
+        if not os.access(local, os.R_OK | (os.X_OK if Path(local).is_dir() else 0)):
+            problem = "is not readable on this node"
+        elif expected is not None and expected != here:
+            counts = f"{here['entries']} here, {expected.get('entries')} there"
+            problem = f"has different files on this node than on the other machines ({counts})"
     except FileNotFoundError:
-        raise StagingFailed(f"{path} does not exist on this node.", _SHARED, name) from None
+        problem = "does not exist on this node"
     except OSError as error:
-        raise StagingFailed(f"{path} cannot be read on this node ({error.strerror}).", _SHARED, name) from None
-    if not may_read:
-        raise StagingFailed(f"{path} is not readable on this node.", _SHARED, name)
-    if expected is not None and expected != here:
-        counts = f"{here['entries']} here, {expected.get('entries')} there"
-        raise StagingFailed(
-            f"{path} has different files on this node than on the other machines ({counts}).", _SHARED, name
-        )
+        problem = f"cannot be read on this node ({error.strerror})"
+    if problem:
+        raise StagingFailed(f"{path} {problem}.", _SHARED, name)
     return local
 
 
@@ -353,27 +348,21 @@ def copied(digest: str, base: str) -> str:
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
-    folder = _copy_folder(digest, base)
-    if not os.path.lexists(folder):
-        return ""
-    permissions.user_folder(folder.parents[1])
-    permissions.private_folder(folder.parent)
-    return str(permissions.private_folder(folder))
+    folder = _copies(digest, base) / digest
+    return str(permissions.private_folder(folder)) if os.path.lexists(folder) else ""
 
 
-def _copy_folder(digest: str, base: str) -> Path:
+def _copies(digest: str, base: str) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is not a valid digest.")
-    return Path(base or DEFAULT_BASE).expanduser() / "copies" / digest
+    return permissions.private_folder(permissions.user_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
 
 
 class Copy:
     """A copy that is received in the hidden ``folder`` and renamed when complete. Raises OSError, ValueError."""
 
     def __init__(self, digest: str, base: str) -> None:
-        self._final = _copy_folder(digest, base)
-        permissions.user_folder(self._final.parents[1])
-        permissions.private_folder(self._final.parent)
+        self._final = _copies(digest, base) / digest
         self.folder = self._final.with_name(f".{digest}-{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)

@@ -7,6 +7,7 @@ located without being imported.
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import getpass
 import importlib.util
@@ -48,7 +49,11 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "host": socket.gethostname,
             "user": getpass.getuser,
             "system": lambda: sys.platform,
-            "python": _python,
+            "python": lambda: {
+                "version": ".".join(map(str, sys.version_info[:3])),
+                "executable": sys.executable,
+                "prefix": sys.prefix,
+            },
             "packages": lambda: _packages(packages, modules),
             "modules": lambda: {name: _is_there(name) for name in modules},
             "programs": lambda: {name: find_program(name) for name in programs},
@@ -78,17 +83,13 @@ def _guarded(name: str, ask: Callable[[], Any], problems: dict[str, str]) -> Any
 # Python --------------------------------------------------------------------------------------
 
 
-def _python() -> dict[str, str]:
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    return {"version": version, "executable": sys.executable, "prefix": sys.prefix}
-
-
 def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
     """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
     names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
     versions = {name: _version(name) for name in names}
     if lacking := [name for name in names if not versions[name] and _is_there(name)]:
-        versions |= _by_contents(lacking)
+        holders = metadata.packages_distributions()  # a distribution of another name, such as PyYAML for yaml
+        versions |= {name: _version(holders[name][0]) for name in lacking if name in holders}
     return {name: version for name, version in versions.items() if version}
 
 
@@ -97,12 +98,6 @@ def _version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _by_contents(modules: list[str]) -> dict[str, str]:
-    """Find modules whose distribution has another name, such as yaml of PyYAML."""
-    holders = metadata.packages_distributions()
-    return {name: _version(holders[name][0]) for name in modules if name in holders}
 
 
 def _is_there(module: str) -> bool:
@@ -178,56 +173,44 @@ _ENTRY = 40
 _SYSTEM = Path("/sys/class/net")
 
 
+#: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes, which do not lead to other hosts.
+_LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")
+
+
 def interfaces() -> list[dict[str, Any]]:
-    """Return one dict for each IPv4 address, in the kernel's order.
+    """Return one dict for each IPv4 address, including secondary ones, in the kernel's order.
 
     ``name``, ``address``, ``prefix`` (bits), ``up`` (enabled, with a carrier), ``loopback``, ``speed`` (Mbit/s, 0:
     unknown), and ``virtual``: a bridge or container interface, which other machines cannot reach.
     """
     if sys.platform != "linux":
         return []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        return [_described(sock, name, address) for name, address in _addresses(sock)]
-
-
-def _addresses(sock: socket.socket) -> list[tuple[bytes, bytes]]:
-    """Return (label, packed address) of all addresses, including secondary ones."""
     buffer = array.array("B", bytes(_ENTRY * 512))
     pointer, size = buffer.buffer_info()
-    answer = fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer))
-    used = struct.unpack("iP", answer)[0]
-    content = buffer.tobytes()[:used]
-    entries = [content[at : at + _ENTRY] for at in range(0, used, _ENTRY)]
-    return [(entry[:16].split(b"\0", 1)[0], entry[20:24]) for entry in entries]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        used = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer)))[0]
+        content = buffer.tobytes()[:used]
+        return [_described(sock, content[at : at + _ENTRY]) for at in range(0, used, _ENTRY)]
 
 
-def _described(sock: socket.socket, label: bytes, address: bytes) -> dict[str, Any]:
-    flags = struct.unpack_from("H", _ask(sock, _SIOCGIFFLAGS, label, address), 16)[0]
-    mask = _ask(sock, _SIOCGIFNETMASK, label, address)[20:24]
+def _described(sock: socket.socket, entry: bytes) -> dict[str, Any]:
+    label, address = entry[:16].split(b"\0", 1)[0], entry[20:24]
+
+    def ask(question: int) -> bytes:
+        # Without the address, the kernel uses the first address of the interface.
+        request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
+        return fcntl.ioctl(sock, question, request.ljust(_ENTRY, b"\0"))
+
     name = label.decode(errors="replace").split(":", 1)[0]  # eth0:1 is an old label of eth0
+    flags, speed = struct.unpack_from("H", ask(_SIOCGIFFLAGS), 16)[0], 0
+    with contextlib.suppress(OSError, ValueError):  # many virtual devices report no speed
+        speed = max(0, int((_SYSTEM / name / "speed").read_text()))
     return {
         "name": name,
         "address": socket.inet_ntoa(address),
-        "prefix": int.from_bytes(mask, "big").bit_count(),
+        "prefix": int.from_bytes(ask(_SIOCGIFNETMASK)[20:24], "big").bit_count(),
         "up": flags & (_UP | _RUNNING) == _UP | _RUNNING,
         "loopback": bool(flags & _LOOPBACK),
-        "speed": _speed(name),
+        "speed": speed,
         "virtual": name.startswith(_LOCAL_NAMES),
     }
-
-
-def _ask(sock: socket.socket, question: int, label: bytes, address: bytes) -> bytes:
-    """Send an ioctl with the address; without it, the kernel uses the first address of the interface."""
-    request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
-    return fcntl.ioctl(sock, question, request.ljust(_ENTRY, b"\0"))
-
-
-def _speed(name: str) -> int:
-    try:
-        return max(0, int((_SYSTEM / name / "speed").read_text()))
-    except (OSError, ValueError):  # many virtual devices report no speed
-        return 0
-
-
-#: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes, which do not lead to other hosts.
-_LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")

@@ -16,9 +16,10 @@ import re
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, Protocol, cast
+from types import SimpleNamespace
+from typing import IO, Any, NamedTuple, cast
 
 from distdl_jupyter import permissions
 from distdl_jupyter.node import frames
@@ -40,13 +41,6 @@ class TransferSummary(NamedTuple):
     skipped: tuple[str, ...] = ()
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return ``size`` bytes, fewer only at the end."""
-
-
 # pack a folder -------------------------------------------------------------------------------------
 
 
@@ -55,17 +49,22 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
 
     Raises Refused for a path outside the folder, and OSError if a path cannot be read.
     """
-    root = folder.resolve()
+    root, requested = folder.resolve(), {parts(path) for path in paths}
+    outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
     files = count = 0
     skipped: list[str] = []
-    with tarfile.open(fileobj=_Writer(write), mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
-        for path in _without_inner({parts(path) for path in paths}):
-            for name in _below(root, "/".join(path)):
-                size = _add(archive, root, name)
-                if size is None:
-                    skipped.append(name)
-                else:
-                    files, count = files + 1, count + size
+    target = cast("IO[bytes]", SimpleNamespace(write=lambda content: write(bytes(content))))
+    with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
+        for name in itertools.chain.from_iterable(_below(root, "/".join(path)) for path in outermost):
+            if (file := _opened(root, name)) is None:
+                skipped.append(name)
+                continue
+            with file:
+                about = os.fstat(file.fileno())
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime, info.mode = about.st_size, about.st_mtime, about.st_mode & 0o700
+                archive.addfile(info, cast("IO[bytes]", _FixedSizeFile(file, info.size)))
+                files, count = files + 1, count + info.size
     return TransferSummary(files, count, tuple(skipped))
 
 
@@ -75,11 +74,6 @@ def parts(name: str) -> tuple[str, ...]:
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
         raise Refused(f"{name!r} points outside the folder.")
     return path.parts
-
-
-def _without_inner(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Remove paths that are below another one."""
-    return [path for path in sorted(paths) if not any(path[:length] in paths for length in range(1, len(path)))]
 
 
 def _below(root: Path, path: str) -> Iterator[str]:
@@ -94,21 +88,8 @@ def _below(root: Path, path: str) -> Iterator[str]:
         yield from (str((at / name).relative_to(root)) for name in sorted(names + links))
 
 
-def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
-    """Add one file and return its size; None if it is not a regular file or a link leads out of the folder."""
-    file = _opened(root, name)
-    if file is None:
-        return None
-    with file:
-        about = os.fstat(file.fileno())
-        info = tarfile.TarInfo(name)
-        info.size, info.mtime, info.mode = about.st_size, about.st_mtime, about.st_mode & 0o700
-        archive.addfile(info, _FixedSizeFile(file, info.size))
-        return info.size
-
-
 def _opened(root: Path, name: str) -> io.BufferedReader | None:
-    """Open a regular file inside ``root``; return None for anything else or if it cannot be read."""
+    """Open a regular file inside ``root``; return None for anything else, a link out of it, or if it is unreadable."""
     with contextlib.suppress(OSError):
         target = (root / name).resolve(strict=True)
         if target.is_relative_to(root) and stat.S_ISREG(target.stat().st_mode):
@@ -117,26 +98,15 @@ def _opened(root: Path, name: str) -> io.BufferedReader | None:
     return None
 
 
-class _Writer(io.RawIOBase):
-    """A write-only file."""
-
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        self._write = write
-
-    def write(self, content: bytes) -> int:  # type: ignore[override]
-        self._write(bytes(content))
-        return len(content)
-
-
-class _FixedSizeFile(io.RawIOBase):
+class _FixedSizeFile:
     """A file truncated or padded to its announced size, in case it is modified while it is read."""
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
         self._file = file
         self._left = size
 
-    def read(self, size: int = -1, /) -> bytes:
-        length = self._left if size < 0 else min(size, self._left)
+    def read(self, size: int) -> bytes:
+        length = min(size, self._left)
         content = self._file.read(length)
         self._left -= length
         return content + bytes(length - len(content))
@@ -146,7 +116,7 @@ class _FixedSizeFile(io.RawIOBase):
 
 
 def unpack(
-    folder: Path, stream: Readable, accepts: Callable[[str, int], bool] = lambda _name, _size: True
+    folder: Path, stream: IO[bytes] | Inbox, accepts: Callable[[str, int], bool] = lambda _name, _size: True
 ) -> TransferSummary:
     """Write the files of a tar into ``folder``, replacing existing files and skipping those that ``accepts`` rejects.
 
@@ -259,9 +229,23 @@ def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Wor
 
     Raises OSError, also if other users could write to it, and ValueError if the name of the job or proof is a path.
     """
-    if proof is not None and _holds(Path(folder), *proof):
-        return Workdir(Path(folder), copied=False)
-    return Workdir(_new(_jobs(base), plain(job)), copied=True)
+    if proof is not None:
+        path = Path(folder) / plain(proof[0])
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if path.read_text(encoding="utf-8") == proof[1]:
+                return Workdir(Path(folder), copied=False)
+    jobs = _jobs(base)
+    first = jobs / plain(job)
+    permissions.user_folder(jobs.parent)
+    permissions.private_folder(jobs)
+    for number in itertools.count(1):  # several agents may share this home or machine
+        path = first if number == 1 else first.with_name(f"{job}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            break
+    for name in _PARTS:
+        (path / name).mkdir(mode=0o700)
+    return Workdir(path, copied=True)
 
 
 def plain(name: str) -> str:
@@ -271,29 +255,8 @@ def plain(name: str) -> str:
     return name
 
 
-def _holds(folder: Path, name: str, text: str) -> bool:
-    try:
-        return (folder / plain(name)).read_text(encoding="utf-8") == text
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def _jobs(base: str) -> Path:
     return Path(base or DEFAULT_BASE).expanduser() / "jobs"
-
-
-def _new(jobs: Path, job: str) -> Path:
-    """Create a folder that no other agent uses, because several agents may share this home or machine."""
-    permissions.user_folder(jobs.parent)
-    permissions.private_folder(jobs)
-    for number in itertools.count(1):
-        folder = jobs / (job if number == 1 else f"{job}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            break
-    for name in _PARTS:
-        (folder / name).mkdir(mode=0o700)
-    return folder
 
 
 def of_job(job: str, base: str) -> Iterator[Path]:
@@ -314,14 +277,12 @@ def remove(folder: Path) -> None:
 
 def abandon(folder: Path) -> None:
     """Remove a copied folder that was not collected, except for results and outputs."""
-    keep = [name for name in KEPT if any((folder / name).glob("*"))]
-    if not keep:
+    kept = [name for name in KEPT if any((folder / name).glob("*"))]
+    if not kept:
         remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.name in keep:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
+        if entry.is_dir() and not entry.is_symlink() and entry.name not in kept:
             remove(entry)
-        else:
+        elif entry.name not in kept:
             entry.unlink(missing_ok=True)

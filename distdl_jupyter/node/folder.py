@@ -98,7 +98,6 @@ class _Mailbox:
         inbox, self._read, outbox = (folder / name for name in files(node))
         self._inbox = Follower(inbox)
         self._warning = Follower(folder / WARNED)
-        self._check_at = 0.0
         #: Whether the job will end soon; from then on ``wake`` is called about once a second.
         self.is_warned = False
         self.wake: Callable[[], object] = bool
@@ -111,7 +110,7 @@ class _Mailbox:
 
     def _receive(self) -> None:
         """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
-        most = _PIECE
+        most, check_at = _PIECE, 0.0
         while True:
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
@@ -120,30 +119,19 @@ class _Mailbox:
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.took(count)
-                self._note()
+                with contextlib.suppress(OSError), self._read.open("r+b", buffering=0) as file:
+                    file.write(b"%020d" % self._inbox.position)
                 most = _PIECE
             elif len(content) == most:
                 most *= 2
                 continue
-            self._check_warning()
+            if time.monotonic() >= check_at:
+                check_at = time.monotonic() + _WARN_SECONDS
+                with contextlib.suppress(OSError):
+                    self.is_warned = self.is_warned or bool(self._warning.read(1))
+                if self.is_warned:
+                    self.wake()
             time.sleep(self._inbox.pause)
-
-    def _check_warning(self) -> None:
-        if (now := time.monotonic()) < self._check_at:
-            return
-        self._check_at = now + _WARN_SECONDS
-        with contextlib.suppress(OSError):
-            self.is_warned = self.is_warned or bool(self._warning.read(1))
-        if self.is_warned:
-            self.wake()
-
-    def _note(self) -> None:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self._read, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.pwrite(descriptor, b"%020d" % self._inbox.position, 0)
-            finally:
-                os.close(descriptor)
 
     def _send(self) -> None:
         while content := os.read(self._from_agent, _PIECE):
@@ -186,43 +174,32 @@ class FolderAgent(Agent):
 
         SIGTERM comes from the batch system, which ends the job soon. Ranks receive it too; their exits are reported.
         """
-        if self._mailbox.is_warned and self.job is not None:
-            self._warn(self.job)
-        if self.terminating:
-            return self._has_ended_after_term()
-        if self.job is not None and self.job.any_started:
-            if self.silence <= _LEAVE:
-                return False
-            return (self.job.count() == 0 and not self.job.unreported) or self._others_failed()
-        return self.silence > TIMEOUT
-
-    def _warn(self, its: job.Job) -> None:
-        if (now := time.monotonic()) < self._warn_at:
-            return
-        self._warn_at = now + _WARN_SECONDS
-        self._report_warning(its)
-        its.warn()
+        its, now = self.job, time.monotonic()
+        if its is not None and self._mailbox.is_warned and now >= self._warn_at:
+            self._warn_at = now + _WARN_SECONDS
+            self._report_warning(its)
+            its.warn()
+        if self.terminating and its is not None and not self._passed_on:
+            self._passed_on = True
+            self._report_warning(its)
+            its.signal("TERM", "all")
+        if its is None or not (its.any_started or self.terminating):
+            return self.terminating or self.silence > TIMEOUT
+        if not self.terminating and self.silence <= _LEAVE:
+            return False
+        has_ended = its.count() == 0 and not its.unreported
+        return has_ended or (not self.terminating and self._others_failed())
 
     def _report_warning(self, its: job.Job) -> None:
         if its.any_started and not self._has_reported_warning:
             self._has_reported_warning = True
             self.send("warned")
 
-    def _has_ended_after_term(self) -> bool:
-        if self.job is None:
-            return True
-        if not self._passed_on:
-            self._passed_on = True
-            self._report_warning(self.job)
-            self.job.signal("TERM", "all")
-        return self.job.count() == 0 and not self.job.unreported
-
     def _others_failed(self) -> bool:
-        try:
+        with contextlib.suppress(OSError):
             status = self._failed.stat()
-        except OSError:
-            return False
-        return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
+            return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
+        return False
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
         """Record the exit code of the first failed rank, with which the batch system ends the job."""

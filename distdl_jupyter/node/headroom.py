@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -39,15 +39,13 @@ def processes() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
         return None
-    uid = str(os.getuid())
-    return max(0, limit - sum(_threads(status, uid) for status in _PROC.glob("[0-9]*/status")))
-
-
-def _threads(status: Path, user: str) -> int:
-    with contextlib.suppress(OSError, KeyError, IndexError):
-        fields = dict(line.split(":", 1) for line in status.read_text(errors="replace").splitlines() if ":" in line)
-        return int(fields["Threads"]) if fields["Uid"].split()[0] == user else 0
-    return 0
+    uid, count = str(os.getuid()), 0
+    for status in _PROC.glob("[0-9]*/status"):
+        with contextlib.suppress(OSError, KeyError, IndexError):
+            lines = status.read_text(errors="replace").splitlines()
+            fields = dict(line.split(":", 1) for line in lines if ":" in line)
+            count += int(fields["Threads"]) if fields["Uid"].split()[0] == uid else 0
+    return max(0, limit - count)
 
 
 def tasks() -> int | None:
@@ -60,9 +58,10 @@ def memory() -> int | None:
     amounts = [meminfo("MemAvailable")]
     for group in _groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            left = _left(group / limit, group / used)
-            amounts.append(None if left is None else left + _cached(group))
-    return _least(iter(amounts))
+            if (left := _left(group / limit, group / used)) is not None:
+                # A group counts cached files as used but reclaims them first.
+                amounts.append(left + (_value(group / "memory.stat", "inactive_file", "total_inactive_file") or 0))
+    return _least(amounts)
 
 
 def memory_limit() -> int | None:
@@ -73,7 +72,7 @@ def memory_limit() -> int | None:
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
         amounts += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    return _least(iter(amounts))
+    return _least(amounts)
 
 
 def cores() -> int:
@@ -83,20 +82,18 @@ def cores() -> int:
 
 def meminfo(name: str) -> int | None:
     """Return the bytes that the kernel reports under this name, such as "MemTotal"."""
+    value = _value(_PROC / "meminfo", name)
+    return None if value is None else value * 1024  # proc_meminfo(5): "kB" is 1024 bytes
+
+
+def _value(path: Path, *names: str) -> int | None:
+    """Return the number after the first of ``names`` in a file of lines "name number" or "name: number kB"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" is 1024 bytes
+        for line in path.read_text(encoding="ascii").splitlines():
+            name, value = line.split()[:2]
+            if name.rstrip(":") in names:
+                return int(value)
     return None
-
-
-def _cached(group: Path) -> int:
-    """Return the bytes of cached files, which a group counts as used but reclaims first."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (group / "memory.stat").read_text(encoding="ascii").splitlines():
-            if line.startswith(("inactive_file ", "total_inactive_file ")):
-                return int(line.split()[1])
-    return 0
 
 
 def _groups(controller: str) -> Iterator[Path]:
@@ -127,7 +124,7 @@ def _left(limit: Path, used: Path) -> int | None:
     return None
 
 
-def _least(amounts: Iterator[int | None]) -> int | None:
+def _least(amounts: Iterable[int | None]) -> int | None:
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
@@ -141,11 +138,8 @@ def counters() -> dict[str, int]:
     sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
     counts: dict[str, int] = {}
     for source, path in sources:
-        with contextlib.suppress(OSError, ValueError):
-            for line in path.read_text(encoding="ascii").splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    counts.setdefault(source, int(value))
+        if (count := _value(path, "oom_kill")) is not None:
+            counts.setdefault(source, count)
     return counts
 
 

@@ -39,11 +39,16 @@ class Ports:
 
     def _reserve_one(self, address: str) -> int:
         folder = locks("ports")
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         for port in random.sample(range(LOW, HIGH), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            if _lock(fd) and _is_free(address, port):
-                self._held.append(fd)
-                return port
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # On a host without IPv6, binding fails with another error.
+                is_used = _bind_error(socket.AF_INET6, "::1", port) == errno.EADDRINUSE
+                if not is_used and _bind_error(family, address, port) is None:
+                    self._held.append(fd)
+                    return port
             os.close(fd)
         raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
 
@@ -65,22 +70,7 @@ def locks(kind: str) -> Path:
         return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_free(address: str, port: int) -> bool:
-    """Return whether the port can be bound and is not in use on the IPv6 loopback."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # On a host without IPv6, binding fails with another error.
-    return _refusal(family, address, port) is None and _refusal(socket.AF_INET6, "::1", port) != errno.EADDRINUSE
-
-
-def _refusal(family: socket.AddressFamily, host: str, port: int) -> int | None:
+def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:
     """Return the error number if binding fails, else None."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

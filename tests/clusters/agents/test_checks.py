@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.checks import HostReport, Meeting, Survey, judge
+from distdl_jupyter.clusters.agents.checkup import HostReport, Meeting, Survey, judge
 
 GB = 10**9
 HERE = {"python": {"version": "3.11.7"}, "packages": {"torch": "2.13.0+cpu", "horovod": "0.28.1", "numpy": "2.4.6"}}

@@ -84,7 +84,7 @@ def test_a_host_that_does_not_see_the_folders_gets_a_copy(hosts_of, distdl_home)
     rows = check(lab)
     assert of(rows, "Code")["node-a"].message == "sees this machine's folders"
     assert of(rows, "Code")["node-b"].message.startswith("code and data are copied")
-    assert not list(distdl_home.glob(".seen-*"))
+    assert not list(distdl_home.glob("proof-*"))
     (row,) = red(check(lab, shared=True))
     assert (row.node, row.what) == ("node-b", "Code")
 
