@@ -12,7 +12,7 @@ from distdl_jupyter.api.call import ServerContext, delete, get, post
 from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import NodeCheck, OptionValue
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.tables import merge_hosts
+from distdl_jupyter.clusters.handle import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.live.clusters import ClusterRow, active_jobs, present

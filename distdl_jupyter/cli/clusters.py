@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli.command import Reply, add_command, add_group
-from distdl_jupyter.clusters import cluster_configs, handle, tables
+from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.status import probe_all
 from distdl_jupyter.core import registry, table
@@ -116,9 +116,9 @@ def _show(args: argparse.Namespace) -> Reply:
     (status,) = probe_all([cluster.target], 2 * TIMEOUT)
     if args.json:
         return Reply(status)
-    lines = [table.text(tables.cluster_rows([status]))]
+    lines = [table.text(handle.cluster_rows([status]))]
     lines += [f"{name}: {value}" for name, value in cluster.options.items()]
-    nodes = [table.text(tables.node_rows(status.nodes))] if status.nodes else []
+    nodes = [table.text(handle.node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
@@ -143,7 +143,7 @@ def _machines(args: argparse.Namespace) -> Reply:
     none = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
-    return Reply(statuses, table.text(tables.cluster_rows(statuses)) if statuses else none)
+    return Reply(statuses, table.text(handle.cluster_rows(statuses)) if statuses else none)
 
 
 def _sizes(args: argparse.Namespace) -> Any:
@@ -159,7 +159,7 @@ def _create(args: argparse.Namespace) -> Reply | None:
     machines = vars(parser.parse_args(args.flags))
     yes, wait = machines.pop("yes", False), machines.pop("wait", False)
     options = ", ".join(f"{name}={value}" for name, value in machines.items())
-    warning = tables.idle_cost_warning(int(machines.get("min_nodes") or 0))
+    warning = handle.idle_cost_warning(int(machines.get("min_nodes") or 0))
     print(f"Machines of {cluster.name}: {options}. {warning}".strip())
     if not (yes or _confirm("Create them?")):
         return Reply(code=1)

@@ -15,8 +15,8 @@ from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
 from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.handle import merge_hosts
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money

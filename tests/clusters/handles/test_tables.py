@@ -1,6 +1,6 @@
 """Clusters and the checks of their hosts as rows."""
 
-from distdl_jupyter.clusters import tables
+from distdl_jupyter.clusters import handle
 from distdl_jupyter.clusters.base import NodeCheck
 from distdl_jupyter.clusters.handle import Checks
 
@@ -25,7 +25,7 @@ FOUND = [
 
 
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
-    assert tables.check_text(tables.merge_hosts(FOUND), 60).splitlines() == [
+    assert handle.check_text(handle.merge_hosts(FOUND), 60).splitlines() == [
         "✓ all 3 hosts     Reachable  answers",
         "✗ node-c          torch      torch 2.5.1, but this machine",
         "                             has 2.13.0",
@@ -50,7 +50,7 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
         *each("Network", "ok", "10.0.0.0/24 on ib0", hosts),
         *each("Disk", "warning", "3 GB free", hosts[:5], "Make room."),
     ]
-    rows = [(row.node, row.message) for row in tables.merge_hosts(found)]
+    rows = [(row.node, row.message) for row in handle.merge_hosts(found)]
     assert rows == [
         ("60 hosts", "3.11.7"),
         ("40 hosts", "3.11.9"),
@@ -60,7 +60,7 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
 
 
 def test_one_host_is_named_and_a_shared_error_counts_once():
-    assert tables.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
-    assert tables.check_summary(each("Network", "error", "none")) == "1 error."
-    assert tables.check_summary(each("Network", "ok", "one")) == "No problems found."
+    assert handle.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
+    assert handle.check_summary(each("Network", "error", "none")) == "1 error."
+    assert handle.check_summary(each("Network", "ok", "one")) == "No problems found."
     assert repr(Checks([])) == "Nothing was checked."
