@@ -78,8 +78,11 @@ def get(name: str) -> ClusterConfig:
         text = f"{name} is a type of cluster, not the name of a cluster."
         hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
         raise ClusterNotFound(text, code="kind-is-not-a-cluster", hint=hint)
-    hint = unknown(name, list(known), "cluster").partition(". ")[2]
-    raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-not-in-list", hint=hint)
+    raise ClusterNotFound(
+        f"Unknown cluster {name!r}.",
+        code="cluster-not-in-list",
+        hint=unknown(name, list(known), "cluster").partition(". ")[2],
+    )
 
 
 def names() -> list[str]:
@@ -94,8 +97,8 @@ def find(name: str) -> ClusterConfig:
     for config in named():
         if config.name == name:
             return config
-    text, hint = unknown(name, names(), "cluster"), f"To add it, call add_cluster({name!r}, ...)"
-    raise InvalidSpec(text, code="cluster-unknown", field="compute_target", hint=hint)
+    hint = f"To add it, call add_cluster({name!r}, ...)"
+    raise InvalidSpec(unknown(name, names(), "cluster"), code="cluster-unknown", field="compute_target", hint=hint)
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
@@ -110,8 +113,8 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     checked = _check_options(kind, options)
     with _changing() as entries:
         if name in entries:
-            text, hint = f"Cluster {name} already exists.", "Use another name, or remove it first."
-            raise ClusterRefused(text, code="cluster-exists", hint=hint)
+            hint = "Use another name, or remove it first."
+            raise ClusterRefused(f"Cluster {name} already exists.", code="cluster-exists", hint=hint)
         entries[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
 
@@ -150,8 +153,9 @@ def _entry(entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
     if kind not in registry.names("clusters"):
-        text = unknown(kind, registry.names("clusters"), "cluster type")
-        raise InvalidSpec(text, code="cluster-kind-unknown", field="kind")
+        raise InvalidSpec(
+            unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
+        )
     if secret := next((name for name in options if looks_secret(name)), ""):
         text = f"{secret} looks like a secret, and this file must not contain secrets."
         hint = "Put it into an environment variable."

@@ -162,9 +162,8 @@ class LocalCluster(Cluster):
         view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
         if not blocked and not turn.problem and not getattr(options, "wait", True):
             self.release()
-            raise LaunchFailed(
-                f"wait=False is set, but the job is {view.why}.", code="job-does-not-wait", hint=_NO_WAIT
-            )
+            text = f"wait=False is set, but the job is {view.why}."
+            raise LaunchFailed(text, code="job-does-not-wait", hint=_NO_WAIT)
         return view
 
     def release(self) -> None:
@@ -180,27 +179,21 @@ class LocalCluster(Cluster):
                 f"{crowd.message}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
             )
         queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
-        gpus_per_rank = spec.gpus or 1
-        emulated = spec.node_count > 1
+        emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if emulated:
             from distdl_jupyter.clusters import emulated_node
 
             shell = emulated_node.shell()
-        host_name = socket.gethostname()
-        slots_ = tuple(
-            RankSlot(
-                rank=rank,
-                node=rank // spec.process_count_per_node,
-                host=f"node-{rank // spec.process_count_per_node}" if emulated else host_name,
-                local_rank=rank % spec.process_count_per_node,
-                gpu=devices[rank * gpus_per_rank % len(devices)] if devices else None,
-                gpus=tuple(devices[rank * gpus_per_rank : (rank + 1) * gpus_per_rank]) if gpus_per_rank > 1 else (),
-            )
-            for rank in range(spec.process_count)
-        )
+        ranks, per_rank = [], spec.gpus or 1
+        for rank in range(spec.process_count):
+            node, local_rank = divmod(rank, spec.process_count_per_node)
+            host, first = f"node-{node}" if emulated else host_name, rank * per_rank
+            gpu = devices[first % len(devices)] if devices else None
+            gpus = tuple(devices[first : first + per_rank]) if per_rank > 1 else ()
+            ranks.append(RankSlot(rank, node, host, local_rank, gpu=gpu, gpus=gpus))
         return Placement(
-            ranks=slots_,
+            ranks=tuple(ranks),
             address=_ADDRESS,
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",

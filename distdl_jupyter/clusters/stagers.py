@@ -101,11 +101,9 @@ class NodeStager(ABC):
             text = f"The connection to {self.host} was lost while copying {what}: {why}"
             raise DataUnavailable(text, code="stager-host-lost")
         last = self._errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise DataUnavailable(
-            f"{self.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}.",
-            code="stager-ended",
-            hint="Submit the job again. Files that were already copied are kept.",
-        )
+        text = f"{self.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}."
+        hint = "Submit the job again. Files that were already copied are kept."
+        raise DataUnavailable(text, code="stager-ended", hint=hint)
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -278,11 +276,9 @@ def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
     (first, expected), *others = [pair for pair in prints if pair[1] is not None] or [("", None)]
     for host, other in others:
         if other != expected:
-            raise DataUnavailable(
-                f"{host}: {path} does not hold the same files as on {first}.",
-                code="data-differs-between-hosts",
-                hint="Use a path on a file system that all nodes share, or upload the data to Azure Blob storage.",
-            )
+            text = f"{host}: {path} does not hold the same files as on {first}."
+            hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
+            raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
 
 
 class _Folder:
@@ -356,11 +352,9 @@ class _Copy:
                 directory = send(connection, "copy", produce, **fields)["path"]
             self.path = f"{directory}/{path.name}"
         except OSError as error:
-            raise DataUnavailable(
-                f"Cannot read {path} to copy it to {self.node.host}: {error}.",
-                code="data-copy-unreadable",
-                hint="Check the path and its permissions.",
-            ) from None
+            text = f"Cannot read {path} to copy it to {self.node.host}: {error}."
+            hint = "Check the path and its permissions."
+            raise DataUnavailable(text, code="data-copy-unreadable", hint=hint) from None
 
     def message(self) -> dict[str, Any]:
         """Return the progress in the format of a stager's message."""

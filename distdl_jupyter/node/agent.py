@@ -74,8 +74,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distdl_jupyter.node import data_cache, files, frames, processes, run_dir
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import ports as node_ports
-from distdl_jupyter.node.channels import Channels, Outbox, Outgoing, watch
-from distdl_jupyter.node.files import Incoming, Refused
+from distdl_jupyter.node.channels import Channels, Inbox, Outbox, Outgoing, watch
+from distdl_jupyter.node.files import Refused
 from distdl_jupyter.node.job import Answer, Fields, Job, RequestFailed
 from distdl_jupyter.node.mpi_shell import Shells
 
@@ -163,7 +163,7 @@ class Agent:
         self._urgent = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
         self._posted: queue.Queue[bytes] = queue.Queue(_READY)
-        self._incoming: dict[int, Incoming | Outgoing] = {}
+        self._incoming: dict[int, Inbox | Outgoing] = {}
         self._threads: set[threading.Thread] = set()
         self._received_at = self._beaten = time.monotonic()
         #: Resource samples to send with the next heartbeat.
@@ -411,12 +411,12 @@ class Agent:
 
     def _on_copy(self, fields: Fields) -> Callable[[], Answer]:
         copy = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
-        incoming = self._incoming[int(fields["channel"])] = Incoming(copy.folder, self.wake)
-        return lambda: copy.finish(incoming.unpack)
+        inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
+        return lambda: copy.finish(lambda: files.receive_files(copy.folder, inbox)._asdict())
 
     def _on_put(self, fields: Fields) -> Callable[[], Answer]:
-        incoming = self._incoming[int(fields["channel"])] = Incoming(self._its_job.workdir.folder, self.wake)
-        return incoming.unpack
+        inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
+        return lambda: files.receive_files(self._its_job.workdir.folder, inbox)._asdict()
 
     def _on_get(self, fields: Fields) -> Callable[[], Answer]:
         folder, channel = self._its_job.workdir.folder, int(fields["channel"])

@@ -177,24 +177,19 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, above: 
 # streams between the connection and a folder, each in its own thread -------------------------------
 
 
-class Incoming(Inbox):
-    """A tar received in pieces: the loop feeds it, a thread unpacks it."""
-
-    def __init__(self, folder: Path, wake: Callable[[], object]) -> None:
-        super().__init__(has_room=wake)
-        self._folder = folder
-
-    def unpack(self) -> dict[str, Any]:
-        """Write the files as they arrive and return their count. Raises OSError, and Refused for a bad archive."""
-        try:
-            moved = unpack(self._folder, self)
-            while self.read(_PIECE):  # a tar may be padded after its end
-                pass
-        except tarfile.TarError as error:
-            raise Refused(f"The received data is not a valid tar archive: {error}.") from None
-        finally:
-            self.close()
-        return {"files": moved.files, "bytes": moved.bytes}
+def receive_files(
+    folder: Path, inbox: Inbox, accepts: Callable[[str, int], bool] = lambda _name, _size: True
+) -> TransferSummary:
+    """Unpack a tar as it arrives, then close the inbox. Raises OSError, and Refused for an invalid archive."""
+    try:
+        summary = unpack(folder, inbox, accepts)
+        while inbox.read(_PIECE):  # a tar may be padded after its end
+            pass
+    except tarfile.TarError as error:
+        raise Refused(f"The received data is not a valid tar archive: {error}.") from None
+    finally:
+        inbox.close()
+    return summary
 
 
 def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:
@@ -203,7 +198,7 @@ def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[
         moved = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
     finally:
         post(frames.data(channel, b""))
-    return {"files": moved.files, "bytes": moved.bytes, "skipped": list(moved.skipped)}
+    return moved._asdict()
 
 
 # the folder of a job -------------------------------------------------------------------------------

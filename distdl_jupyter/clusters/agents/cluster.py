@@ -228,13 +228,12 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
     ``gpus`` is the job's number of GPUs on each node, ``configured`` the value of gpus_per_node if it differs.
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
-        raise InvalidSpec(
+        text = (
             f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster option "
-            f"gpus_per_node is {gpus if configured is None else configured}.",
-            code="gpus-per-node-too-few",
-            field="use_gpu",
-            hint=f"Set the cluster option gpus_per_node to {spec.process_count_per_node}.",
+            f"gpus_per_node is {gpus if configured is None else configured}."
         )
+        hint = f"Set the cluster option gpus_per_node to {spec.process_count_per_node}."
+        raise InvalidSpec(text, code="gpus-per-node-too-few", field="use_gpu", hint=hint)
     names = [f"node-{node}" for node in range(spec.node_count)]
     return Placement(rank_slots(spec, names), address="", ports=(), interface="")
 

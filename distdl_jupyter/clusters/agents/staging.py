@@ -85,19 +85,13 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         folder, shared = str(answer["folder"]), bool(answer["shared"])
         has_directory = bool(answer.get("working_directory_there")) or not directory
         if job.options.shared and not shared:
-            raise HostFailed(
-                connection.host,
-                f"The host does not see the job's folder {job.folder.path}, although the option shared is set.",
-                "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount.",
-                code="shared-folder-missing",
-            )
+            text = f"The host does not see the job's folder {job.folder.path}, although the option shared is set."
+            remedy = "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount."
+            raise HostFailed(connection.host, text, remedy, code="shared-folder-missing")
         if shared and not has_directory:
-            raise HostFailed(
-                connection.host,
-                f"The host sees the job's folder, but not the working directory {directory}.",
-                "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
-                code="working-directory-missing",
-            )
+            text = f"The host sees the job's folder, but not the working directory {directory}."
+            remedy = "Submit from a folder that all hosts mount, or set the cluster option shared to False."
+            raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
         workdir, run = directory if has_directory else f"{folder}/{_WORK}", str(answer["run"])
         nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, work_is_empty=not has_directory))
     return nodes
@@ -131,11 +125,9 @@ def copy(job: StagedJob, node: AgentNode) -> None:
         send(node.connection, "put", lambda write: files.pack(job.folder.path, paths, write))
         send(node.connection, "put", lambda write: write(stream.getvalue()))
     except OSError as error:
-        raise LaunchFailed(
-            f"Cannot read the job's files to copy them to {node.host}: {error}.",
-            code="job-files-unreadable",
-            hint="Check the permissions of the job's folder, and submit the job again.",
-        ) from error
+        text = f"Cannot read the job's files to copy them to {node.host}: {error}."
+        hint = "Check the permissions of the job's folder, and submit the job again."
+        raise LaunchFailed(text, code="job-files-unreadable", hint=hint) from error
 
 
 def send(
@@ -179,18 +171,15 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         _summary, result = _unpack(node, _RETURNED, received, accepts)
         if skipped := [str(name) for name in result.get("skipped") or ()]:
             names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-            why = "because only regular files inside the job's folder are copied"
-            text = f"{node.host}: {names} not copied back, {why}."
+            text = f"{node.host}: {names} not copied back, because only regular files inside the job's folder are copied."
             node.notices.append(RunNotice("warning", text, "files-left-on-host"))
         for name in _RETURNED:
             for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
                 _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
     except OSError as error:
-        raise LaunchFailed(
-            f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
-            code="job-files-not-stored",
-            hint="Free disk space, or check the permissions of that folder.",
-        ) from error
+        text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
+        hint = "Free disk space, or check the permissions of that folder."
+        raise LaunchFailed(text, code="job-files-not-stored", hint=hint) from error
     finally:
         shutil.rmtree(received, ignore_errors=True)
 
@@ -202,15 +191,11 @@ def _unpack(
     channel, stream = node.connection.open_stream()
     answer = node.connection.begin("get", channel=channel, paths=list(paths))
     try:
-        with contextlib.closing(stream):
-            summary = files.unpack(target, stream, accepts)
-            while stream.read(1 << 16):  # skip the padding after the end of the archive
-                pass
-    except (tarfile.TarError, files.Refused) as error:
+        summary = files.receive_files(target, stream, accepts)
+    except files.Refused as error:
         node.connection.result(answer, "get", _PREPARE_SECONDS)  # raises the actual error if the host is lost
-        raise HostFailed(
-            node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
-        ) from error
+        text = f"The host sent an invalid archive. {error}"
+        raise HostFailed(node.host, text, code="host-archive-invalid") from error
     return summary, node.connection.result(answer, "get", _PREPARE_SECONDS)
 
 
@@ -321,11 +306,9 @@ class AgentNodes(JobNodes):
             self.notices += node.notices
         if missing:
             hosts = humanize.plural(len(missing), "host")
-            raise LaunchFailed(
-                f"Cannot copy the values and files of {hosts} back: {' '.join(missing)}",
-                code="results-not-collected",
-                hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
-            )
+            text = f"Cannot copy the values and files of {hosts} back: {' '.join(missing)}"
+            hint = "The files that ranks wrote stay in that folder on the host. Copy them from there."
+            raise LaunchFailed(text, code="results-not-collected", hint=hint)
 
     def handle(self) -> dict[str, Any]:
         """Return the data for a sweep."""
