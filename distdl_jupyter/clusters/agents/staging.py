@@ -171,7 +171,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         _summary, result = _unpack(node, _RETURNED, received, accepts)
         if skipped := [str(name) for name in result.get("skipped") or ()]:
             names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-            text = f"{node.host}: {names} not copied back, because only regular files inside the job's folder are copied."
+            text = f"{node.host}: {names} not copied back, since only regular files inside the job's folder are copied."
             node.notices.append(RunNotice("warning", text, "files-left-on-host"))
         for name in _RETURNED:
             for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
