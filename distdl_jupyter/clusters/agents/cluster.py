@@ -121,6 +121,7 @@ class AgentCluster(Cluster):
         text = f"{spec.compute_target}: connected to {', '.join(names)}."
         text += f" Ranks communicate over {where}." if len(names) > 1 else ""
         context.note(RunNotice("info", text, "network"))
+        python = str(checkup.facts[names[0]]["python"]["executable"])
         ranks = rank_slots(spec, names, checkup, common)
         address, numbers = reserve(ranks[0], ports)
         placement = Placement(
@@ -129,12 +130,7 @@ class AgentCluster(Cluster):
             ports=numbers,
             interface=common.interface or endpoints[0].interface,
             network=common.network,
-            remote_shell=(
-                str(checkup.facts[names[0]]["python"]["executable"]),
-                "-P",
-                "-m",
-                "distdl_jupyter.node.mpi_shell",
-            ),
+            remote_shell=(python, "-P", "-m", "distdl_jupyter.node.mpi_shell"),
         )
         return with_ports(placement, context.rank_ports, reserve)
 
