@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
-import getpass
 import importlib.util
 import os
 import re
@@ -47,13 +46,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
         probes: dict[str, Callable[[], Any]] = {
             "host": socket.gethostname,
-            "user": getpass.getuser,
-            "system": lambda: sys.platform,
-            "python": lambda: {
-                "version": ".".join(map(str, sys.version_info[:3])),
-                "executable": sys.executable,
-                "prefix": sys.prefix,
-            },
+            "python": lambda: {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable},
             "packages": lambda: _packages(packages, modules),
             "modules": lambda: {name: _is_there(name) for name in modules},
             "programs": lambda: {name: find_program(name) for name in programs},
