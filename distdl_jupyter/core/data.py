@@ -109,7 +109,7 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
     if not isinstance(data, str | list | tuple):
         text = f"data must be a dict of names and addresses, not {data!r:.80}."
         raise _invalid("data-not-a-dict", text, 'Example: {"train": "blob://account/container/cifar10"}.')
-    entries = []
+    entries: list[tuple[str, Any]] = []
     for entry in data.split() if isinstance(data, str) else data:
         name, equals, where = str(entry).partition("=")
         if isinstance(entry, DataSource):

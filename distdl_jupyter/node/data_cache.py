@@ -318,10 +318,11 @@ def fingerprint(path: str) -> dict[str, Any]:
         with os.scandir(root) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
         lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_ENTRIES]]
+        count = len(entries)
     else:
-        entries, lines = [root], [f"{root.name}\0{root.stat().st_size}"]
+        count, lines = 1, [f"{root.name}\0{root.stat().st_size}"]
     digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-    return {"entries": len(entries), "sum": digest[:16]}
+    return {"entries": count, "sum": digest[:16]}
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
