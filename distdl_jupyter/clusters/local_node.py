@@ -16,7 +16,7 @@ from distdl_jupyter.clusters.agents.agent import AgentConnection, AgentNode, Hos
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node import data_cache, processes, requests
+from distdl_jupyter.node import data_cache
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
