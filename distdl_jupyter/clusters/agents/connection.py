@@ -286,17 +286,14 @@ class Connection(AgentConnection):
             self.on_event(message)
 
     def _on_reply(self, reply: dict[str, Any]) -> None:
-        with self._lock:
-            type_, answer = self._waiting.get(reply["request"], ("", None))
+        type_, answer = self._waiting.get(reply["request"], ("", None))
         if answer is None:
             return
         if "error" not in reply:
             _check(reply, _REPLIES.get(type_, dict))
-        with self._lock:
-            self._waiting.pop(reply["request"], None)
+        del self._waiting[reply["request"]]
         if "error" in reply:
-            text, remedy = str(reply["error"]), str(reply.get("remedy", ""))
-            answer.set_exception(HostFailed(self.host, text, remedy, code="host-request-failed"))
+            answer.set_exception(HostFailed(self.host, str(reply["error"]), code="host-request-failed"))
         else:
             answer.set_result({**reply, "received_at": time.time()})
 
