@@ -272,8 +272,8 @@ class Agent:
             raise SupervisorLost
         self._received_at = time.monotonic()
         for frame in self._reader.feed(content):
-            if isinstance(frame, frames.Message):
-                self._handle(frame.data)
+            if isinstance(frame, dict):
+                self._handle(frame)
             elif (incoming := self._incoming.get(frame.channel)) is not None:
                 incoming.feed(frame.bytes)
                 if not frame.bytes:

@@ -29,12 +29,6 @@ class BrokenWire(ValueError):
     """The bytes are not a valid frame."""
 
 
-class Message(NamedTuple):
-    """A JSON object; ``data["type"]`` names it."""
-
-    data: dict[str, Any]
-
-
 class Data(NamedTuple):
     """Bytes of one channel; b"" ends it."""
 
@@ -86,8 +80,8 @@ class Reader:
         """The bytes received before the greeting."""
         return b"" if self.greeted else bytes(self._buffer)
 
-    def feed(self, content: bytes) -> list[Message | Data]:
-        """Add the next bytes and return the complete frames. Raises BrokenWire."""
+    def feed(self, content: bytes) -> list[dict[str, Any] | Data]:
+        """Add the next bytes and return the complete frames, a message as its JSON object. Raises BrokenWire."""
         buffer = self._buffer
         searched = max(0, len(buffer) - len(GREETING) + 1)
         buffer += content
@@ -98,7 +92,7 @@ class Reader:
                 return []
             del buffer[: at + len(GREETING)]
             self.greeted = True
-        frames, at = list[Message | Data](), 0
+        frames, at = list[dict[str, Any] | Data](), 0
         while (end := _end(buffer, at)) is not None:
             body = at + _HEAD.size
             if buffer[at] == ord("J"):
@@ -110,11 +104,11 @@ class Reader:
         return frames
 
 
-def _message(body: bytes) -> Message:
+def _message(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)
     except ValueError:
         raise BrokenWire("A message is not valid JSON.") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise BrokenWire("A message has no type.")
-    return Message(message)
+    return message

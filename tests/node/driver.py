@@ -69,7 +69,7 @@ class Driven:
                 if not frame.bytes:
                     self.closed.add(frame.channel)
             else:
-                self.messages.append(frame.data)
+                self.messages.append(frame)
             self.order.append(frame)
 
     def of(self, type_):

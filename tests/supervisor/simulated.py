@@ -272,10 +272,10 @@ class PlayedNode:
             self._write(frames.GREETING)
             self._tasks.append(asyncio.create_task(self._live()))
         for frame in self._reader.feed(content):
-            if isinstance(frame, frames.Message) and "request" in frame.data and not self._silent:
-                found = getattr(self, f"_{frame.data['type']}")(frame.data)
-                self._send("reply", **found, request=frame.data["request"])
-                if frame.data["type"] == "end":
+            if isinstance(frame, dict) and "request" in frame and not self._silent:
+                found = getattr(self, f"_{frame['type']}")(frame)
+                self._send("reply", **found, request=frame["request"])
+                if frame["type"] == "end":
                     self._over = True
                     self._writer.write(frames.message("exit", code=0))
 

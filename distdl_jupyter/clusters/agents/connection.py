@@ -267,23 +267,23 @@ class Connection(AgentConnection):
                 return f"No response from {self.host} for {link.silence_seconds:.0f} s."
         return f"The connection to {self.host} was closed."
 
-    def _on_frame(self, frame: frames.Message | frames.Data) -> None:
+    def _on_frame(self, frame: dict[str, Any] | frames.Data) -> None:
         if isinstance(frame, frames.Data):
             sink, _hold = self._sinks.get(frame.channel, _NO_SINK)
             if not frame.bytes:
                 self._sinks.pop(frame.channel, None)
             sink(frame.bytes)
             return
-        message, type_ = frame.data, frame.data["type"]
+        type_ = frame["type"]
         if type_ not in _MESSAGES:
             raise frames.BrokenWire(f"Unknown message {type_[:20]!r}.")
-        _check(message, _MESSAGES[type_])
+        _check(frame, _MESSAGES[type_])
         if type_ == "reply":
-            self._on_reply(message)
+            self._on_reply(frame)
         elif type_ == "hold":
-            self._sinks.get(message["channel"], _NO_SINK)[1](message["held"])
+            self._sinks.get(frame["channel"], _NO_SINK)[1](frame["held"])
         elif type_ != "beat":
-            self.on_event(message)
+            self.on_event(frame)
 
     def _on_reply(self, reply: dict[str, Any]) -> None:
         type_, answer = self._waiting.get(reply["request"], ("", None))

@@ -66,8 +66,8 @@ class TcpLink(Link):
                 break
             output = []
             for frame in self._frames.feed(content):
-                if isinstance(frame, frames.Message):
-                    self._code = int(frame.data["code"])
+                if isinstance(frame, dict):
+                    self._code = int(frame["code"])
                 elif frame.channel == _OUTPUT:
                     output.append(frame.bytes)
                 else:

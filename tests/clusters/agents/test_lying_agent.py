@@ -28,16 +28,16 @@ def send(fields):
     os.write(1, frames.message(fields.pop("type"), **fields))
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
-        kind = getattr(frame, "data", {}).get("type")
+        kind = frame.get("type") if isinstance(frame, dict) else None
         if kind == "start":
-            pids = {str(one["process"]): 7 for one in frame.data["processes"]}
-            send({"type": "reply", "request": frame.data["request"], "pids": pids})
+            pids = {str(one["process"]): 7 for one in frame["processes"]}
+            send({"type": "reply", "request": frame["request"], "pids": pids})
             for event in events:
                 send(event)
         elif kind == "beat":
             send({"type": "beat"})
         elif kind is not None:
-            send({"type": "reply", "request": frame.data["request"], **replies.get(kind, {})})
+            send({"type": "reply", "request": frame["request"], **replies.get(kind, {})})
 """
 
 

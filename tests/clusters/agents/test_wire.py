@@ -21,8 +21,8 @@ reader = frames.Reader(greeting=False)
 os.write(1, frames.GREETING)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
-        if frame.data["type"] == "look":
-            os.write(1, frames.message("reply", request=frame.data["request"], path=frame.data["path"]))
+        if frame["type"] == "look":
+            os.write(1, frames.message("reply", request=frame["request"], path=frame["path"]))
 """
 
 
