@@ -83,21 +83,6 @@ class FoldedRow:
         return len(self._more) if self._more else int(self._line > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """An update of a view: drop rows below ``first``, insert ``rows`` by ``n``, replace ``open``.
-
-    ``rows`` are sorted by ``n``; pass ``mark`` to the next call. ``more`` is the number of changed rows beyond the
-    requested number.
-    """
-
-    rows: list[FoldedRow]
-    open: list[FoldedRow]
-    first: int
-    mark: int
-    more: int = 0
-
-
 class LogBook:
     """The log of one job of ``process_count`` ranks; ``core.view.JobView`` counts its lines.
 
@@ -156,10 +141,11 @@ class LogBook:
         """Return whether all ranks printed the row; False for a job with one rank."""
         return row.ranks == self.process_count > 1
 
-    def changes(self, since: int = 0, most: int | None = None) -> Changes:
-        """Return the changes since the mark of an earlier call; 0 returns all kept rows.
+    def changes(self, since: int = 0, most: int | None = None) -> tuple[list[FoldedRow], int, int]:
+        """Return the rows that were added or replaced since a mark, the mark for the next call, and how many rows follow.
 
-        ``most`` limits the rows to those that changed first; the mark then continues with the others.
+        ``most`` limits the rows to those that changed first; the mark then continues with the others. A view also drops
+        its rows below ``first`` and replaces its ``open`` lines.
         """
         rows = list(takewhile(lambda row: row.revision > since, reversed(self._touched.values())))
         rows.reverse()
@@ -167,8 +153,7 @@ class LogBook:
         if more:
             del rows[most:]
         mark = rows[-1].revision if more else self.mark
-        rows.sort(key=_number)
-        return Changes(rows, self.open, self.first, mark, more)
+        return sorted(rows, key=_number), mark, more
 
     @property
     def first(self) -> int:

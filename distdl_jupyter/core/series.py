@@ -101,16 +101,12 @@ class RankCurve:
     """One rank's curve: at most 1,000 points; a value of None is a gap.
 
     As long as every bucket has one value, the points are all values. Later, a point is a bucket's mean at the middle of
-    its steps, and ``lows`` and ``highs`` are the bucket's exact extrema. The first and last point are always exact.
+    its steps. The first and last point are always exact.
     """
 
     rank: int
     steps: list[float] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
-    lows: list[float | None] = field(default_factory=list)
-    highs: list[float | None] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
     count: int = 0
     last: float | None = None
 
@@ -395,8 +391,7 @@ class Metric:
 
     def _curve(self, rank: int, series: _Series, groups: Iterable[Sequence[int]]) -> RankCurve:
         cells, first, last = series.cells, series.first, series.last
-        #: Step, value, low, high and time of each point.
-        points: list[tuple[float, float | None, float | None, float | None, float]] = []
+        points: list[tuple[float, float | None]] = []
         for group in groups:
             buckets = [(self._spans[number], self._slots[number] * _WIDTH) for number in group]
             finite = [(span, at) for span, at in buckets if cells[at]]
@@ -405,17 +400,15 @@ class Metric:
                 for _, at in finite[1:]:
                     _merge(merged, 0, cells[at : at + _WIDTH])
                 step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
-                points.append((step, _mean_of(merged), merged[_LOW], merged[_HIGH], finite[-1][0].time))
+                points.append((step, _mean_of(merged)))
             elif any(cells[at + _KINDS_SEEN] for _, at in buckets):
-                points.append((buckets[0][0].low, None, None, None, buckets[0][0].time))
+                points.append((buckets[0][0].low, None))
         if first is not None and math.isfinite(first.value) and first.step < points[0][0]:
-            points.insert(0, (first.step, first.value, *points[0][2:4], first.time))
+            points.insert(0, (first.step, first.value))
         if last is not None and math.isfinite(last.value) and last.step >= points[-1][0]:
-            low, high = points[-1][2:4]
-            points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value, low, high, last.time)]
-        steps, values, lows, highs, times = map(list, zip(*points, strict=True)) if points else ([] for _ in range(5))
-        marks, newest = self._marks([(rank, cells)]), last.value if last is not None else None
-        return RankCurve(rank, steps, values, lows, highs, times, marks, series.count, newest)
+            points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value)]
+        newest = last.value if last is not None else None
+        return RankCurve(rank, [step for step, _ in points], [value for _, value in points], series.count, newest)
 
     def _marks(self, ranked: Sequence[tuple[int, array[float]]]) -> list[Mark]:
         ranked = [(rank, cells) for rank, cells in ranked if any(cells[_KINDS_SEEN::_WIDTH])]

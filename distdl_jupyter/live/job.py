@@ -149,10 +149,10 @@ class LiveJob:
         book = self._reading.log
         if not book.knows(mark):
             return self._newest(ANEW if mark else FIRST)
-        changes = book.changes(mark, MOST)
-        if changes.more > BEHIND:
+        rows, mark, more = book.changes(mark, MOST)
+        if more > BEHIND:
             return self._newest(ANEW)
-        return self._rows(changes.rows, changes.mark, whole=False, more=changes.more > 0)
+        return self._rows(rows, mark, whole=False, more=more > 0)
 
     def _newest(self, count: int) -> Encoded:
         book = self._reading.log

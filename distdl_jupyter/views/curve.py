@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core import humanize
@@ -75,8 +75,7 @@ def curve(
         metric=metric,
         mode=mode,
         band=band,
-        # The page draws the extrema from the band.
-        lines=[replace(line, lows=[], highs=[], marks=[]) for line in lines],
+        lines=lines,
         earlier=EarlierCurve(earlier.name, earlier.step, before) if earlier and before else None,
         from_output=metric in book.output_metrics,
         value="" if band.last is None else humanize.number(band.last),

@@ -45,7 +45,7 @@ def shown(book):
         name: [
             [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in book.band(name).rows],
             book.band(name).marks, book.count(name), repr(book.band(name).last), book.band(name).last_step,
-            [(n.rank, n.steps, n.lows, n.highs, n.marks, n.count, repr(n.last)) for n in book.lines(name)],
+            [(n.rank, n.steps, n.count, repr(n.last)) for n in book.lines(name)],
             [[value and round(value, 9) for value in one.values] for one in book.lines(name)],
         ]
         for name in book.names

@@ -117,10 +117,9 @@ def test_a_page_that_takes_the_changes_shows_what_the_book_holds(node, batches):
             event = {"type": "log", "t": number * 1.0, "rank": rank, "stream": stream, "text": text}
             book.apply(event)
             view.apply(event)
-        changes = book.changes(mark)
-        mark = changes.mark
+        rows, mark, _ = book.changes(mark)
         messages.append(
-            {"rows": [_row(row) for row in changes.rows], "open": [], "first": changes.first, "total": view.lines,
+            {"rows": [_row(row) for row in rows], "open": [], "first": book.first, "total": view.lines,
              "errors": {str(rank.rank): rank.error_lines for rank in view.ranks}}
         )  # fmt: skip
     shown = node(
