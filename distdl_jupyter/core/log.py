@@ -142,7 +142,7 @@ class LogBook:
         return row.ranks == self.process_count > 1
 
     def changes(self, since: int = 0, most: int | None = None) -> tuple[list[FoldedRow], int, int]:
-        """Return the rows that were added or replaced since a mark, the mark for the next call, and how many rows follow.
+        """Return the rows that changed since a mark, the mark for the next call, and how many rows follow.
 
         ``most`` limits the rows to those that changed first; the mark then continues with the others. A view also drops
         its rows below ``first`` and replaces its ``open`` lines.

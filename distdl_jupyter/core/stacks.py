@@ -157,14 +157,10 @@ class Names:
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
-            kind = self._kind(frame.file)
-            if (
-                self._is_package(frame.file)
-                and kind in ("worker", "library")
-                and any(outer.is_user_code for outer in frames)
-            ):
+            kind, is_hook = self._kind(frame.file), self._is_package(frame.file)
+            if is_hook and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
-            starts = frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(frame.file)
+            starts = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
             if main and starts and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
             frames.append(self._named(frame, kind))
