@@ -107,6 +107,7 @@ class RankCurve:
     rank: int
     steps: list[float] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     count: int = 0
     last: float | None = None
 
@@ -391,7 +392,7 @@ class Metric:
 
     def _curve(self, rank: int, series: _Series, groups: Iterable[Sequence[int]]) -> RankCurve:
         cells, first, last = series.cells, series.first, series.last
-        points: list[tuple[float, float | None]] = []
+        points: list[tuple[float, float | None, float]] = []
         for group in groups:
             buckets = [(self._spans[number], self._slots[number] * _WIDTH) for number in group]
             finite = [(span, at) for span, at in buckets if cells[at]]
@@ -400,15 +401,15 @@ class Metric:
                 for _, at in finite[1:]:
                     _merge(merged, 0, cells[at : at + _WIDTH])
                 step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
-                points.append((step, _mean_of(merged)))
+                points.append((step, _mean_of(merged), finite[-1][0].time))
             elif any(cells[at + _KINDS_SEEN] for _, at in buckets):
-                points.append((buckets[0][0].low, None))
+                points.append((buckets[0][0].low, None, buckets[0][0].time))
         if first is not None and math.isfinite(first.value) and first.step < points[0][0]:
-            points.insert(0, (first.step, first.value))
+            points.insert(0, (first.step, first.value, first.time))
         if last is not None and math.isfinite(last.value) and last.step >= points[-1][0]:
-            points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value)]
-        newest = last.value if last is not None else None
-        return RankCurve(rank, [step for step, _ in points], [value for _, value in points], series.count, newest)
+            points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value, last.time)]
+        steps, values, times = map(list, zip(*points, strict=True)) if points else ([], [], [])
+        return RankCurve(rank, steps, values, times, series.count, last.value if last is not None else None)
 
     def _marks(self, ranked: Sequence[tuple[int, array[float]]]) -> list[Mark]:
         ranked = [(rank, cells) for rank, cells in ranked if any(cells[_KINDS_SEEN::_WIDTH])]

@@ -133,7 +133,7 @@ def _short(line: RankCurve) -> RankCurve:
     """Return a line rounded to the digits that a curve can show."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]
-    return replace(line, steps=steps, values=values)
+    return replace(line, steps=steps, values=values, times=[])
 
 
 def _of(value: float | None, most: float | None = None) -> str:

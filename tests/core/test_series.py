@@ -34,7 +34,7 @@ def readable(book):
     """All that a view gets but the means, whose rounding depends on the order."""
     band = book.band("loss")
     rows = [(r.step, r.time, r.mean is None, r.low, r.low_rank, r.high, r.high_rank) for r in band.rows]
-    lines = [(n.rank, n.steps, n.count, repr(n.last)) for n in book.lines("loss")]
+    lines = [(n.rank, n.steps, n.times, n.count, repr(n.last)) for n in book.lines("loss")]
     return rows, band.marks, band.ranks, band.count, band.last_step, lines
 
 
