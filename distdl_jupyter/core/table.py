@@ -25,15 +25,7 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(
-            f"<pre>{escape(part)}</pre>"
-            if isinstance(part, CodeBlock)
-            else f"<p>{sentence_html(part)}</p>"
-            if isinstance(part, str)
-            else html(part)
-            for part in self._parts()
-            if part
-        )
+        return "".join(_part_html(part) for part in self._parts() if part)
 
 
 class CodeBlock(str):
@@ -44,6 +36,12 @@ class CodeBlock(str):
 
 class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
+
+
+def _part_html(part: str | Rows) -> str:
+    if isinstance(part, CodeBlock):
+        return f"<pre>{escape(part)}</pre>"
+    return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
 
 
 def sentence_html(sentence: str) -> str:
