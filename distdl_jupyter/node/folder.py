@@ -187,7 +187,7 @@ class FolderAgent(Agent):
             return self.terminating or self.silence > TIMEOUT
         if not self.terminating and self.silence <= _LEAVE:
             return False
-        has_ended = its.count() == 0 and not its.unreported
+        has_ended = not its.unreported and not its.alive()
         return has_ended or (not self.terminating and self._others_failed())
 
     def _report_warning(self, its: job.Job) -> None:

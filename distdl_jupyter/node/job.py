@@ -39,8 +39,6 @@ _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL
 _LINGER = 1.0
 #: Seconds between TERM and KILL when the job has lost its supervisor.
 _GRACE = 2.0
-#: Maximum fraction of the time to spend on searching for processes.
-_SHARE = 0.02
 
 
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
@@ -101,7 +99,6 @@ class Job:
         self._spared = {*spared, os.getpid()}
         #: Whether a signal to its processes was requested.
         self.signaled = False
-        self._count, self._count_until = 0, 0.0
         #: The ranks' processes that were warned of the job's end.
         self._warned: set[int] = set()
         self._sampler: Sampler | None = None
@@ -130,7 +127,6 @@ class Job:
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
         input that ends with the job, instead of an empty one; ``python`` is the interpreter for ``{python}``.
         """
-        self._count_until = 0.0
         begun: list[Child] = []
         try:
             for program in fields["processes"]:
@@ -296,14 +292,6 @@ class Job:
     def _on_drain(self, _fields: Fields) -> Answer:
         self._channels.drain_all()
         return {"evidence": headroom.evidence(self._memory)}
-
-    def count(self) -> int:
-        """Return the number of living processes, cached to limit the time spent on the search."""
-        now = time.monotonic()
-        if self.any_started and now >= self._count_until:
-            self._count = len(self.alive())
-            self._count_until = now + (time.monotonic() - now) / _SHARE
-        return self._count
 
     def sample_due(self, now: float) -> float:
         """Return the seconds until the next resource sample; inf before any rank was started."""
