@@ -328,7 +328,7 @@ class Agent:
 
         def call() -> Any:
             handler = getattr(self, f"_on_{type_}", None)
-            return handler(fields) if handler is not None else self._its_job.handle(type_, fields)
+            return handler(fields) if handler is not None else self._prepared_job.handle(type_, fields)
 
         answer = _answer(type_, call)
         if not callable(answer):
@@ -339,7 +339,7 @@ class Agent:
         thread.start()
 
     @property
-    def _its_job(self) -> Job:
+    def _prepared_job(self) -> Job:
         if self.job is None:
             raise RequestFailed("The agent has no job. Send the request 'prepare' first.")
         return self.job
@@ -416,10 +416,10 @@ class Agent:
 
     def _on_put(self, fields: Fields) -> Callable[[], Answer]:
         inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
-        return lambda: files.receive_files(self._its_job.workdir.folder, inbox)._asdict()
+        return lambda: files.receive_files(self._prepared_job.workdir.folder, inbox)._asdict()
 
     def _on_get(self, fields: Fields) -> Callable[[], Answer]:
-        folder, channel = self._its_job.workdir.folder, int(fields["channel"])
+        folder, channel = self._prepared_job.workdir.folder, int(fields["channel"])
         return lambda: files.send_files(folder, [str(path) for path in fields["paths"]], channel, self._post)
 
     def _on_slots(self, fields: Fields) -> Callable[[], Answer]:
@@ -439,11 +439,11 @@ class Agent:
         return ask
 
     def _on_feed(self, fields: Fields) -> Callable[[], None]:
-        return functools.partial(self._its_job.feed, str(fields["kind"]), str(fields["text"]))
+        return functools.partial(self._prepared_job.feed, str(fields["kind"]), str(fields["text"]))
 
     def _on_connect(self, fields: Fields) -> None:
         """Relay between a channel and a rank's socket until either end closes."""
-        path, channel = self._its_job.handle("serving", fields)["socket"], int(fields["channel"])
+        path, channel = self._prepared_job.handle("serving", fields)["socket"], int(fields["channel"])
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(_CONNECT_SECONDS)

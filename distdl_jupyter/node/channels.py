@@ -226,7 +226,7 @@ class Channels:
         self._outbox = outbox
         self._sources: list[ChannelSource] = []
         self._paused = False
-        self._came = self._hurried = False
+        self._has_read = self._hurried = False
         self._pace = ReadPace()
 
     def open(self, channel: int) -> tuple[int, ChannelSource | None]:
@@ -265,9 +265,9 @@ class Channels:
 
     def pause(self) -> float:
         """Return the seconds until the next round (see ``ReadPace``). Call it once per round."""
-        if self._came:
+        if self._has_read:
             self._pace.round(hurried=self._hurried)
-        self._came = self._hurried = False
+        self._has_read = self._hurried = False
         return self._pace.pause()
 
     def _read(self, source: ChannelSource) -> None:
@@ -282,7 +282,7 @@ class Channels:
             content = b""
         if content:
             self._outbox.put(frames.data(source.channel, content))
-            self._came, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
+            self._has_read, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
         else:
             self.close_source(source)
 

@@ -105,7 +105,7 @@ class Job:
         #: The pending requests for stacks, by rank.
         self._stacks: dict[int, StackRequest] = {}
         #: The GPUs of ranks that a launcher starts.
-        self._given_gpus: dict[int, str] = {}
+        self._launcher_gpus: dict[int, str] = {}
 
     @property
     def marks(self) -> dict[str, str]:
@@ -221,7 +221,7 @@ class Job:
             for rank_variables in fields.get("variables", ())
         ]
         self.pipes.write_variables(whole)
-        self._given_gpus = {
+        self._launcher_gpus = {
             rank: rank_variables.get("CUDA_VISIBLE_DEVICES", "") for rank, rank_variables in enumerate(whole)
         }
         for rank in fields["ranks"]:
@@ -310,7 +310,7 @@ class Job:
         running = self._running()
         ranks = {child.number: child for child in running if child.kind == RANK}
         launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
-        gpus = {**self._given_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
+        gpus = {**self._launcher_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
 
     def _on_stacks(self, fields: Fields) -> None:
