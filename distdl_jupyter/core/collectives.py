@@ -8,6 +8,7 @@ has not called it yet, and two different operations with the same number never c
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,10 +95,20 @@ class Collective:
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
 
     @property
+    def at(self) -> str:
+        """Return the line in parentheses: " (In [7], line 12)", or ""."""
+        return f" ({self.line})" if self.line else ""
+
+    @property
     def description(self) -> str:
         """Return its display name with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
         group = "" if self.group == "default" else f" of group {self.group}"
-        return f"{self.title}, operation {self.number}{group}{f' ({self.line})' if self.line else ''}"
+        return f"{self.title}, operation {self.number}{group}{self.at}"
+
+    @property
+    def waits(self) -> str:
+        """Return the verb for its ranks: "waits", "wait" or "waited"."""
+        return "waited" if self.state == "failed" else "waits" if len(self.ranks) == 1 else "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,33 +139,26 @@ def rows(
 
     ``states`` maps each rank to show to its state if it has ended, else to ""; ``locators`` has a function per rank.
     """
-    rank_rows = [_row(rank, reports.get(rank) or (), states[rank], locators.get(rank)) for rank in sorted(states)]
-    if not any(row.operation for row in rank_rows):
-        return ()
     equal: dict[Collective, list[int]] = {}
-    for row in rank_rows:
-        equal.setdefault(replace(row, ranks=()), []).append(row.ranks[0])
-    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in equal.items())
-
-
-def _row(rank: int, report: Sequence[Operation], state: str, locate: Place | None) -> Collective:
-    if not report:
-        return Collective((rank,), state=state)
-    newest = report[0]
-    caller = next((title for file, name, title in _CALLERS for path, _, function in newest.frames
-                   if path.endswith(file) and function == name), "")  # fmt: skip
-    sizes = ", ".join(str(list(size)) for size in newest.sizes)
-    return Collective(
-        ranks=(rank,),
-        operation=newest.operation,
-        caller=caller,
-        group=newest.group,
-        number=newest.number,
-        sizes=sizes,
-        dtype=newest.dtype if sizes else "",
-        state=state or ("waiting" if newest.waiting else "done"),
-        line=locate(newest.frames) if locate is not None else "",
-    )
+    for rank, state in sorted(states.items()):
+        row = Collective((), state=state)
+        if report := reports.get(rank):
+            newest = report[0]
+            callers = (title for file, name, title in _CALLERS for path, _, function in newest.frames
+                       if path.endswith(file) and function == name)  # fmt: skip
+            row = Collective(
+                ranks=(),
+                operation=newest.operation,
+                caller=next(callers, ""),
+                group=newest.group,
+                number=newest.number,
+                sizes=", ".join(str(list(size)) for size in newest.sizes),
+                dtype=newest.dtype if newest.sizes else "",
+                state=state or ("waiting" if newest.waiting else "done"),
+                line=locators[rank](newest.frames) if rank in locators else "",
+            )
+        equal.setdefault(row, []).append(rank)
+    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in equal.items()) if any(reports.values()) else ()
 
 
 def explain(
@@ -167,21 +171,17 @@ def explain(
     ``stands`` maps a rank to the line that it executes ("In [7], line 12"), if known.
     """
     waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
-    if not waiting:
-        return None
-    for row in waiting:
-        for other in table:
-            if row.ranks == other.ranks or (row.group, row.number) != (other.group, other.number):
-                continue
-            first, second = sorted((row, other), key=lambda each: each.ranks)
-            if (row.operation, row.caller) != (other.operation, other.caller):
-                return _different_calls(first, second)
-            if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
-                return _different_tensors(first, second)
+    for row, other in itertools.product(waiting, table):
+        if row.ranks == other.ranks or (row.group, row.number) != (other.group, other.number):
+            continue
+        pair = sorted((row, other), key=lambda each: each.ranks)
+        if (row.operation, row.caller) != (other.operation, other.caller):
+            return _different_calls(*pair)
+        if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
+            return _different_tensors(*pair)
     # Start with the oldest operation in which ranks are blocked.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
-        late = [other_row for other_row in table if other_row.ranks != row.ranks and _is_late(other_row, row, reports)]
-        if late:
+        if late := [other for other in table if other.ranks != row.ranks and _is_late(other, row, reports)]:
             return _did_not_come(row, late, stands)
     return None
 
@@ -195,22 +195,19 @@ def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequenc
 
 
 def _different_calls(row: Collective, other: Collective) -> Finding:
-    buffers = next((call for call in (row, other) if call.caller == _BUFFERS), None)
     text = (
-        f"The ranks made different calls: {ranks_in_words(row.ranks)} {_waits(row)} in {row.description}, "
+        f"The ranks made different calls: {ranks_in_words(row.ranks)} {row.waits} in {row.description}, "
         f"{ranks_in_words(other.ranks)} in {other.description}."
     )
-    if buffers is None:
-        return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
-    return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", buffers.ranks)
+    for call in (row, other):
+        if call.caller == _BUFFERS:
+            return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", call.ranks)
+    return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
 
 
 def _different_tensors(row: Collective, other: Collective) -> Finding:
-    text = (
-        f"The ranks passed different tensors to {row.title}, operation {row.number}: {row.sizes} {row.dtype} on "
-        f"{ranks_in_words(row.ranks)}{_at(row.line)}, {other.sizes} {other.dtype} on "
-        f"{ranks_in_words(other.ranks)}{_at(other.line)}."
-    )
+    tensors = ", ".join(f"{call.sizes} {call.dtype} on {ranks_in_words(call.ranks)}{call.at}" for call in (row, other))
+    text = f"The ranks passed different tensors to {row.title}, operation {row.number}: {tensors}."
     return Finding(text, _SHAPES_REMEDY, "collective-mismatch", (*row.ranks, *other.ranks))
 
 
@@ -218,9 +215,9 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
     missing = tuple(sorted(rank for row in late for rank in row.ranks))
     has = "has" if len(missing) == 1 else "have"
     awaiting, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
-    text = f"{awaiting} {_waits(awaited)} in {awaited.description}, which {late_ranks} {has} not called."
-    parts = [part for row in late for part in (_stand(row, stands, awaited.state),) if part]
-    text += f" {' '.join(parts[:_NAMED])}" if parts else ""
+    text = f"{awaiting} {awaited.waits} in {awaited.description}, which {late_ranks} {has} not called."
+    parts = list(filter(None, (_stand(row, stands, has_failed=awaited.state == "failed") for row in late)))
+    text += "".join(f" {part}" for part in parts[:_NAMED])
     text += f" ({plural(len(parts) - _NAMED, 'more place')}.)" if len(parts) > _NAMED else ""
     if awaited.caller == _BUFFERS:
         return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
@@ -228,30 +225,20 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
     return Finding(text, UNEVEN_REMEDY if uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 
-def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:
+def _stand(row: Collective, stands: Mapping[int, str], *, has_failed: bool) -> str:
     """Return the position of late ranks: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
     is_one = len(row.ranks) == 1
     who = ranks_in_words(row.ranks).capitalize()
     last = f"; {'its' if is_one else 'their'} last call was {row.description}" if row.operation else ""
-    verb = ("was" if is_one else "were") if state == "failed" else "is" if is_one else "are"
     where = next((stands[rank] for rank in row.ranks if stands.get(rank)), "")
     if row.state == "waiting":
-        return f"{who} {_waits(row)} in {row.description}."
-    if row.state in ("finished", "failed") and not where:
+        return f"{who} {row.waits} in {row.description}."
+    if where:
+        verb = ("was" if is_one else "were") if has_failed else "is" if is_one else "are"
+        return f"{who} {verb} in {where}{last}."
+    if row.state in ("finished", "failed"):
         return f"{who} had {row.state}{last}."
-    if not where:
-        return f"{who} called {row.description} last." if row.operation else ""
-    return f"{who} {verb} in {where}{last}."
-
-
-def _waits(row: Collective) -> str:
-    if row.state == "failed":
-        return "waited"
-    return "waits" if len(row.ranks) == 1 else "wait"
-
-
-def _at(line: str) -> str:
-    return f" ({line})" if line else ""
+    return f"{who} called {row.description} last." if row.operation else ""
 
 
 def cells(row: Collective) -> tuple[str, str, str, str, str, str]:

@@ -35,6 +35,8 @@ from distdl_jupyter.core.table import CodeBlock, Display
 
 Sketch = Sequence[float]
 Record = Mapping[str, Any]
+#: Step, index and weight names of an optimizer, and the records of all ranks about this step of it.
+Step = tuple[int, str, list[str], list[Record]]
 Level = Literal["error", "warning", "info"]
 #: Maximum relative difference of equal gradients (due to the order of summation), in single and in half precision.
 _SAME, _SAME_HALF = 0.02, 0.1
@@ -182,11 +184,11 @@ class _Rule(NamedTuple):
     """
 
     code: str
-    level: Level
     text: str
     remedy: str = ""
     example: str = ""
     fixes: Mapping[str, tuple[str, str]] = {}
+    level: Level = "error"
 
 
 #: Remedies and examples of several rules. A stream needs a different fix, because DataLoader rejects a sampler for it.
@@ -210,14 +212,12 @@ _SEEDS = {
 _RULES = (
     _Rule(
         "trainer-alone",
-        "error",
         "Lightning's {trainer} uses one process on each rank, so the {ranks} ranks train independently.",
         "Set devices to the number of processes on each node, and num_nodes to the number of nodes.",
         '{trainer}(accelerator="{accelerator}", devices={devices}{nodes}, strategy="ddp")',
     ),
     _Rule(
         "same-samples",
-        "error",
         "The ranks train on the same samples: {same}.",
         _SHARE,
         "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
@@ -240,7 +240,6 @@ _RULES = (
     ),
     _Rule(
         "same-samples-in-workers",
-        "error",
         "Each of the {workers} DataLoader workers of a rank reads the whole data set, so each rank trains on every "
         "sample {workers} times.",
         _SHARE_STREAM,
@@ -248,21 +247,20 @@ _RULES = (
     ),
     _Rule(
         "same-augmentation",
-        "info",
         "All ranks use the same random numbers for their samples, so sample k of each rank gets the same augmentation.",
         "Add the rank to the seed after the model is built, so that all ranks still start with the same weights.",
         "{seeds}",
+        level="info",
     ),
     _Rule(
         "no-set-epoch",
-        "warning",
         "set_epoch of the {sampler} was not called, so all epochs use the same order.",
         "Call sampler.set_epoch(epoch) at the start of each epoch.",
         "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
+        level="warning",
     ),
     _Rule(
         "different-start",
-        "error",
         "The ranks start with different weights: before the first step, {differences}.",
         "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
         "model = DistributedDataParallel(model)  # broadcasts the weights",
@@ -270,7 +268,6 @@ _RULES = (
     ),
     _Rule(
         "no-sync-on-last-backward",
-        "error",
         "The last backward pass before optimizer.step() ran without averaging (no_sync()), so the gradients of step "
         "{step} are not averaged across ranks.",
         "Leave no_sync() before the last micro-batch, including its forward pass.",
@@ -280,7 +277,6 @@ _RULES = (
     ),
     _Rule(
         "gradients-not-averaged",
-        "error",
         "Gradients are not averaged across ranks, so each rank trains its own model: in step {step}, {differences}.",
         "Wrap the model in DistributedDataParallel and call the wrapped model.",
         _WRAP,
@@ -305,7 +301,6 @@ _RULES = (
     ),
     _Rule(
         "weights-depart",
-        "error",
         "From step {step} on, the ranks have different weights although they step with the same gradients: "
         "{differences}. Learning rates: {rates}.",
         "Use the same optimizer settings and optimizer state on all ranks.",
@@ -313,16 +308,15 @@ _RULES = (
     ),
     _Rule(
         "loss-no-mean",
-        "warning",
         "The loss is a sum over samples, not their mean: in step {step} it is {alone} for all samples and {mean} on "
         "average per rank. Averaged across ranks, gradients are 1/{ranks} of those of a single process, and change "
         "with the number of processes.",
         "Average the loss over the samples, or sum gradients across ranks.",
         'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")',
+        level="warning",
     ),
     _Rule(
         "gradients-summed",
-        "error",
         "Gradients are summed across ranks instead of averaged: in step {step}, all are {ranks} times those of a "
         "single process with the same samples.",
         "Divide the sum by the number of ranks, or use the average.",
@@ -331,33 +325,32 @@ _RULES = (
     ),
     _Rule(
         "gradients-scaled",
-        "warning",
         "Gradients in step {step} are {factor} times those of a single process with the same samples. The mean loss of "
         "the ranks is {mean}, the loss of the single process {alone}.",
         "Average the loss over each rank's samples, and average gradients across ranks.",
+        level="warning",
     ),
     _Rule(
         "gradients-differ",
-        "error",
         "In step {step}, gradients differ by {rest} from those of a single process with the same samples and weights, "
         "most in {worst} ({gap}).",
         "Check what a rank does with its samples or gradients that a single process does not.",
     ),
     _Rule(
         "batch-norm",
-        "info",
         "{layers} computes its statistics from each rank's own samples, so in step {step} gradients differ by {rest} "
         "from a single process, most in {worst}. This is usual.",
         "If each rank has few samples, synchronize the statistics.",
         "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+        level="info",
     ),
     _Rule(
         "rate-not-scaled",
-        "info",
         "The learning rate is {rate}, the same on {ranks} processes as on one, but each step has {more} times the "
         "samples.",
         "The linear scaling rule (Goyal et al., 2017) suggests {scaled}, after a warm-up.",
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)",
+        level="info",
     ),
 )
 _RULE_OF = {rule.code: rule for rule in _RULES}
@@ -366,70 +359,48 @@ _RULE_OF = {rule.code: rule for rule in _RULES}
 class _Comparer:
     """Adds findings to a comparison, except consequences of other findings."""
 
-    def __init__(self, ranks: Sequence[Record], single_process: Record | None, comparison: Comparison) -> None:
-        self._ranks, self._one, self._result = ranks, single_process, comparison
+    def __init__(self, ranks: Sequence[Record], reference: Record | None, comparison: Comparison) -> None:
+        self._ranks, self._reference, self._result = ranks, reference or {}, comparison
         self._first = ranks[0] if ranks else {}
         self._size, self._steps = len(ranks), comparison.steps
         half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
         self._same = _SAME_HALF if half else _SAME
         self._trainer: Record = self._first.get("trainer") or {}
-        self._library = self._find_library()
-        self._batches = [batch for step in self._first.get("steps", ()) for batch in step["batches"]]
+        #: Adds the reason why something was not compared.
+        self._leave_out = comparison.left_out.append
+        #: Returns the line of the last "forward", "backward" or "step" of rank 0.
+        self._line = self._first.get("lines", {}).get
+        #: The training library as a key of ``_Rule.fixes``, "" for plain torch.
+        self._library = "no group" if self._first.get("group") == 0 else ""
+        if any(rank.get("horovod") for rank in ranks):
+            self._library = "Horovod"
+        elif self._first.get("accelerate"):
+            self._library = "Accelerate"
+        elif self._trainer.get("name") == "Fabric":
+            self._library = "Fabric"
 
-    def _find_library(self) -> str:
-        """Return the training library as a key of ``_Rule.fixes``, "" for plain torch."""
-        if any(rank.get("horovod") for rank in self._ranks):
-            return "Horovod"
-        if self._first.get("accelerate"):
-            return "Accelerate"
-        if self._trainer.get("name") == "Fabric":
-            return "Fabric"
-        return "no group" if self._first.get("group") == 0 else ""
+    def _add(self, code: str, at: Any = None, *, fix: str = "", **texts: Any) -> None:
+        """Add a finding. ``at`` is the recorded line of the user's code; ``texts`` are the fields of its rule.
 
-    def _add(
-        self,
-        code: str,
-        at: Any = None,
-        *,
-        fix: str = "",
-        step: int | None = None,
-        tensor: str = "",
-        size: float | None = None,
-        **texts: Any,
-    ) -> None:
-        """Add a finding. ``at`` is the recorded line of the user's code; ``texts`` are the fields of its rule."""
-        rule = _RULE_OF[code]
+        ``step``, ``tensor`` and ``size`` are also fields of the finding.
+        """
+        rule, texts = _RULE_OF[code], {"step": None, "ranks": count(self._size), **texts}
         remedy, example = rule.fixes.get(fix or self._library, ("", rule.example))
-        fields = {"step": step, "ranks": count(self._size), **texts}
-        text, remedy, example = (part.format_map(fields) for part in (rule.text, remedy or rule.remedy, example))
+        text, remedy, example = (part.format_map(texts) for part in (rule.text, remedy or rule.remedy, example))
         file, line = at or ("", 0)
-        self._result.findings.append(
-            Difference(rule.level, code, text, remedy, example, step, tensor, size, file, line if file else None)
-        )
-
-    def _has(self, code: str) -> bool:
-        return any(finding.code == code for finding in self._result.findings)
-
-    def _leave_out(self, text: str) -> None:
-        self._result.left_out.append(text)
-
-    def _line(self, name: str) -> Any:
-        """Return the line of the last "forward", "backward" or "step" of rank 0."""
-        return self._first.get("lines", {}).get(name)
+        where: dict[str, Any] = {name: texts[name] for name in ("step", "tensor", "size") if name in texts}
+        where |= {"file": file, "line": line or None}
+        self._result.findings.append(Difference(rule.level, code, text, remedy, example, **where))
 
     def is_alone(self) -> bool:
         """Report a trainer that runs as a single process on each rank, which would cause all other findings."""
-        if self._trainer.get("size") != 1:
-            return False
         trainer = self._trainer
+        if trainer.get("size") != 1:
+            return False
         nodes = self._size // trainer["devices"]
+        texts = {"trainer": trainer["name"], "nodes": f", num_nodes={nodes}" if nodes > 1 else ""}
         self._add(
-            "trainer-alone",
-            trainer["line"],
-            trainer=trainer["name"],
-            accelerator=trainer["accelerator"],
-            devices=trainer["devices"],
-            nodes=f", num_nodes={nodes}" if nodes > 1 else "",
+            "trainer-alone", trainer["line"], accelerator=trainer["accelerator"], devices=trainer["devices"], **texts
         )
         return True
 
@@ -437,24 +408,30 @@ class _Comparer:
 
     def compare_data(self) -> None:
         """Compare the samples of the ranks, and their workers, random numbers and order."""
-        self._compare_samples()
-        if not self._has("same-samples"):
-            self._compare_workers()
-        trained = [records for loader, records in self._loaders() if self._batches_of(loader)]
+        #: By loader: the batches on which rank 0 has trained, and the records of all ranks.
+        loaders: dict[str, tuple[list[Record], list[Record]]] = {
+            name: (
+                [batch for step in self._first["steps"] for batch in step["batches"] if str(batch["loader"]) == name],
+                [rank.get("loaders", {}).get(name, {}) for rank in self._ranks],
+            )
+            for name in self._first.get("loaders", {})
+        }
+        if not self._compare_samples(loaders):
+            for batches, (about, *_) in loaders.values():
+                if _workers_repeat(about, batches):
+                    self._add("same-samples-in-workers", about.get("line"), workers=count(about["workers"]))
+                    break
+        trained = [records for batches, records in loaders.values() if batches]
         self._compare_augmentation(trained)
         for about, *_ in trained:
-            self._compare_order(about)
+            epochs = about.get("epochs", [])
+            repeats = len(epochs) > 1 and epochs[0] == epochs[1]
+            never = len(epochs) == 1 and not about.get("set_epoch") and not self._trainer
+            if about.get("shuffles") and (repeats or never):
+                self._add("no-set-epoch", about.get("loop_line"), sampler=about["sampler"])
 
-    def _batches_of(self, loader: str) -> list[Record]:
-        """Return the batches of a loader that rank 0 has trained on."""
-        return [batch for batch in self._batches if str(batch["loader"]) == loader]
-
-    def _loaders(self) -> Iterator[tuple[str, list[Record]]]:
-        """Yield each loader with the records of all ranks about it."""
-        for loader in self._first.get("loaders", {}):
-            yield loader, [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
-
-    def _compare_samples(self) -> None:
+    def _compare_samples(self, loaders: Mapping[str, tuple[list[Record], list[Record]]]) -> bool:
+        """Find ranks that train on the same samples; return whether there are any."""
         steps = [[_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._steps)]
         for step, samples in enumerate(steps):
             for (first, mine), (second, others) in itertools.combinations(enumerate(samples), 2):
@@ -467,82 +444,76 @@ class _Comparer:
                         f"{step} are identical"
                     )
                     loader = next((str(batch["loader"]) for batch in self._first["steps"][step]["batches"]), "")
-                    self._same_samples(text, loader, step=step, size=shared / len({*mine}))
-                    return
+                    where = loaders.get(loader, ([], [{}])) if loader else None
+                    self._same_samples(text, where, step=step, size=shared / len({*mine}))
+                    return True
         if any(_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
             self._leave_out(
                 "Many samples of a rank are equal to each other, so samples were not compared between ranks."
             )
-        elif any(all(samples) for samples in steps):
-            self._result.compared.append("the samples of each step (no two ranks train on the same one)")
-            self._compare_passes()
-        else:
+        elif not any(all(samples) for samples in steps):
             self._leave_out("No samples were recorded on any rank, so samples were not compared.")
+        else:
+            self._result.compared.append("the samples of each step (no two ranks train on the same one)")
+            for name, (batches, records) in loaders.items():
+                if length := self._whole_pass(name, batches, records):
+                    text = (
+                        f"each rank iterates over all {count(length)} samples of the data set in its own order, so an "
+                        f"epoch trains on every sample {count(self._size)} times"
+                    )
+                    self._same_samples(text, (batches, records))
+                    return True
+        return False
 
-    def _compare_passes(self) -> None:
-        """Find ranks that each iterate over the whole data set, in different orders."""
-        for loader, records in self._loaders():
-            length = records[0].get("samples")
-            size = max((batch["size"] for batch in self._batches_of(loader)), default=0)
-            is_whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in records)
-            if not length or not is_whole or any(about.get("samples") != length for about in records):
-                continue
-            trained = [_trained(rank, loader) for rank in self._ranks]
-            # Two ranks that draw from the same data set share len * len / length samples on average.
-            overlap = any(
-                len(samples & others) >= max(1.0, len(samples) * len(others) / length / 2)
-                for samples, others in itertools.combinations(trained, 2)
-            )
-            read = [about.get("read") or [] for about in records]
-            if overlap or (read[0] and all(order == read[0] for order in read)):
-                text = (
-                    f"each rank iterates over all {count(length)} samples of the data set in its own order, so an "
-                    f"epoch trains on every sample {count(self._size)} times"
-                )
-                self._same_samples(text, loader)
-                return
+    def _whole_pass(self, loader: str, batches: Sequence[Record], records: Sequence[Record]) -> int:
+        """Return the length of the data set over all of which each rank iterates, in different orders; else 0."""
+        length = int(records[0].get("samples") or 0)
+        size = max((batch["size"] for batch in batches), default=0)
+        is_whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in records)
+        if not length or not is_whole or any(about.get("samples") != length for about in records):
+            return 0
+        trained = [
+            {
+                sample
+                for step in rank["steps"]
+                for batch in step["batches"]
+                if str(batch["loader"]) == loader
+                for sample in batch["samples"]
+            }
+            for rank in self._ranks
+        ]
+        # Two ranks that draw from the same data set share len * len / length samples on average.
+        overlap = any(
+            len(samples & others) >= max(1.0, len(samples) * len(others) / length / 2)
+            for samples, others in itertools.combinations(trained, 2)
+        )
+        read = [about.get("read") or [] for about in records]
+        return length if overlap or (read[0] and all(order == read[0] for order in read)) else 0
 
-    def _same_samples(self, text: str, loader: str, **more: Any) -> None:
+    def _same_samples(self, text: str, loader: tuple[list[Record], list[Record]] | None, **more: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
-        records = dict(self._loaders()).get(loader, [{}])
+        batches, records = loader or ([], [{}])
         about, parts = records[0], [record.get("part") or (None, None) for record in records]
-        if self._workers_repeat(loader, about):
+        if _workers_repeat(about, batches):
             text += f"; so do the {count(about['workers'])} workers of each rank's DataLoader"
-        fix = ""
-        if not loader:
-            fix = "no loader"
-        elif about.get("iterable"):
+        fix = "" if loader else "no loader"
+        if about.get("iterable"):
             fix = "Hugging Face" if about.get("hugging_face") else "stream"
         elif about.get("sampler") == "DistributedSampler" and len(set(map(repr, parts))) < self._size:
             fix = "equal samplers"
             text += f"; the DistributedSampler has rank {parts[0][1]} of {parts[0][0]} on more than one of them"
         self._add("same-samples", about.get("line") or self._line("forward"), fix=fix, same=text, **more)
 
-    def _compare_workers(self) -> None:
-        """Find loader workers that each read the whole stream."""
-        for loader, (about, *_) in self._loaders():
-            if self._workers_repeat(loader, about):
-                self._add("same-samples-in-workers", about.get("line"), workers=count(about["workers"]))
-                return
-
-    def _workers_repeat(self, loader: str, about: Record) -> bool:
-        """Return whether two workers of rank 0 have read the same batch of a stream."""
-        if not about.get("iterable") or about.get("workers", 0) < 2:
-            return False
-        first = [batch["samples"] for batch in self._batches_of(loader) if batch["pass"] == 0]
-        first = [samples for samples in first if samples and not _repeats(samples)]
-        return any(mine == others for mine, others in itertools.combinations(first, 2))
-
     def _compare_augmentation(self, loaders: Iterable[Sequence[Record]]) -> None:
         """Find loaders whose samples all ranks augment with the same random numbers."""
         for records in loaders:
             about, workers = records[0], bool(records[0].get("workers"))
             states = [record.get("random") or {} for record in records]
-            sources = {name: "workers" if workers else name for name in about.get("draws") or ()}
             same = [
                 name
-                for name, source in sources.items()
-                if source in states[0] and len({state.get(source) for state in states}) == 1
+                for name in about.get("draws") or ()
+                if (source := "workers" if workers else name) in states[0]
+                and len({state.get(source) for state in states}) == 1
             ]
             if same:
                 # Workers derive the seeds of all generators from torch's seed.
@@ -550,173 +521,136 @@ class _Comparer:
                 self._add("same-augmentation", about.get("line"), seeds=seeds)
                 return
 
-    def _compare_order(self, about: Record) -> None:
-        epochs = about.get("epochs", [])
-        repeats = len(epochs) > 1 and epochs[0] == epochs[1]
-        never = len(epochs) == 1 and not about.get("set_epoch") and not self._trainer
-        if about.get("shuffles") and (repeats or never):
-            self._add("no-set-epoch", about.get("loop_line"), sampler=about["sampler"])
-
     # weights and gradients of the ranks -----------------------------------------------------------
 
     def compare_weights(self) -> None:
         """Compare weights and gradients across ranks and with a single process."""
-        self._compare_start()
-        averaged = self._compare_gradients()
-        self._compare_one(averaged=averaged)
-        self._compare_rates()
-
-    def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Record]]]:
-        """Yield the index, the weight names and the records of all ranks for each optimizer that has stepped."""
-        for optimizer in self._first["steps"][step]["optimizers"]:
-            index = optimizer["index"]
-            records = [other for rank in self._ranks for other in rank["steps"][step]["optimizers"]
-                       if other["index"] == index]  # fmt: skip
-            if len(records) == self._size:
-                yield str(index), self._first["names"][str(index)], records
-
-    def _optimizer_line(self, index: str) -> Any:
-        """Return the line in which an optimizer was created."""
-        return self._first.get("made", {}).get(index)
-
-    def _compare_start(self) -> None:
-        """Find weights that differ across ranks before the first step."""
-        for index, names, records in self._optimizers(0):
-            if bad := _different([record["before"] for record in records]):
+        optimizers, made, is_same_start = list(self._optimizer_steps()), self._first.get("made", {}), True
+        for step, index, names, records in optimizers:
+            if step == 0 and is_same_start and (bad := _different([record["before"] for record in records])):
+                is_same_start = False
                 spread = _spread(names, records, "weights", bad)
-                self._add("different-start", self._optimizer_line(index), step=0, **spread)
-                return
-        self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
-
-    def _compare_gradients(self) -> bool:
-        """Find gradients that differ across ranks. Return whether all ranks step with the same gradients."""
-        for step in range(self._steps):
-            for index, names, records in self._optimizers(step):
-                if bad := [at for at in range(len(names)) if _differ(records, at)]:
-                    if reason := self._why_local(step, index, records):
-                        self._leave_out(reason)
-                    else:
-                        self._not_averaged(step, index, names, records, bad)
-                    return False
-        self._result.compared.append("the gradients of each step (identical on all ranks)")
-        if not self._has("different-start"):
-            self._compare_after()
-        return True
-
-    def _not_averaged(
-        self, step: int, index: str, names: Sequence[str], records: Sequence[Record], bad: Sequence[int]
-    ) -> None:
-        spread = _spread(names, records, "gradients", bad)
-        steps = [rank["steps"][step] for rank in self._ranks]
-        if (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
-            self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
-            return
-        at = self._optimizer_line(index) if self._library == "Horovod" else self._line("backward")
-        self._add("gradients-not-averaged", at, step=step, **spread)
-
-    def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
-        """Return why ranks may step with different gradients here, or "" if there is no reason."""
-        if any(rank["steps"][step].get("local") for rank in self._ranks):
-            return (
-                "The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
-                "runs outside no_sync(), each rank trains its own model."
-            )
-        after = records[0].get("after")
-        averaged = after and all((entry["before"], entry.get("after")) == (records[0]["before"], after)
-                                 for entry in records)  # fmt: skip
-        later = (others for at in range(step + 1, self._steps) for other, _, others in self._optimizers(at)
-                 if other == index)  # fmt: skip
-        if (
-            averaged
-            or any(rank.get("averages_weights") for rank in self._ranks)
-            or any(not _different([record["before"] for record in others]) for others in later)
-        ):
-            return (
-                "The ranks step with different gradients but have the same weights after the step or some steps "
-                "later, so the weights are averaged there and gradients were not compared."
-            )
-        return ""
-
-    def _compare_after(self) -> None:
-        """Find the first step after which weights differ although the gradients were the same."""
-        for step in range(self._steps):
-            for index, names, records in self._optimizers(step):
-                if bad := _different([record.get("after", record["before"]) for record in records]):
-                    spread = _spread(names, records, "weights_after", bad)
-                    rates = listing([_number(rate) for rate in sorted({record["rates"][0] for record in records})])
-                    self._add("weights-depart", self._optimizer_line(index), step=step, rates=rates, **spread)
-                    return
-
-    # one process --------------------------------------------------------------------------------
-
-    def _compare_one(self, *, averaged: bool) -> None:
-        """Compare the steps with steps of the single process that have the same samples and weights."""
-        if self._one is None:
+                self._add("different-start", made.get(index), step=0, **spread)
+        if is_same_start:
+            self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
+        averaged = self._compare_gradients(optimizers)
+        for step, index, names, records in optimizers if averaged and is_same_start else ():
+            # The first step after which weights differ although the gradients were the same.
+            if bad := _different([record.get("after", record["before"]) for record in records]):
+                spread = _spread(names, records, "weights_after", bad)
+                rates = listing([_number(rate) for rate in sorted({record["rates"][0] for record in records})])
+                self._add("weights-depart", made.get(index), step=step, rates=rates, **spread)
+                break
+        if not self._reference:
             self._leave_out("No single process trained on all samples, so sums and means could not be distinguished.")
             return
-        reason = self._incomparable(self._one)
-        if self._has("different-start"):
-            reason = "the ranks started with different weights"
-        if reason:
+        if reason := self._incomparable() if is_same_start else "the ranks started with different weights":
             self._leave_out(f"Losses and gradients were not compared with one process: {reason}.")
         elif averaged:
-            self._compare_scale(self._one)
+            self._compare_scale(optimizers)
         if layers := self._first.get("layers"):
             self._leave_out(
                 f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
             )
+        self._compare_rates()
 
-    def _incomparable(self, reference: Record) -> str:
-        if not reference.get("steps"):
+    def _optimizer_steps(self) -> Iterator[Step]:
+        for step in range(self._steps):
+            for index in (optimizer["index"] for optimizer in self._first["steps"][step]["optimizers"]):
+                entries = [entry for rank in self._ranks for entry in rank["steps"][step]["optimizers"]
+                           if entry["index"] == index]  # fmt: skip
+                if len(entries) == self._size:
+                    yield step, str(index), self._first["names"][str(index)], entries
+
+    def _compare_gradients(self, optimizers: Sequence[Step]) -> bool:
+        """Find gradients that differ across ranks. Return whether all ranks step with the same gradients."""
+        for position, (step, index, names, records) in enumerate(optimizers):
+            bad = [at for at in range(len(names)) if _differ(records, at)]
+            if not bad:
+                continue
+            steps = [rank["steps"][step] for rank in self._ranks]
+            later = [others for _, other, _, others in optimizers[position + 1 :] if other == index]
+            ends = [record.get("after") or [] for record in records]
+            starts = [record["before"] for record in records]
+            spread = _spread(names, records, "gradients", bad)
+            if any(record.get("local") for record in steps):
+                self._leave_out(
+                    "The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
+                    "runs outside no_sync(), each rank trains its own model."
+                )
+            elif (
+                (all(ends) and not _different(starts) and not _different(ends))
+                or any(rank.get("averages_weights") for rank in self._ranks)
+                or any(not _different([record["before"] for record in others]) for others in later)
+            ):
+                self._leave_out(
+                    "The ranks step with different gradients but have the same weights after the step or some steps "
+                    "later, so the weights are averaged there and gradients were not compared."
+                )
+            elif (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
+                self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
+            else:
+                line = self._first.get("made", {}).get(index) if self._library == "Horovod" else self._line("backward")
+                self._add("gradients-not-averaged", line, step=step, **spread)
+            return False
+        self._result.compared.append("the gradients of each step (identical on all ranks)")
+        return True
+
+    # one process --------------------------------------------------------------------------------
+
+    def _incomparable(self) -> str:
+        """Return why the first step cannot be compared with that of the single process, or ""."""
+        if not self._reference.get("steps"):
             return "the single process made no step"
-        if problem := reference.get("replay_problem") or reference.get("problem"):
+        if problem := self._reference.get("replay_problem") or self._reference.get("problem"):
             return str(problem)
-        if reference.get("shapes") != self._first.get("shapes"):
+        if self._reference.get("shapes") != self._first.get("shapes"):
             return "the optimizer of the single process has other weights"
         steps = [rank["steps"][0] for rank in self._ranks]
-        alone = reference["steps"][0]
+        alone = self._reference["steps"][0]
         if any(step["random"] for step in (*steps, alone)):
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
-        if not self._same_batches(0, reference):
+        if not self._same_batches(0):
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
             return "the single process had other samples"
-        single, ours = alone["optimizers"], steps[0]["optimizers"]
-        if [optimizer["before"] for optimizer in single] != [optimizer["before"] for optimizer in ours]:
+        if [each["before"] for each in alone["optimizers"]] != [each["before"] for each in steps[0]["optimizers"]]:
             return "the single process started with other weights (set a seed to compare them)"
         return ""
 
-    def _same_batches(self, step: int, reference: Record) -> bool:
+    def _same_batches(self, step: int) -> bool:
         """Return whether the single process had the samples of all ranks in a step, and each rank the same number."""
         samples = [_samples(rank["steps"][step]) for rank in self._ranks]
         together = sorted(itertools.chain.from_iterable(samples))
-        return len(set(map(len, samples))) == 1 and together == sorted(_samples(reference["steps"][step]))
+        return len(set(map(len, samples))) == 1 and together == sorted(_samples(self._reference["steps"][step]))
 
-    def _compare_scale(self, reference: Record) -> None:
-        steps = [
-            step for step in range(min(self._steps, len(reference["steps"]))) if self._same_batches(step, reference)
-        ]
-        for step in steps:
-            for position, (_, names, records) in enumerate(self._optimizers(step)):
-                alone = reference["steps"][step]["optimizers"][position]
-                if any(record["before"] != alone["before"] for record in records) or reference["steps"][step]["random"]:
-                    continue
-                ours, single = records[0]["gradients"], alone["gradients"]
-                factor, rest = _fit(ours, single)
-                if rest > self._same:
-                    self._add_rest(step, names, ours, single, rest)
-                    return
-                if abs(factor - 1) > self._same:
-                    self._add_factor(step, names[0], factor, sum(reference["steps"][step]["losses"]))
-                    return
+    def _compare_scale(self, optimizers: Sequence[Step]) -> None:
+        """Compare the gradients with those of the single process."""
+        alone = self._reference["steps"]
+        steps = [step for step in range(min(self._steps, len(alone))) if self._same_batches(step)]
+        for step, index, names, records in optimizers:
+            single = (
+                [each for each in alone[step]["optimizers"] if str(each["index"]) == index] if step in steps else []
+            )
+            if not single or alone[step]["random"] or any(each["before"] != single[0]["before"] for each in records):
+                continue
+            ours, theirs = records[0]["gradients"], single[0]["gradients"]
+            factor, rest = _fit(ours, theirs)
+            if rest > self._same:
+                self._add_rest(step, names, ours, theirs, rest)
+                return
+            if abs(factor - 1) > self._same:
+                self._add_factor(step, names[0], factor)
+                return
         self._result.compared.append(
             "losses and gradients with a single process that had the samples of all ranks, in "
             f"{plural(len(steps), 'step')} (identical)"
         )
 
-    def _add_factor(self, step: int, tensor: str, factor: float, alone: float) -> None:
+    def _add_factor(self, step: int, tensor: str, factor: float) -> None:
+        alone = sum(self._reference["steps"][step]["losses"])
         mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
         is_sum = alone and abs(mean * self._size / alone - 1) < 0.05
         if is_sum and abs(factor * self._size - 1) < self._same * self._size:
@@ -740,19 +674,28 @@ class _Comparer:
 
     def _compare_rates(self) -> None:
         """Find a learning rate that was not scaled although the global batch is larger."""
-        if self._one is None or not self._one.get("steps") or self._result.findings:
+        if not self._reference.get("steps") or self._result.findings:
             return
-        ours, alone = (
+        rates = [
             [optimizer["rates"][0] for optimizer in record["steps"][0]["optimizers"]]
-            for record in (self._first, self._one)
-        )
-        batch_sizes = [about["own_size"] for about in self._one.get("loaders", {}).values() if about.get("own_size")]
-        batch_size = batch_sizes[0] if batch_sizes else len(_samples(self._one["steps"][0]))
+            for record in (self._first, self._reference)
+        ]
+        sizes = [about["own_size"] for about in self._reference.get("loaders", {}).values() if about.get("own_size")]
+        batch_size = sizes[0] if sizes else len(_samples(self._reference["steps"][0]))
         more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
-        if ours and ours == alone and ours[0] and more > 1.5:
-            rate, scaled = _number(ours[0]), _number(ours[0] * more)
+        if rates[0] and rates[0] == rates[1] and rates[0][0] and more > 1.5:
+            texts = {"rate": rates[0][0], "scaled": rates[0][0] * more, "more": more}
             line = next(iter(self._first.get("made", {}).values()), None)
-            self._add("rate-not-scaled", line, rate=rate, scaled=scaled, more=_number(more))
+            self._add("rate-not-scaled", line, **{name: _number(value) for name, value in texts.items()})
+
+
+def _workers_repeat(about: Record, batches: Sequence[Record]) -> bool:
+    """Return whether two workers of rank 0 have read the same batch of a stream."""
+    if not about.get("iterable") or about.get("workers", 0) < 2:
+        return False
+    first = [batch["samples"] for batch in batches if batch["pass"] == 0]
+    first = [samples for samples in first if samples and not _repeats(samples)]
+    return any(mine == others for mine, others in itertools.combinations(first, 2))
 
 
 def _different(digests: Sequence[Sequence[str]]) -> list[int]:
@@ -772,12 +715,6 @@ def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequ
         which = "all" if len(bad) == len(names) else f"{count(len(bad))} of"
         text = f"{which} {count(len(names))} tensors differ, most in {names[worst]},"
     return {"differences": f"{text} by {_percent(sizes[worst])}", "tensor": names[worst], "size": sizes[worst]}
-
-
-def _trained(rank: Record, loader: str) -> set[str]:
-    """Return the samples of a loader that a rank has trained on."""
-    batches = [batch for step in rank["steps"] for batch in step["batches"] if str(batch["loader"]) == loader]
-    return {sample for batch in batches for sample in batch["samples"]}
 
 
 def _samples(step: Record) -> list[str]:

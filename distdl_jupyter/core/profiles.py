@@ -1,4 +1,4 @@
-"""Recorded steps of a job: the slowest operators, compared between ranks.
+"""Recorded steps of a job: the slowest operators by rank.
 
 A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json``, and for each rank ``rank-N.json.gz``, a
 Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. ``profile.json`` has::
@@ -16,6 +16,7 @@ import json
 import math
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +31,8 @@ FOLDER = "profiles"
 MOST_STEPS, LARGEST = 50, 100_000_000
 #: An outlier's time for an operator exceeds the mean of the others by this factor and by this share of a step.
 _TIMES, _PART = 1.25, 0.05
-#: Maximum number of operators in a profile.
-_OPERATORS = 100
-_PIECE = 1 << 20
+#: Maximum number of operators in a profile, and size of the pieces of a trace in bytes.
+_OPERATORS, _PIECE = 100, 1 << 20
 _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
@@ -48,7 +48,7 @@ class ProfiledRank:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Means over ranks for an operator: calls and self time (``own``, seconds) per step, and its share of the step.
+    """Means over ranks for an operator: calls and self time (seconds) per step, and its share of the step.
 
     ``kind`` is compute, communication, gpu or python. ``by_rank`` has the self time of each rank in seconds per step.
     ``stands_out`` is the outlier rank, None without one; it takes ``times`` as long as the others.
@@ -68,46 +68,18 @@ class Operator:
 class Profile:
     """A recording of some steps of a job, requested at ``t`` (epoch seconds).
 
-    ``traces`` maps ranks to their Chrome traces.
+    ``seconds`` is the mean step over all ranks; ``traces`` maps ranks to their Chrome traces.
     """
 
     number: int
     t: float
     steps: int
+    seconds: float
     ranks: tuple[ProfiledRank, ...]
     operators: tuple[Operator, ...]
     missing: dict[int, str] = field(default_factory=dict)
     traces: dict[int, Path] = field(default_factory=dict)
     uses_gpu: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of the mean step over all ranks."""
-        return statistics.fmean(rank.seconds for rank in self.ranks) if self.ranks else 0.0
-
-
-def folder_of(folder: JobFolder, number: int) -> Path:
-    """Return the folder of a profile."""
-    return folder.path / FOLDER / str(number)
-
-
-def numbers(folder: JobFolder) -> list[int]:
-    """Return the numbers of all stored profiles, the oldest first."""
-    names = (file.parent.name for file in (folder.path / FOLDER).glob("*/profile.json"))
-    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
-
-
-def read(folder: JobFolder, number: int | None = None) -> Profile | None:
-    """Return a stored profile, the newest by default; None if there is none or it cannot be read."""
-    if number is None:
-        number = max(numbers(folder), default=None)
-    if number is None:
-        return None
-    path = folder_of(folder, number)
-    try:
-        return profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
-    except (OSError, ValueError):
-        return None
 
 
 class _Summary(msgspec.Struct):
@@ -127,21 +99,43 @@ class _File(msgspec.Struct):
     missing: dict[int, str] = {}
 
 
+def folder_of(folder: JobFolder, number: int) -> Path:
+    """Return the folder of a profile."""
+    return folder.path / FOLDER / str(number)
+
+
+def numbers(folder: JobFolder) -> list[int]:
+    """Return the numbers of all stored profiles, the oldest first."""
+    names = (file.parent.name for file in (folder.path / FOLDER).glob("*/profile.json"))
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+
+def read(folder: JobFolder, number: int | None = None) -> Profile | None:
+    """Return a stored profile, the newest by default; None if there is none or it cannot be read."""
+    number = max(numbers(folder), default=0) if number is None else number
+    path = folder_of(folder, number)
+    try:
+        return profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
+    except (OSError, ValueError):
+        return None
+
+
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises ValueError."""
     content = msgspec.convert(data, _File, str_keys=True)
     summaries = sorted(content.ranks, key=lambda summary: summary.rank)
-    ranks = [
-        ProfiledRank(summary.rank, summary.host or "", summary.steps, summary.seconds / max(1, summary.steps))
-        for summary in summaries
-    ]
+    for summary in summaries:
+        summary.steps = max(1, summary.steps)
+    ranks = tuple(ProfiledRank(each.rank, each.host or "", each.steps, each.seconds / each.steps) for each in summaries)
+    seconds = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
     traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
     return Profile(
         number=number,
         t=content.t,
         steps=max((rank.steps for rank in ranks), default=0),
-        ranks=tuple(ranks),
-        operators=tuple(_operators(summaries, statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0)),
+        seconds=seconds,
+        ranks=ranks,
+        operators=tuple(_operators(summaries, seconds)),
         missing=content.missing,
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
         uses_gpu=any(summary.gpu for summary in summaries),
@@ -150,33 +144,28 @@ def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
 
 def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
     """Return the operators with the longest self time; ``step`` is the mean step of all ranks in seconds."""
+    ranks = [summary.rank for summary in summaries]
     #: Calls and self time (seconds) per step of each rank, by name and kind.
-    costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+    costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = defaultdict(lambda: dict.fromkeys(ranks, (0.0, 0.0)))
     for summary in summaries:
         for name, kind, calls, microseconds in summary.operators:
-            steps = max(1, summary.steps)
-            costs.setdefault((name, kind), {})[summary.rank] = calls / steps, microseconds / 1e6 / steps
+            costs[name, kind][summary.rank] = calls / summary.steps, microseconds / 1e6 / summary.steps
     rows = []
-    for (name, kind), costs_by_rank in costs.items():
-        calls, self_time = (
-            statistics.fmean(costs_by_rank.get(entry.rank, (0.0, 0.0))[at] for entry in summaries) for at in range(2)
-        )
-        by_rank = {summary.rank: costs_by_rank.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
-        worst = max(by_rank, key=lambda rank: by_rank[rank])
-        others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != worst) if len(by_rank) > 1 else math.inf
+    for (name, kind), cost in costs.items():
+        calls, own = (statistics.fmean(values) for values in zip(*cost.values(), strict=True))
+        by_rank = {rank: seconds for rank, (_, seconds) in cost.items()}
+        slowest, *others = sorted(by_rank.values(), reverse=True)
+        usual = statistics.fmean(others) if others else math.inf
         # Waiting ranks take longest in communication, so they are not outliers.
-        is_outlier = kind != "communication" and by_rank[worst] > max(_TIMES * others, others + _PART * step)
-        times = by_rank[worst] / others if is_outlier and others else 0.0
-        share = self_time / step if step else 0.0
-        rows.append(Operator(name, kind, calls, self_time, share, by_rank, worst if is_outlier else None, times))
+        is_outlier = kind != "communication" and slowest > max(_TIMES * usual, usual + _PART * step)
+        outlier = next(rank for rank in ranks if by_rank[rank] == slowest) if is_outlier else None
+        times = slowest / usual if is_outlier and usual else 0.0
+        rows.append(Operator(name, kind, calls, own, own / step if step else 0.0, by_rank, outlier, times))
     return sorted(rows, key=lambda row: -row.self_seconds)[:_OPERATORS]
 
 
-# secrets in names ----------------------------------------------------------------------------------
-
-
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
-    """Replace each name in a rank's trace by ``clean(name)``. Raises OSError, ValueError."""
+    """Replace each name in a rank's trace by ``clean(name)``, to mask secrets. Raises OSError, ValueError."""
     temporary = trace.with_name(f".{trace.name}")
 
     @functools.cache

@@ -2,11 +2,11 @@
 
 ``steps.jsonl`` in a job's folder has one line for each report of ``worker.step_times``::
 
-    {"v", "t", "type": "steps", "attempt", "rank", "first", "size", "sending",
+    {"v", "t", "type": "steps", "attempt", "rank", "first", "size",
      "records": [[seconds, data, rest, samples, wait, ...], ...]}
 
 ``first`` is the first step of the first record, from 0 in each attempt; a record covers ``size`` steps. Times are in
-microseconds. ``sending`` is the time that the rank's busiest connection sent in these steps (``worker.step_times``).
+microseconds.
 
 A collective operation ends on all ranks at about the same time, so the rank with the shortest blocked time was the last
 to enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked
@@ -22,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.state import State
@@ -38,14 +37,6 @@ _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
 #: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a straggler, also as a multiple
 #: of those of any other rank. Pauses vary too much for the test of the mean.
 _LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
-#: Minimum time that a slow link sends in a mean step: as a share of the step, and in seconds. Data to a late rank is
-#: acknowledged late, and the kernel counts in ticks of up to 10 ms.
-_LEAST_LINK_SHARE, _LEAST_LINK_SECONDS = 0.1, 0.005
-#: Replaces ``_LEAST_LINK_SECONDS`` if all ranks are on one host: longer than a delayed acknowledgment.
-_LEAST_LOCAL_SECONDS = 0.05
-#: A slow link sends for at least this share of the rank's communication, and this many times as long as the median of
-#: the other ranks.
-_EXPLAINED, _TIMES_OTHERS = 0.75, 1.25
 _MICRO = 1e-6
 
 
@@ -86,9 +77,9 @@ class RankTime:
 class Straggler:
     """The rank for which the others wait most.
 
-    ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
+    ``cause`` is "data", "compute" or "rest"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
     ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 where the
-    rank is late in most steps. ``same_host`` is true if all ranks are on one host, ``ended`` if the job is over.
+    rank is late in most steps. ``ended`` is true if the job is over.
     """
 
     rank: int
@@ -98,19 +89,17 @@ class Straggler:
     percent: float
     pauses: int = 0
     pause_seconds: float = 0.0
-    same_host: bool = False
     ended: bool = False
 
     def __str__(self) -> str:
         """Return it as a sentence."""
         rank = f"Rank {self.rank} ({self.host})" if self.host else f"Rank {self.rank}"
         cost, tense = f"{self.seconds * 1000:.3g} ms", int(self.ended)
-        cause = _CAUSES["local link" if self.cause == "link" and self.same_host else self.cause][tense]
+        delay = f"{('delays', 'delayed')[tense]} every step"
         if self.pauses:
             pauses = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s"
-            delay = ("which delays", "which delayed")[tense]
-            return f"{rank} {pauses}, {delay} the mean step by {cost} ({self.percent:.0f} %). {cause}"
-        return f"{rank} {('delays', 'delayed')[tense]} every step by {cost} ({self.percent:.0f} %). {cause}"
+            delay = f"{pauses}, which {('delays', 'delayed')[tense]} the mean step"
+        return f"{rank} {delay} by {cost} ({self.percent:.0f} %). {_CAUSES[self.cause][tense]}"
 
 
 #: Why a rank is late, while the job runs and when it has ended.
@@ -121,11 +110,6 @@ _CAUSES = {
         "It spends the time between steps, for example on logging or checkpoints.",
         "It spent the time between steps, for example on logging or checkpoints.",
     ),
-    "link": (
-        "The others wait for what it sends over the network.",
-        "The others waited for what it sent over the network.",
-    ),
-    "local link": ("The others wait for what it sends.", "The others waited for what it sent."),
 }
 
 
@@ -138,8 +122,6 @@ class StepTimes:
 
     rows: list[StepTime] = field(default_factory=list)
     hosts: Mapping[int, str] = field(default_factory=dict)
-    #: Microseconds that the busiest connection of each rank was sending, and the number of steps.
-    sending: dict[int, tuple[int, int]] = field(default_factory=dict)
     why: str = ""
     ended: bool = False
 
@@ -152,111 +134,83 @@ class StepTimes:
         by_rank: dict[int, list[StepTime]] = defaultdict(list)
         for row in _warm(self.rows):
             by_rank[row.rank].append(row)
-        return [_mean(rank, self.hosts.get(rank, ""), rows) for rank, rows in sorted(by_rank.items())]
+        means = []
+        for rank, rows in sorted(by_rank.items()):
+            parts = {part: _weighted([(getattr(row, part), row.steps) for row in rows]) for part in ("seconds", *PARTS)}
+            steps, samples = sum(row.steps for row in rows), sum(row.samples * row.steps for row in rows)
+            means.append(RankTime(rank, self.hosts.get(rank, ""), steps, **parts, samples=round(samples)))
+        return means
 
     @property
     def samples_per_second(self) -> float | None:
         """Return the samples per second of all ranks, or None if their number is unknown."""
-        measured = [rank_time for rank_time in self.ranks() if rank_time.samples and rank_time.seconds]
-        return (
-            sum(rank_time.samples / (rank_time.steps * rank_time.seconds) for rank_time in measured)
-            if measured
-            else None
-        )
+        measured = [mean for mean in self.ranks() if mean.samples and mean.seconds]
+        return sum(mean.samples / (mean.steps * mean.seconds) for mean in measured) if measured else None
 
     @property
     def own_share(self) -> float | None:
         """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without steps."""
-        total = sum(rank_time.seconds * rank_time.steps for rank_time in self.ranks())
-        lost = sum((rank_time.communication + rank_time.waiting) * rank_time.steps for rank_time in self.ranks())
+        total = sum(mean.seconds * mean.steps for mean in self.ranks())
+        lost = sum((mean.communication + mean.waiting) * mean.steps for mean in self.ranks())
         return max(0.0, 1 - lost / total) if total else None
-
-    @property
-    def _on_one_host(self) -> bool:
-        hosts = {self.hosts.get(rank_time.rank, "") for rank_time in self.ranks()}
-        return len(hosts) == 1 and hosts != {""}
 
     @property
     def has_enough_steps(self) -> bool:
         """Return whether enough steps were measured to distinguish a late rank from chance."""
-        return max((rank_time.steps for rank_time in self.ranks()), default=0) >= _FEWEST_STEPS
+        return max((mean.steps for mean in self.ranks()), default=0) >= _FEWEST_STEPS
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait most; None if no rank is significantly slower than the others."""
-        means = {rank_time.rank: rank_time for rank_time in self.ranks()}
+        means = {mean.rank: mean for mean in self.ranks()}
         if len(means) < 2 or not self.has_enough_steps:
             return None
-        slowest, link = self._slowest(means), self._slow_link(means)
-        # A late rank also acknowledges late, so its peers seem to send for longer.
-        return link if link and not (slowest and slowest.seconds > link.seconds / 2) else slowest
-
-    def _slowest(self, means: dict[int, RankTime]) -> Straggler | None:
+        #: By rank: by how much it is later than the median of the others, and the number of steps, for each record.
         late: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        for rows in _complete(self.rows, len(means)):
-            waits = sorted((row.waiting, at) for at, row in enumerate(rows))
-            for position, (_, at) in enumerate(waits):
-                row = rows[at]
-                late[row.rank].append((_median_without(waits, position) - row.waiting, row.steps))
+        for _, group in itertools.groupby(_warm(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
+            rows = sorted(group, key=lambda row: row.waiting)
+            if len(rows) == len(means):
+                for position, row in enumerate(rows):
+                    late[row.rank].append((_median_without(rows, position) - row.waiting, row.steps))
         if not late:
             return None
         rank = max(late, key=lambda candidate: _weighted(late[candidate]))
-        seconds = _weighted(late[rank])
-        if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds):
+        seconds, step = _weighted(late[rank]), means[rank].seconds
+        if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * step):
             return None
-        pauses = self._long_pauses(means, late, rank)
+        pauses = _long_pauses(late, rank, max(_LEAST_PAUSE, _PAUSE_STEPS * (step - seconds)))
         if not pauses and seconds < _LEAST_SIGMA * _error(late[rank], seconds):
             return None
-        cause = max(_OWN_PARTS, key=lambda part: _excess(means, rank, part))
-        return self._straggler(rank, cause, seconds, means, pauses)
 
-    @staticmethod
-    def _long_pauses(means: dict[int, RankTime], late: dict[int, list[tuple[float, int]]], rank: int) -> list[float]:
-        """Return the rare delays of a rank if they explain most of its lateness, else an empty list."""
-        least = max(_LEAST_PAUSE, _PAUSE_STEPS * (means[rank].seconds - _weighted(late[rank])))
-        pauses = {other: _delays_above(least, values) for other, values in late.items()}
-        others = max(len(delays) for other, delays in pauses.items() if other != rank)
-        total = sum(value * steps for value, steps in late[rank])
-        is_too_few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
-        return [] if is_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
+        def excess(part: str) -> float:
+            others = _median(getattr(mean, part) for mean in means.values() if mean.rank != rank)
+            return float(getattr(means[rank], part) - others)
 
-    def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
-        """Return the rank that sends much longer than the others, if that explains its communication time."""
-        sent = {
-            rank: spent * _MICRO / steps for rank, (spent, steps) in self.sending.items() if steps and rank in means
-        }
-        if len(sent) < 2:
-            return None
-        rank = max(sent, key=lambda candidate: sent[candidate])
-        others = _median(spent for other, spent in sent.items() if other != rank)
-        seconds = min(sent[rank], means[rank].communication)
-        least = max(
-            _TIMES_OTHERS * others,
-            _EXPLAINED * means[rank].communication,
-            _LEAST_LINK_SHARE * means[rank].seconds,
-            _LEAST_LOCAL_SECONDS if self._on_one_host else _LEAST_LINK_SECONDS,
-        )
-        if seconds < least:
-            return None
-        return self._straggler(rank, "link", seconds, means)
-
-    def _straggler(
-        self, rank: int, cause: str, seconds: float, means: dict[int, RankTime], pauses: Sequence[float] = ()
-    ) -> Straggler:
         return Straggler(
             rank,
             self.hosts.get(rank, ""),
-            cause,
+            max(_CAUSES, key=excess),
             seconds,
-            percent=100 * seconds / means[rank].seconds,
+            percent=100 * seconds / step,
             pauses=len(pauses),
-            pause_seconds=sum(pauses) / len(pauses) if pauses else 0.0,
-            same_host=self._on_one_host,
+            pause_seconds=_average(pauses) if pauses else 0.0,
             ended=self.ended,
         )
 
 
-_OWN_PARTS = ("data", "compute", "rest")
+def _long_pauses(late: Mapping[int, Sequence[tuple[float, int]]], rank: int, least: float) -> list[float]:
+    """Return the delays of a rank beyond its median of at least ``least`` seconds a record.
+
+    Empty if they do not explain most of its lateness, or if other ranks pause too.
+    """
+    pauses: dict[int, list[float]] = {}
+    for other, values in late.items():
+        usual = _median(value for value, _ in values)
+        pauses[other] = [delay for value, steps in values if (delay := (value - usual) * steps) >= least]
+    others = max(len(delays) for other, delays in pauses.items() if other != rank)
+    total = sum(value * steps for value, steps in late[rank])
+    is_too_few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
+    return [] if is_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
 
 def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
@@ -274,7 +228,6 @@ class StepTimesReader:
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
-        self._sending: dict[int, tuple[int, int]] = {}
         #: A supervisor that takes over may write some reports twice.
         self._seen: set[tuple[int, int, int]] = set()
 
@@ -289,25 +242,18 @@ class StepTimesReader:
         for batch, cursor in events.batches(self._path, self._cursor):
             self._cursor = cursor
             for event in batch:
-                if (
-                    event["type"] == "steps"
-                    and (key := (event["attempt"], event["rank"], event["first"])) not in self._seen
-                ):
-                    self._seen.add(key)
-                    self._take(event)
+                if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._seen:
+                    continue
+                self._seen.add(key)
+                attempt, rank, first = key
+                self._ranks[attempt].add(rank)
+                for at, record in enumerate(event["records"]):
+                    step = first + at * event["size"]
+                    self._records.setdefault((attempt, step, event["size"]), {})[rank] = record
+                if self._newest is not None:
+                    for old in sorted(self._records)[: -self._newest]:
+                        del self._records[old]
         return self.count > count_before
-
-    def _take(self, report: dict[str, Any]) -> None:
-        attempt, first, size = report["attempt"], report["first"], report["size"]
-        self._ranks[attempt].add(report["rank"])
-        for at, record in enumerate(report["records"]):
-            self._records.setdefault((attempt, first + at * size, size), {})[report["rank"]] = record
-        if first:  # the first count includes traffic of the process before the steps
-            spent, steps = self._sending.get(report["rank"], (0, 0))
-            self._sending[report["rank"]] = spent + report["sending"], steps + size * len(report["records"])
-        if self._newest is not None:
-            for key in sorted(self._records)[: -self._newest]:
-                del self._records[key]
 
     def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
@@ -315,13 +261,14 @@ class StepTimesReader:
         Ranks that wait for each other make the same steps but report them at different times, so steps that a rank has
         not reported yet are left out.
         """
-        records = [(key, by_rank) for key, by_rank in sorted(self._records.items()) if self._is_whole(key[0], by_rank)]
-        rows = [row for key, by_rank in records or sorted(self._records.items()) for row in _compared(*key, by_rank)]
-        return StepTimes(rows, hosts or {}, self._sending, ended=ended)
-
-    def _is_whole(self, attempt: int, records: Mapping[int, Record]) -> bool:
-        waits = any(len(record) > HEAD for record in records.values())
-        return not waits or len(records) >= len(self._ranks[attempt])
+        records = sorted(self._records.items())
+        whole = [
+            (key, by_rank)
+            for key, by_rank in records
+            if len(by_rank) >= len(self._ranks[key[0]]) or all(len(record) == HEAD for record in by_rank.values())
+        ]
+        rows = [row for key, by_rank in whole or records for row in _compared(*key, by_rank)]
+        return StepTimes(rows, hosts or {}, ended=ended)
 
 
 def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
@@ -350,20 +297,6 @@ def _warm(rows: Sequence[StepTime]) -> Iterable[StepTime]:
     return [row for row in rows if row.step] or rows
 
 
-def _complete(rows: Sequence[StepTime], count: int) -> Iterable[list[StepTime]]:
-    """Yield the rows of each record that all ranks have reported."""
-    for _, group in itertools.groupby(_warm(rows), key=lambda row: (row.attempt, row.step, row.steps)):
-        record = list(group)
-        if len(record) == count:
-            yield record
-
-
-def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
-    steps = sum(row.steps for row in rows)
-    means = {part: _weighted([(getattr(row, part), row.steps) for row in rows]) for part in ("seconds", *PARTS)}
-    return RankTime(rank, host, steps, **means, samples=round(sum(row.samples * row.steps for row in rows)))
-
-
 # These replace the statistics module, because importing it takes longer than importing this whole package.
 
 
@@ -384,36 +317,24 @@ def _median(values: Iterable[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> float:
-    """Return the median of the first numbers of sorted pairs, without the pair at index ``left_out``."""
-    middle = (len(ordered) - 1) // 2
+def _median_without(rows: Sequence[StepTime], left_out: int) -> float:
+    """Return the median waiting time of rows in order of this time, without the row at index ``left_out``."""
+    middle = (len(rows) - 1) // 2
 
     def at(index: int) -> float:
-        return ordered[index + (index >= left_out)][0]
+        return rows[index + (index >= left_out)].waiting
 
-    return at(middle) if len(ordered) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
+    return at(middle) if len(rows) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
 
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
-def _delays_above(least: float, late: Sequence[tuple[float, int]]) -> list[float]:
-    """Return the delays of a rank beyond its median, in seconds per record; only those of at least ``least``."""
-    usual = _median(value for value, _ in late)
-    return [delay for value, steps in late if (delay := (value - usual) * steps) >= least]
-
-
 def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
     """Return the standard error of a mean."""
     spread = sum(weight * (value - mean) ** 2 for value, weight in values) / sum(weight for _, weight in values)
     return math.sqrt(spread / len(values))
-
-
-def _excess(means: Mapping[int, RankTime], rank: int, part: str) -> float:
-    """Return by how many seconds a part of a rank's step exceeds the median of the others."""
-    others = _median(getattr(rank_time, part) for other, rank_time in means.items() if other != rank)
-    return float(getattr(means[rank], part) - others)
 
 
 # scaling: short runs with different numbers of processes --------------------------------------
@@ -432,7 +353,7 @@ MOST_EFFICIENT = 1.1
 class Run:
     """One short run: ``rate`` in samples per second with its standard ``error``; times in seconds per mean step.
 
-    ``own``, ``communication`` and ``waiting`` are medians over ranks. ``batch`` is the samples of all ranks per step.
+    ``busy``, ``communication`` and ``waiting`` are medians over ranks. ``batch`` is the samples of all ranks per step.
     If the samples are unknown, ``rate`` and ``batch`` count batches.
     """
 

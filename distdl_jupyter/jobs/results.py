@@ -259,7 +259,7 @@ def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
     measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not measured.rows:
         measured.why = _why_no_steps(view)
-    return StepTimesShown(measured.rows, measured.hosts, measured.sending, measured.why, measured.ended)
+    return StepTimesShown(measured.rows, measured.hosts, measured.why, measured.ended)
 
 
 def _why_no_steps(view: JobView) -> str:

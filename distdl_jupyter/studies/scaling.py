@@ -367,7 +367,7 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     if run is None:
         return None, None
     warm = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
-    return run, step_times.StepTimes(warm, {}, times.sending).straggler
+    return run, step_times.StepTimes(warm).straggler
 
 
 def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:

@@ -140,7 +140,7 @@ class StepTimeStore(ReportStore):
     def take(self, rank: int, report: StepsReport) -> None:
         """Store a report of one rank, with the number of restarts before it."""
         attempt = self._recorder.view.restart_count
-        times = {"first": report.first, "size": report.size, "sending": report.sending, "records": report.records}
+        times = {"first": report.first, "size": report.size, "records": report.records}
         line = {"v": VERSION, "t": report.t, "type": "steps", "attempt": attempt, "rank": rank, **times}
         try:
             if self._file is None:

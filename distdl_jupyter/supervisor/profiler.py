@@ -10,18 +10,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
 import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import files, profiles
-from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
+from distdl_jupyter.views.stacks import by_reason
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
@@ -33,20 +36,14 @@ _NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.
 
 @dataclass(slots=True)
 class _Profile:
-    """The profile in progress; ``failure`` is why it could not be saved."""
+    """The profile in progress: the last report of each rank with its time, and why ranks are missing."""
 
     number: int
     steps: int
     ranks: list[int]
-    #: The last report of each rank with its time, and why ranks are missing.
     reports: dict[int, tuple[ProfileReport, float]] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     t: float = field(default_factory=time.time)
-    began: float = field(default_factory=time.monotonic)
-    last_report: float = field(default_factory=time.monotonic)
-    started: bool = False
-    thread: threading.Thread | None = None
-    failure: str = ""
 
     def having(self, *status: str) -> list[int]:
         """Return the ranks in one of these states; the state before the first report is ""."""
@@ -58,12 +55,10 @@ class _Profile:
         """The ranks whose final report is still expected."""
         return self.having("", "armed", "recording", "saving")
 
+    @property
     def why_missing(self) -> str:
-        """Return why ranks are missing."""
-        reasons: dict[str, list[int]] = {}
-        for rank, why in sorted(self.missing.items()):
-            reasons.setdefault(why, []).append(rank)
-        return " ".join(f"{ranks_in_words(ranks).capitalize()}: {why}" for why, ranks in reasons.items())
+        """Why ranks are missing."""
+        return " ".join(f"{ranks.capitalize()}: {why}" for ranks, why in by_reason(self.missing))
 
 
 class ProfileCollector:
@@ -72,142 +67,133 @@ class ProfileCollector:
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
         self._recorder = recorder
-        self._now: _Profile | None = None
+        self._profile: _Profile | None = None
+        self._work: Generator[None, None, str]
         for left in recorder.view.profiles:
             if not left.ended:  # left by an earlier attempt or a supervisor that died
-                self._now = _Profile(left.number, left.steps, list(left.ranks))
-                self._end("The ranks that recorded the profile were replaced.")
+                profile = _Profile(left.number, left.steps, left.ranks)
+                self._event(profile, "failed", "The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
         """Begin a profile of this many steps of some ranks (None: all), unless one is in progress."""
-        if self._now is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
+        if self._profile is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
             return
-        view, folder = self._recorder.view, self._recorder.folder
+        view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        number = max([0, *profiles.numbers(folder), *(known.number for known in view.profiles)]) + 1
-        self._now = _Profile(number, steps, running)
-        self._event("requested")
-        why = self._run.no_stacks() or ("" if running else "None of these ranks is running.")
-        try:
-            if not why:
-                profiles.folder_of(folder, number).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            why = f"The profile cannot be stored: {error.strerror}."
-        if why:
-            self._end(why)
-        else:
-            self._run.ask_profile(running, {"number": number, "steps": steps})
+        number = max([0, *profiles.numbers(self._recorder.folder), *(known.number for known in view.profiles)]) + 1
+        self._profile = _Profile(number, steps, running)
+        self._event(self._profile, "requested")
+        self._work = self._collect(self._profile)
+        self._advance()
 
     def tick(self) -> None:
         """Process the reports of ranks, and continue the profile in progress."""
         reports, self._recorder.profile_reports = self._recorder.profile_reports, []
-        if (profile := self._now) is None:
+        if (profile := self._profile) is None:
             return
         for rank, report in reports:
-            self._take(profile, rank, report)
-        if profile.thread is None:
-            self._advance(profile)
-        elif not profile.thread.is_alive():
-            self._end(profile.failure)
-
-    def _advance(self, now: _Profile) -> None:
-        """Leave out ranks that no longer respond, then start the recording or save it."""
-        for rank in now.pending:
+            if report.number == profile.number and rank in profile.pending:
+                profile.reports[rank] = report, time.monotonic()
+                if report.status == "failed":
+                    profile.missing[rank] = report.text or "It could not record."
+                elif report.status == "recording" or (report.status == "saving" and not profile.having("recording")):
+                    self._event(profile, report.status)
+        for rank in profile.pending:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
-                now.missing[rank] = "Its process has ended."
-            elif time.monotonic() - now.last_report > _SILENT:
-                now.missing[rank] = f"No response for {_SILENT / 60:.0f} min."
-        if not now.started and (not now.having("") or time.monotonic() - now.began > _ARM):
-            self._start(now)
-        elif now.started and not now.pending:
-            self._save(now)
+                profile.missing[rank] = "Its process ended before it had recorded the steps."
+        self._advance()
 
-    def _take(self, now: _Profile, rank: int, report: ProfileReport) -> None:
-        if report.number != now.number or rank not in now.pending:
-            return
-        now.last_report = time.monotonic()
-        now.reports[rank] = report, now.last_report
-        if report.status == "failed":
-            now.missing[rank] = report.text or "It could not record."
-        elif report.status == "recording" or (report.status == "saving" and not now.having("recording")):
-            self._event(report.status)
+    def finish(self) -> None:
+        """Save the profile in progress after all ranks have ended."""
+        until = time.monotonic() + _SAVE
+        self.tick()
+        while self._profile is not None and time.monotonic() < until:
+            time.sleep(0.02)
+            self._advance()
+        if self._profile is not None:
+            self._event(self._profile, "failed", "It was not saved in time.")
 
-    def _start(self, now: _Profile) -> None:
-        """Send the first step to record to all ranks that have reported their current step."""
-        now.missing |= dict.fromkeys(now.having(""), _NO_STEP)
-        now.started, now.last_report = True, time.monotonic()
-        if armed := now.having("armed"):
+    def _advance(self) -> None:
+        try:
+            next(self._work)
+        except StopIteration as end:
+            assert self._profile is not None
+            self._event(self._profile, "failed" if end.value else "done", end.value)
+            self._profile = None
+
+    def _collect(self, profile: _Profile) -> Generator[None, None, str]:
+        """Record and save a profile, and return why it failed, or "". Yields where it has to wait."""
+        if why := self._run.no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
+            return why
+        with contextlib.suppress(OSError):  # ``_save`` says why it cannot be stored
+            profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
+        request, began = {"number": profile.number, "steps": profile.steps}, time.monotonic()
+        self._run.ask_profile(profile.ranks, request)
+        while profile.having("") and time.monotonic() - began < _ARM:
+            yield
+        profile.missing |= dict.fromkeys(profile.having(""), _NO_STEP)
+        if armed := profile.having("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
             # The step that each rank will have reached when the request has certainly arrived.
             steps = [
                 report.step + 2 + math.ceil((time.monotonic() - at + lead) * 1e9 / max(report.pace, 1_000))
-                for report, at in map(now.reports.__getitem__, armed)
+                for report, at in map(profile.reports.__getitem__, armed)
             ]
-            self._run.ask_profile(armed, {"number": now.number, "steps": now.steps, "start": max(steps)})
+            self._run.ask_profile(armed, {**request, "start": max(steps)})
+        began = time.monotonic()
+        while pending := profile.pending:
+            if time.monotonic() - max([began, *(at for _, at in profile.reports.values())]) > _SILENT:
+                profile.missing |= dict.fromkeys(pending, f"No response for {_SILENT / 60:.0f} min.")
+            yield
+        if not (done := profile.having("done")):
+            return profile.why_missing
+        self._event(profile, "saving")
+        failures: list[str] = []
 
-    def _save(self, now: _Profile) -> None:
-        if not now.having("done"):
-            self._end(now.why_missing())
-            return
-        self._event("saving")
-        now.thread = threading.Thread(target=self._fetch_all, args=(now,), name="profile", daemon=True)
-        now.thread.start()
-
-    def _fetch_all(self, now: _Profile) -> None:
-        """Fetch the files of the ranks and save the profile (in the thread)."""
-        summaries: list[dict[str, Any]] = []
-        for rank in now.having("done"):
+        def save() -> None:
             try:
-                summaries.append(self._fetch(now.number, rank))
-            except Exception as error:  # noqa: BLE001  the other ranks' files are saved
-                now.missing[rank] = f"Its trace was not received: {error}"
-        if not summaries:
-            now.failure = now.why_missing()
-            return
-        missing = {str(rank): why for rank, why in now.missing.items()}
-        data = {"t": round(now.t, 3), "steps": now.steps, "ranks": summaries, "missing": missing}
-        folder = profiles.folder_of(self._recorder.folder, now.number)
-        try:
-            files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
-            for summary in summaries:
-                (folder / f"rank-{summary['rank']}.json").unlink(missing_ok=True)
-        except Exception as error:  # noqa: BLE001  no error may end the job
-            now.failure = f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}."
+                self._save(profile, done)
+            except Exception as error:  # noqa: BLE001  no error may end the job
+                failures.append(f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}.")
 
-    def _fetch(self, number: int, rank: int) -> dict[str, Any]:
-        """Fetch a rank's trace into the folder, mask its secrets, and return the rank's summary."""
-        folder = profiles.folder_of(self._recorder.folder, number)
+        thread = threading.Thread(target=save, name="profile", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            yield
+        return "".join(failures) or ("" if profile.having("done") else profile.why_missing)
+
+    def _save(self, profile: _Profile, ranks: Sequence[int]) -> None:
+        """Fetch the files of the ranks, mask secrets in them, and save the profile."""
+        folder, summaries = profiles.folder_of(self._recorder.folder, profile.number), []
+        for rank in ranks:
+            try:
+                summary = self._fetch(folder, rank)
+                host = self._recorder.view.ranks[rank].host or summary.get("host") or ""
+                summaries.append({**summary, "rank": rank, "host": host})
+            except Exception as error:  # noqa: BLE001  the other ranks' files are saved
+                profile.missing[rank] = f"Its trace was not received: {error}"
+        if summaries:
+            missing = {str(rank): why for rank, why in profile.missing.items()}
+            data = {"t": round(profile.t, 3), "steps": profile.steps, "ranks": summaries, "missing": missing}
+            files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
+            for rank in ranks:
+                (folder / f"rank-{rank}.json").unlink(missing_ok=True)
+
+    def _fetch(self, folder: Path, rank: int) -> dict[str, Any]:
         for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
-            self._run.fetch(rank, f"{profiles.FOLDER}/{number}/{name}", profiles.LARGEST)
+            self._run.fetch(rank, f"{profiles.FOLDER}/{folder.name}/{name}", profiles.LARGEST)
             if (folder / name).stat().st_size > profiles.LARGEST:
                 raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
-        summary = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        profiles.profile(number, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is not a summary
+        summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        profiles.profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
-        return {**summary, "rank": rank, "host": self._recorder.view.ranks[rank].host or summary.get("host") or ""}
+        return summary
 
-    def finish(self) -> None:
-        """Save the profile in progress after all ranks have ended."""
-        self.tick()
-        if (profile := self._now) is None:
-            return
-        profile.missing |= dict.fromkeys(profile.pending, "Its process ended before it had recorded the steps.")
-        profile.started = True
-        if profile.thread is None:
-            self.tick()
-        if profile.thread is not None:  # otherwise ``tick`` has recorded the failure
-            profile.thread.join(_SAVE)
-            self._end("It was not saved in time." if profile.thread.is_alive() else profile.failure)
-
-    def _end(self, why: str) -> None:
-        self._event("failed" if why else "done", why)
-        self._now = None
-
-    def _event(self, status: str, why: str = "") -> None:
-        now = self._now
-        assert now is not None
-        recorded = min((now.reports[rank][0].step for rank in now.having("recording", "saving", "done")), default=0)
+    def _event(self, profile: _Profile, status: str, why: str = "") -> None:
+        recorded = min(
+            (profile.reports[rank][0].step for rank in profile.having("recording", "saving", "done")), default=0
+        )
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
-        if last is None or (last.number, last.status, last.recorded) != (now.number, status, recorded):
-            fields = {"number": now.number, "status": status, "steps": now.steps, "ranks": sorted(now.ranks)}
+        if last is None or (last.number, last.status, last.recorded) != (profile.number, status, recorded):
+            fields = {"number": profile.number, "status": status, "steps": profile.steps, "ranks": profile.ranks}
             self._recorder.write("profile", **fields, recorded=recorded, why=why)

@@ -166,7 +166,6 @@ class StepsReport(Report, tag="steps"):
 
     first: Whole
     size: Annotated[int, Meta(gt=0, lt=2**53)]
-    sending: Whole
     records: Several[Annotated[list[Whole], Meta(min_length=HEAD, max_length=200)]]
     t: Number | None = None
     gpu_memory: tuple[Whole, Whole] | None = None

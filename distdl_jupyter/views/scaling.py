@@ -116,8 +116,7 @@ class ScalingView(table.Display, Scaling):
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
         least = max(_LEAST * step, last.busy - first.busy, last.communication)
         if straggler is not None and straggler.seconds >= least:
-            activity = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
-            where = f"spent {activity.format(straggler.rank)}"
+            where = f"spent waiting for rank {straggler.rank}"
             seconds, step = straggler.seconds, last.batch / last.rate
         elif seconds < _LEAST * step:
             return summary

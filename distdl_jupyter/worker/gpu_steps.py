@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Timeout of ``GpuSteps.wait`` in seconds. A GPU that hangs must not block the exit of the process.
@@ -20,7 +20,10 @@ TIMEOUT = 2.0
 
 @dataclass(slots=True)
 class Measured:
-    """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes."""
+    """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes.
+
+    ``skipped`` has the durations (nanoseconds) of the steps before it that were not measured.
+    """
 
     seconds: int
     data: int
@@ -28,10 +31,7 @@ class Measured:
     samples: int
     waits: list[int]
     passes: int = 0
-
-    def like(self, seconds: int) -> Measured:
-        """Return a step with the same parts and the total time ``seconds``. The difference is added to ``rest``."""
-        return replace(self, seconds=seconds, rest=max(0, self.rest + seconds - self.seconds))
+    skipped: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -63,8 +63,6 @@ class GpuSteps:
         self._captured = 0
         #: The end event of the last skipped step, where the next measured step begins.
         self._border: Any = None
-        #: The last step that was read, with the mean time of the skipped steps before it, if any.
-        self._read: Measured | None = None
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
@@ -129,18 +127,15 @@ class GpuSteps:
     def read(self) -> Iterator[Measured]:
         """Yield the steps that the GPU has completed, in order."""
         while self._ended and not self._is_capturing() and self._ended[0].end.query():
-            yield from self._measured(self._ended.popleft())
+            yield _measured(self._ended.popleft())
 
-    def wait(self, skipped: int) -> Iterator[Measured]:
-        """Yield the steps that the GPU completes within ``TIMEOUT``, then the last ``skipped`` steps without events."""
+    def wait(self) -> Iterator[Measured]:
+        """Yield the steps that the GPU completes within ``TIMEOUT``."""
         until = time.monotonic() + TIMEOUT
         yield from self.read()
         while self._ended and time.monotonic() < until:
             time.sleep(0.001)
             yield from self.read()
-        if self._read is not None and not self._ended:
-            skipped, self._captured = skipped + self._captured, 0
-            yield from [self._read] * skipped
 
     def _is_capturing(self) -> bool:
         """Return whether a CUDA graph is being captured. An event would become part of the graph."""
@@ -154,23 +149,23 @@ class GpuSteps:
         event.record(self._cuda.current_stream(self._device))
         return event
 
-    def _measured(self, step: _Step) -> Iterator[Measured]:
-        """Yield the skipped steps before this one, assumed to have the same parts, and this step."""
-        parts: dict[str, list[int]] = {"data": [], "wait": []}
-        inside_rest = 0
-        for index, (part, begin, end) in enumerate(step.intervals):
-            duration = _microseconds(begin, end)
-            parts[part].append(duration)
-            if step.rest is not None and index < step.rest[1]:
-                inside_rest += duration
-        rest = 0 if step.rest is None else max(0, _microseconds(step.begin, step.rest[0]) - inside_rest)
-        seconds = _microseconds(step.begin, step.end)
-        measured = Measured(seconds, sum(parts["data"]), rest, step.samples, parts["wait"])
-        if step.skipped and step.previous_end is not None:
-            seconds = _microseconds(step.previous_end, step.begin) // step.skipped
-        yield from [measured.like(seconds)] * step.skipped
-        yield measured
-        self._read = measured.like(seconds)
+
+def _measured(step: _Step) -> Measured:
+    """Return the times between the events of a completed step, and the mean time of the skipped steps before it."""
+    parts: dict[str, list[int]] = {"data": [], "wait": []}
+    inside_rest = 0
+    for index, (part, begin, end) in enumerate(step.intervals):
+        duration = _microseconds(begin, end)
+        parts[part].append(duration)
+        if step.rest is not None and index < step.rest[1]:
+            inside_rest += duration
+    rest = 0 if step.rest is None else max(0, _microseconds(step.begin, step.rest[0]) - inside_rest)
+    seconds = mean = _microseconds(step.begin, step.end)
+    if step.skipped and step.previous_end is not None:
+        mean = _microseconds(step.previous_end, step.begin) // step.skipped
+    return Measured(
+        seconds, sum(parts["data"]), rest, step.samples, parts["wait"], skipped=[1000 * mean] * step.skipped
+    )
 
 
 def _microseconds(begin: Any, end: Any) -> int:

@@ -65,7 +65,7 @@ def main() -> int:
     if "DISTDL_CHECK" in os.environ:
         from distdl_jupyter.worker.hooks import check
 
-        recording = check.start(finder, identity.folder, identity.rank, identity.world_size, sources)
+        recording = check.CheckRecording(finder, identity.folder, identity.rank, identity.world_size, sources)
     code = _run(identity, sources)
     if recording is not None:
         recording.write()

@@ -23,17 +23,12 @@ Records are sent through the rank's channel at most once per second, or earlier 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
-import socket
-import stat
-import struct
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from distdl_jupyter.worker import channel
@@ -92,13 +87,13 @@ class StepRecorder:
         self._records: list[list[int]] = []
         #: The current step, and the first step of the unsent records.
         self._step = self._first = 0
-        #: When the last report was sent, when the values read once per second were last sent (the busy time of
-        #: connections, the memory of GPUs), and the count of numbers in unsent records.
-        self._sent_at = self._sending_at = self._numbers = 0
+        #: When the last report was sent, when the memory of GPUs was last sent, and the count of numbers in unsent
+        #: records.
+        self._sent_at = self._memory_at = self._numbers = 0
         #: The next step to record. It is less than ``_step`` while times of a GPU are pending.
         self._put = 0
-        #: The number of steps in the next record, and the first and last step (exclusive) with records of that size.
-        self._size, self._size_from, self._size_below = 1, 0, FULL
+        #: The number of steps in a record, and how many of them are missing in the last one.
+        self._size, self._missing = 1, 0
         self._logs_samples = False
         #: Whether the hooks measure this step. In a skipped step they only set ``passed`` at a backward pass, and add
         #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
@@ -116,9 +111,9 @@ class StepRecorder:
         #: The durations of the skipped steps that are not recorded yet, and the time they were blocked, by index.
         self._skipped: list[int] = []
         self._skipped_blocked: dict[int, int] = {}
-        #: The last step that was measured on the CPU.
+        #: The last recorded step that was measured.
         self._last: Measured | None = None
-        self._gpu: GpuSteps | None = None
+        self.gpu: GpuSteps | None = None
         #: Whether a collective operation has blocked the process in any step.
         self.has_waited = False
         self._forget()
@@ -129,8 +124,8 @@ class StepRecorder:
         self.detailed, self.passed, self.skips = True, False, 0
         self._ends.clear()
         self._blocked.clear()
-        if self._gpu is not None:
-            self._gpu.forget()
+        if self.gpu is not None:
+            self.gpu.forget()
         self._begin_step(0)
 
     def _begin_step(self, begin: int) -> None:
@@ -142,11 +137,10 @@ class StepRecorder:
         self._samples = 0
         #: Total duration of the backward passes, including the waits at their ends.
         self._passes = 0
-        self._on_gpu = self._gpu is not None
-        if self._gpu is not None and self.detailed and begin:
-            self._gpu.begin(len(self._skipped))
-            self._skipped.clear()
-            self._skipped_blocked.clear()
+        self._on_gpu = self.gpu is not None
+        if self.gpu is not None and self.detailed and begin:
+            self.gpu.begin(len(self._skipped))
+            self._skipped, self._skipped_blocked = [], {}
 
     @property
     def step(self) -> int:
@@ -163,17 +157,19 @@ class StepRecorder:
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "step-times-failed")
 
+    # called by hooks --------------------------------------------------------------------------------
+
     def begin(self, part: str) -> int:
         """Begin a wait for a batch ("data") or for other ranks ("wait") and return its start time."""
         moment = now()
-        if self._gpu is not None:
-            self._open(part, moment)
+        if self.gpu is not None:
+            self._open(self.gpu, part, moment)
         return moment
 
     @harmless
-    def _open(self, part: str, moment: int) -> None:
-        if self._gpu is not None and not self._is_elsewhere(moment):
-            self._gpu.open(part)
+    def _open(self, gpu: GpuSteps, part: str, moment: int) -> None:
+        if not self._is_elsewhere(moment):
+            gpu.open(part)
 
     @harmless
     def data(self, begin: int, samples: int = 0) -> None:
@@ -182,8 +178,8 @@ class StepRecorder:
         if self._is_elsewhere(begin):
             return
         self._data += end - begin
-        if self._gpu is not None:
-            self._gpu.close("data")
+        if self.gpu is not None:
+            self.gpu.close("data")
         if not self._logs_samples:
             self._samples = self._samples + samples if self._works else samples
         self._compute_begins(end)
@@ -202,27 +198,10 @@ class StepRecorder:
         if not self._is_elsewhere(now()):
             self._works = True
 
-    @harmless
-    def use_gpu(self, device: Any) -> None:
-        """Time the steps with events on a torch GPU, from the next step on."""
-        if self._gpu is None and self._thread == threading.get_ident():
-            self._gpu = GpuSteps(device)
-
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether steps are timed with events on a GPU."""
-        return self._gpu is not None
-
-    def measure_all(self, *, on: bool) -> None:
-        """Measure every step from the next one on, or return to measuring only some of them."""
-        self._measures_all = on
-        if on:
-            self._resume()
-
     def arrived(self) -> int:
         """Return the current time when this rank has finished its part of a backward pass; callable from any thread."""
-        if self._gpu is not None:
-            self._gpu.open("wait")
+        if self.gpu is not None:
+            self.gpu.open("wait")
         return now()
 
     @harmless
@@ -241,9 +220,10 @@ class StepRecorder:
         end = now()
         if self._is_elsewhere(begin):
             return
-        if self._gpu is not None:
-            self._gpu.close("wait")
-        self._add_wait(end - begin)
+        if self.gpu is not None:
+            self.gpu.close("wait")
+        self._waited += end - begin
+        self._waits.append(end - begin)
 
     def skip(self) -> None:
         """Record an optimizer step in a skipped training step (``skips``)."""
@@ -251,8 +231,8 @@ class StepRecorder:
             self.stepped()
         elif not self.passed:  # a second optimizer
             self._end = now()
-            if self._gpu is not None and not self._ends:
-                self._gpu.stepped()
+            if self.gpu is not None and not self._ends:
+                self.gpu.stepped()
         else:
             self._ends.append(self._end)
             if self.blocked > _PAUSE:
@@ -265,8 +245,8 @@ class StepRecorder:
     @harmless
     def _resume(self) -> None:
         """Measure the next step."""
-        if self._gpu is not None and not self.detailed:
-            self._gpu.border()
+        if self.gpu is not None and not self.detailed:
+            self.gpu.border()
         self.detailed, self.skips = True, 0
 
     @harmless
@@ -279,16 +259,28 @@ class StepRecorder:
             self.skip()
         elif self._ends:  # a second optimizer, just before a measured step
             self._end = now()
-            if self._gpu is not None:
-                self._gpu.border()
+            if self.gpu is not None:
+                self.gpu.border()
         elif self._end or (self._begin and self._works):
             self._end = now()
-            if self._gpu is not None:
-                self._gpu.stepped()
+            if self.gpu is not None:
+                self.gpu.stepped()
             step = self.step + 1
             every = self._every if step >= _EARLY else _EVERY
             self.detailed = step < _FIRST or not self._is_short or step % every == 0 or self._measures_all
             self.skips = 0 if self.detailed else every - step % every
+
+    @harmless
+    def use_gpu(self, device: Any) -> None:
+        """Time the steps with events on a torch GPU, from the next step on."""
+        if self.gpu is None and self._thread == threading.get_ident():
+            self.gpu = GpuSteps(device)
+
+    def measure_all(self, *, on: bool) -> None:
+        """Measure every step from the next one on, or return to measuring only some of them."""
+        self._measures_all = on
+        if on:
+            self._resume()
 
     @harmless
     def samples(self, number: Any) -> None:
@@ -301,12 +293,12 @@ class StepRecorder:
         """Complete the pending steps and send all records."""
         if self._end:
             self._close()
-        if self._gpu is not None:
-            for step in self._gpu.wait(len(self._skipped)):
-                self._put_measured(step)
-        elif self._last is not None:
-            self._put_skipped(self._last)
-        self._sending_at = 0
+        for measured in self.gpu.wait() if self.gpu is not None else ():
+            self._put_measured(measured, {})
+        if self._last is not None:
+            self._put_skipped(self._last, self._skipped, self._skipped_blocked)
+            self._skipped = []
+        self._memory_at = 0
         self._send()
 
     def _is_elsewhere(self, moment: int) -> bool:
@@ -319,182 +311,110 @@ class StepRecorder:
             self._begin = moment
         return False
 
-    def _add_wait(self, duration: int) -> None:
-        self._waited += duration
-        if len(self._waits) < MOST_WAITS:
-            self._waits.append(duration)
-        else:
-            self._waits[-1] += duration
-
     def _compute_begins(self, moment: int) -> None:
         if not self._works:
             self._rest = moment - self._begin - self._data - self._waited
-            if self._gpu is not None:
-                self._gpu.rest()
+            if self.gpu is not None:
+                self.gpu.rest()
+
+    # records ----------------------------------------------------------------------------------------
 
     def _close(self) -> None:
         """Record the steps that have ended and begin the next one at the last end."""
         ends = [*self._ends, self._end]
-        if self._gpu is None or not self._on_gpu:
-            self._last = self._measured(ends[0])
-            self._put_skipped(self._last)
-            self._put_measured(self._last)
+        if self.gpu is not None and self._on_gpu:
+            self.gpu.end(self._samples)
+            for measured in self.gpu.read():
+                self._put_measured(measured, {})
         else:
-            self._gpu.end(self._samples)
-            for step in self._gpu.read():
-                self._put_measured(step)
+            measured = Measured(
+                (ends[0] - self._begin) // 1000,
+                self._data // 1000,
+                max(0, self._rest) // 1000,
+                self._samples,
+                [wait // 1000 for wait in self._waits],
+                self._passes // 1000,
+                self._skipped,
+            )
+            blocked, self._skipped, self._skipped_blocked = self._skipped_blocked, [], {}
+            self._put_measured(measured, blocked)
         self._skipped_blocked.update({len(self._skipped) + index: ns for index, ns in self._blocked.items()})
         self._skipped += [end - begin for begin, end in itertools.pairwise(ends)]
         self._ends.clear()
         self._blocked.clear()
         self._step += len(ends)
-        self._classify(ends[-1])
-        self._begin_step(ends[-1])
-
-    def _classify(self, end: int) -> None:
-        """Classify the steps as short or long, and choose the interval between measured steps."""
         if (steps := self._step - self._block_step) >= _BLOCK:
-            mean = max(1, (end - self._block) // steps)
-            self._is_short = self.can_skip and mean < (_SHORT if self._gpu is None else _SHORT_ON_GPU)
+            # Classify the steps as short or long, and choose the interval between measured steps.
+            mean = max(1, (ends[-1] - self._block) // steps)
+            self._is_short = self.can_skip and mean < (_SHORT if self.gpu is None else _SHORT_ON_GPU)
             self._every = _EVERY
             while self._every < _MOST and self._every * mean < _SPAN:
                 self._every *= 2
-            self._block, self._block_step = end, self._step
-        if end - self._sent_at > _SEND_EVERY:
+            self._block, self._block_step = ends[-1], self._step
+        if ends[-1] - self._sent_at > _SEND_EVERY:
             self._send()
+        self._begin_step(ends[-1])
 
-    def _measured(self, end: int) -> Measured:
-        return Measured(
-            (end - self._begin) // 1000,
-            self._data // 1000,
-            max(0, self._rest) // 1000,
-            self._samples,
-            [wait // 1000 for wait in self._waits],
-            self._passes // 1000,
-        )
+    def _put_measured(self, step: Measured, blocked: dict[int, int]) -> None:
+        """Record a measured step, and before it the skipped ones."""
+        if len(step.waits) > MOST_WAITS:
+            step.waits[MOST_WAITS - 1 :] = [sum(step.waits[MOST_WAITS - 1 :])]
+        self._put_skipped(step, step.skipped, blocked)
+        self._put_record([step.seconds, step.data, step.rest, step.samples, *step.waits])
+        self._last = step
 
-    def _put_skipped(self, step: Measured) -> None:
+    def _put_skipped(self, step: Measured, durations: list[int], blocked: dict[int, int]) -> None:
         """Record skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
-        skipped, blocked = self._skipped, self._skipped_blocked
-        self._skipped, self._skipped_blocked = [], {}
         longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
-        for index in [index for index, duration in enumerate(skipped) if duration > longest]:
-            self._put_like(step, skipped[begin:index])
-            begin, seconds = index + 1, skipped[index] // 1000
+        for index in [index for index, duration in enumerate(durations) if duration > longest]:
+            self._put_like(step, durations[begin:index])
+            begin, seconds = index + 1, durations[index] // 1000
             rest = max(0, step.rest + seconds - step.seconds)
             waited = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
             waits = [*step.waits[:-1], step.waits[-1] + waited]
             self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
-        self._put_like(step, skipped[begin:])
+        self._put_like(step, durations[begin:])
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:
         """Record steps of these durations (nanoseconds), as many at once as fit into one record."""
         index, busy = 0, 1000 * (step.seconds - step.rest)
         while index < len(durations):
-            self._begin_record()
-            batch = durations[index : index + self._size - (self._put - self._size_from) % self._size]
+            batch = durations[index : index + (self._missing or steps_per_record(self._put))]
             index, number = index + len(batch), len(batch)
             rest = sum([duration - busy for duration in batch if duration > busy])
             parts = [sum(batch) // 1000, number * step.data, rest // 1000, number * step.samples]
             self._put_record([*parts, *[number * wait for wait in step.waits]], number)
 
-    def _put_measured(self, step: Measured) -> None:
-        waits = step.waits[:MOST_WAITS]
-        if len(step.waits) > MOST_WAITS:
-            waits[-1] += sum(step.waits[MOST_WAITS:])
-        self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
-
-    def _begin_record(self) -> None:
-        """Increase the number of steps per record at the end of the current range."""
-        if self._put == self._size_below:
-            self._send()
-            self._size = steps_per_record(self._put)
-            self._size_from, self._size_below = self._size_below, FULL * (2 * self._size - 1)
-
     def _put_record(self, record: list[int], steps: int = 1) -> None:
-        self._begin_record()
-        if (self._put - self._size_from) % self._size:
-            _add(self._records[-1], record)
+        """Add steps to the last record, or begin another one if it is full."""
+        if self._missing:
+            last = self._records[-1]
+            last.extend([0] * (len(record) - len(last)))
+            for index, value in enumerate(record):
+                last[index] += value
         else:
+            if (size := steps_per_record(self._put)) != self._size:
+                self._send()
+                self._size = size
             self._records.append(record)
             self._numbers += len(record)
+            self._missing = size
         self._put += steps
+        self._missing -= steps
         if self._numbers > _MOST_NUMBERS:
             self._send()
 
     def _send(self) -> None:
         """Send the complete records."""
-        out = channel.current()
-        size = steps_per_record(self._first)
-        complete = (self._put - self._first) // size
+        out, complete = channel.current(), len(self._records) - (self._missing > 0)
         records, self._records = self._records[:complete], self._records[complete:]
         self._numbers = sum(map(len, self._records))
-        first, self._first, self._sent_at = self._first, self._first + complete * size, now()
+        first, self._first, self._sent_at = self._first, self._first + complete * self._size, now()
         if out is not None and records:
-            sending = 0
-            due = self._sent_at - self._sending_at > _SEND_EVERY
             more: dict[str, Any] = {}
-            if due and any(len(record) > HEAD for record in records):
-                self._sending_at, sending = self._sent_at, time_sending()
-            if due and self._gpu is not None:
-                self._sending_at, more["gpu_memory"] = self._sent_at, self._gpu.memory()
-            out.send("steps", first=first, size=size, records=records, sending=sending, **more)
-
-
-def _add(record: list[int], more: list[int]) -> None:
-    record.extend([0] * (len(more) - len(record)))
-    for index, value in enumerate(more):
-        record[index] += value
-
-
-# busy time of connections ------------------------------------------------------------------------
-#
-# ``tcpi_busy_time`` of ``struct tcp_info`` (include/uapi/linux/tcp.h, since Linux 4.9) counts the microseconds in which
-# a connection had unacknowledged data in flight. It is high in a rank that sends through a slow link. An idle peer may
-# delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
-
-#: Offsets of the begin and end of tcpi_busy_time in ``struct tcp_info``.
-_BUSY, _LENGTH = 168, 176
-#: TCP_ESTABLISHED (include/net/tcp_states.h).
-_ESTABLISHED = 1
-_DESCRIPTORS = Path("/proc/self/fd")
-
-#: Busy time in microseconds of each connection at the last call, by inode.
-_before: dict[int, int] = {}
-
-
-def time_sending() -> int:
-    """Return the microseconds for which this process's busiest TCP connection was sending since the last call.
-
-    Connections are not summed, because they share a link.
-    """
-    global _before
-    busy_times = dict(filter(None, map(_connection, _descriptors())))
-    longest = max((busy - _before.get(inode, 0) for inode, busy in busy_times.items()), default=0)
-    _before = busy_times
-    return longest
-
-
-def _descriptors() -> list[int]:
-    try:
-        return [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
-    except OSError:
-        return []
-
-
-def _connection(fd: int) -> tuple[int, int] | None:
-    """Return the inode and the busy microseconds of an established TCP connection, None for another descriptor."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        status = os.fstat(fd)
-        if not stat.S_ISSOCK(status.st_mode):
-            return None
-        with socket.socket(fileno=os.dup(fd)) as connection:
-            if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return None
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        if len(info) >= _LENGTH and info[0] == _ESTABLISHED:
-            return status.st_ino, struct.unpack_from("=Q", info, _BUSY)[0]
-    return None
+            if self.gpu is not None and self._sent_at - self._memory_at > _SEND_EVERY:
+                self._memory_at, more["gpu_memory"] = self._sent_at, self.gpu.memory()
+            out.send("steps", first=first, size=self._size, records=records, **more)
 
 
 #: The recorder of this process, enabled only in a rank.

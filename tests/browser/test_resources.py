@@ -73,7 +73,7 @@ def write_steps(path: Path, *, late: int, steps: int = 60) -> None:
             data, wait = (3 + late, 3) if rank == 3 else (3, 3 + late)
             record = [1000 * (36 + 2 + data + wait), 1000 * data, 2000, 32, 1000 * wait]
             line = {"v": VERSION, "t": 0, "type": "steps", "attempt": 0, "rank": rank, "first": 0, "size": 1}
-            line |= {"sending": 0, "records": [record] * steps}
+            line |= {"records": [record] * steps}
             file.write(json.dumps(line) + "\n")
 
 

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
 
 TEA = About(
-    check=ABOUT["priority"].check, help="Minutes of tea before the start", metavar="N", value_type=int, label="Tea minutes"
+    check=ABOUT["priority"].check,
+    help="Minutes of tea before the start",
+    metavar="N",
+    value_type=int,
+    label="Tea minutes",
 )
 
 

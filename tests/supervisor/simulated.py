@@ -188,7 +188,7 @@ class Rank:
         self.step += 1
         if time.monotonic() - self._told > 1.0:
             self._told = time.monotonic()
-            told.append(self.report("steps", first=self._first, size=1, records=self._records, sending=10**7))
+            told.append(self.report("steps", first=self._first, size=1, records=self._records))
             self._records, self._first = [], self.step
         self.out(b"".join(told))
 

@@ -61,7 +61,7 @@ def test_another_supervisor_goes_on_behind_the_last_whole_sample_and_keeps_none_
 
 def test_memory_of_torch_that_a_rank_reports_is_kept_with_the_next_sample(folder):
     recorder = recorder_of(folder)
-    report = {"type": "steps", "first": 0, "size": 1, "records": [[9, 0, 0, 0]], "sending": 0}
+    report = {"type": "steps", "first": 0, "size": 1, "records": [[9, 0, 0, 0]]}
     recorder.take_samples([sample(1.0, about=True)])
     for t in (2.0, 3.0):
         recorder.take(Stream(-1, 0, "out"), [RankReport({**report, "t": t, "gpu_memory": [3 * 10**9, 4 * 10**9]})])

@@ -9,7 +9,7 @@ from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.supervisor.test_recorder import spec
 
-GOOD = {"type": "steps", "t": 1.0, "first": 0, "size": 1, "sending": 3, "records": [[10_000, 1000, 500, 8, 2000]]}
+GOOD = {"type": "steps", "t": 1.0, "first": 0, "size": 1, "records": [[10_000, 1000, 500, 8, 2000]]}
 
 
 def test_reports_are_kept_by_rank_and_attempt_and_read_back(folder):
@@ -25,7 +25,7 @@ def test_reports_are_kept_by_rank_and_attempt_and_read_back(folder):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"first": -1}, {"size": 0}, {"sending": 0.5}, {"records": [[1, 2, 3]]}, {"records": [[1, 2, 3, "8"]]},
+    [{"first": -1}, {"size": 0}, {"records": [[1, 2, 3]]}, {"records": [[1, 2, 3, "8"]]},
      {"records": None}, {"records": [[1, 2, 3, 4]] * 201}, {"gpu_memory": [1]}, {"gpu_memory": ["1", 2]}],
 )  # fmt: skip
 def test_what_is_no_report_of_steps_is_text(wrong):

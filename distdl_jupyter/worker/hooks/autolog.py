@@ -13,14 +13,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import report
-from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded
 
 #: The source of each metric, by name.
 _owners: dict[str, str] = {}
@@ -62,22 +60,6 @@ muted = _Nested()
 driving = _Nested()
 
 
-class Losses:
-    """Collects the losses of the batches since the last step of each engine."""
-
-    def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-
-    def keep(self, engine: Any, loss: Any) -> None:
-        """Record the loss of a batch, a tensor with one element."""
-        self._kept.setdefault(engine, []).append(loss.detach())
-
-    def mean(self, engine: Any) -> dict[str, Any]:
-        """Return the mean of the recorded losses as a metric ({} if none) and clear them."""
-        losses = self._kept.pop(engine, [])
-        return {"loss": sum(losses) / len(losses)} if losses else {}
-
-
 def _is_ours(source: str, name: str, value: Any) -> bool:
     if name in report.own_names or _owners.get(name, source) != source:
         return False
@@ -96,29 +78,32 @@ def _is_ours(source: str, name: str, value: Any) -> bool:
 _counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
+_patch = Patches()
+_WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+
+
 def watch(finder: PostImport) -> None:
     """Report the scalars that a ``SummaryWriter`` writes."""
-    for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-        finder.after(name, _watch_writer)
+    _patch.install(finder)
 
 
-def _watch_writer(module: ModuleType) -> None:
-    @replaces(module.SummaryWriter, "add_scalar")
-    def add_scalar(
-        add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any
-    ) -> Any:
-        _written(str(tag), {str(tag): scalar_value}, global_step)
-        return add(self, tag, scalar_value, global_step, *args, **kw)
+@_patch("SummaryWriter.add_scalar", *_WRITERS)
+def _add_scalar(
+    add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any
+) -> Any:
+    _written(str(tag), {str(tag): scalar_value}, global_step)
+    return add(self, tag, scalar_value, global_step, *args, **kw)
 
-    @replaces(module.SummaryWriter, "add_scalars")
-    def several(
-        add: Any, self: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kw: Any
-    ) -> Any:
-        if isinstance(tag_scalar_dict, dict):
-            named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
-            _written(str(main_tag), named, global_step)
-        with muted():  # tensorboardX calls add_scalar for each of them
-            return add(self, main_tag, tag_scalar_dict, global_step, *args, **kw)
+
+@_patch("SummaryWriter.add_scalars", *_WRITERS)
+def _add_scalars(
+    add: Any, self: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kw: Any
+) -> Any:
+    if isinstance(tag_scalar_dict, dict):
+        named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+        _written(str(main_tag), named, global_step)
+    with muted():  # tensorboardX calls add_scalar for each of them
+        return add(self, main_tag, tag_scalar_dict, global_step, *args, **kw)
 
 
 def _written(tag: str, values: dict[str, Any], global_step: Any) -> None:

@@ -44,8 +44,8 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, owned
 from distdl_jupyter.worker.frames import Describer
-from distdl_jupyter.worker.hooks import parallel
-from distdl_jupyter.worker.hooks.imports import PostImport, replaces
+from distdl_jupyter.worker.hooks import distributed, parallel
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport
 from distdl_jupyter.worker.sources import CellSources
 from distdl_jupyter.worker.step_times import harmless
 
@@ -60,25 +60,11 @@ _BUCKETS, _CHUNK, _CACHED_SIGNS = 32, 1 << 20, 16
 _MOST_BYTES = 2_000_000_000
 #: Maximum number of samples hashed per batch, and depth of nested containers searched for tensors.
 _MOST_SAMPLES, _DEEPEST = 4096, 6
-#: Lightning's classes that choose the number of processes, by module.
-_TRAINERS = {
-    "lightning.pytorch.trainer.trainer": "Trainer",
-    "pytorch_lightning.trainer.trainer": "Trainer",
-    "lightning.fabric.fabric": "Fabric",
-    "lightning_fabric.fabric": "Fabric",
-}
 #: The label of a file or cell of the user's code, and a line number.
 Line = tuple[str, int]
 _NOWHERE: Line = ("", 0)
 #: The numbers of a loader, of a pass over the loader, and of a batch in the pass.
 Position = tuple[int, int, int]
-
-
-def start(finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> CheckRecording:
-    """Create a recording and install its hooks."""
-    recording = CheckRecording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
-    recording.watch(finder)
-    return recording
 
 
 class Finished(SystemExit):
@@ -91,7 +77,8 @@ class Finished(SystemExit):
 class CheckRecording:
     """The record of this rank and the hooks that fill it. Optimizers are numbered in order of creation."""
 
-    def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: CellSources) -> None:
+    def __init__(self, finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> None:
+        options = json.loads(os.environ[VARIABLE])
         self._rank, self._size = rank, size
         self._line = Describer(sources, folder / "code").line
         self._step_count = int(options.get("steps", 3))
@@ -123,6 +110,7 @@ class CheckRecording:
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._forward_line = _NOWHERE
         self._trainers: list[tuple[str, Any, Line]] = []
+        self._watch(finder)
 
     def _begin_step(self) -> None:
         self._current: dict[str, Any] = {"inputs": [], "losses": [], "random": False, "local": False}
@@ -130,8 +118,9 @@ class CheckRecording:
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
         self._stepped: set[int] = set()
-        #: Whether a forward call is not yet followed by a backward pass, and the random state when the call began.
-        self._has_begun, self._random_state = False, ""
+        #: Whether a forward call is not yet followed by a backward pass, and the random states when the call began.
+        self._has_begun = False
+        self._random_states: dict[str, str] = {}
 
     def _complete_step(self) -> None:
         batches = [{"loader": loader, **entry} for loader, entry in sorted(self._step_batches.items())]
@@ -155,7 +144,7 @@ class CheckRecording:
         if self._written:
             return
         self._written = True
-        self._read_samples_of_all()
+        self._read_samples()
         if any("after" in optimizer for optimizer in self._step_optimizers.values()):  # the training's last step
             self._complete_step()
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -172,42 +161,52 @@ class CheckRecording:
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
 
-    def watch(self, finder: PostImport) -> None:
+    def _watch(self, finder: PostImport) -> None:
         """Install hooks in the modules that run steps."""
-        finder.after("torch.optim.optimizer", self._watch_optimizers)
-        finder.after("torch.utils.data.dataloader", self._watch_loaders)
-        finder.after("torch.utils.data.distributed", self._watch_samplers)
         finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
-        finder.after("torch.autograd", self._watch_backward)
+        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(self._before))
+        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._after))
         # Disable the compiler, because hooks do not run in compiled code.
         finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
-        finder.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
-        for module, name in _TRAINERS.items():
-            finder.after(module, functools.partial(self._watch_trainers, name))
+        patch = Patches()
 
-    def _watch_averagers(self, module: Any) -> None:
-        @replaces(module.ModelAverager, "__init__")
+        @patch("Optimizer.__init__", "torch.optim.optimizer")
         def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            self._about["made"][str(self._number(this))] = self._line()
+
+        @patch("ModelAverager.__init__", "torch.distributed.algorithms.model_averaging.averagers")
+        def averages(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             self._about["averages_weights"] = True
             original(this, *args, **kwargs)
 
-    def _watch_trainers(self, name: str, module: Any) -> None:
-        @replaces(getattr(module, name), "__init__")
-        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        @patch("Trainer.__init__", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+        @patch("Fabric.__init__", "lightning.fabric.fabric", "lightning_fabric.fabric")
+        def made_trainer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._trainers.append((name, weakref.ref(this), self._line()))
+            self._trainers.append((original.__qualname__.partition(".")[0], weakref.ref(this), self._line()))
 
-    # batches ------------------------------------------------------------------------------------
+        @patch("DistributedSampler.set_epoch", "torch.utils.data.distributed")
+        def set_epoch(original: Any, this: Any, epoch: int) -> None:
+            this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
+            original(this, epoch)
 
-    def _watch_loaders(self, module: Any) -> None:
-        loader, iterator = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001
+        @patch("backward", "torch.autograd")
+        def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self._next_step()
+            self._begin_backward([tensors] if hasattr(tensors, "numel") else list(tensors))
+            return original(tensors, *args, **kwargs)
 
-        @replaces(loader, "__init__")
-        def create(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        self._watch_loaders(patch)
+        patch.install(finder)
+
+    def _watch_loaders(self, patch: Patches) -> None:
+        @patch("DataLoader.__init__", "torch.utils.data.dataloader")
+        def made_loader(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             this.__dict__["_distdl_line"] = self._line()
 
-        @replaces(loader, "__iter__")
+        @patch("DataLoader.__iter__", "torch.utils.data.dataloader")
         def begin(original: Any, this: Any) -> Any:
             self._next_step()
             batches = original(this)
@@ -219,7 +218,7 @@ class CheckRecording:
             self._describe(number, this, passed)
             return batches
 
-        @replaces(iterator, "__next__")
+        @patch("_BaseDataLoaderIter.__next__", "torch.utils.data.dataloader")
         def following(original: Any, this: Any) -> Any:
             position = getattr(this, "_distdl_check", None)
             if position is None:
@@ -232,6 +231,8 @@ class CheckRecording:
             self._take_batch(tuple(position), batch)
             position[2] += 1
             return batch
+
+    # batches ------------------------------------------------------------------------------------
 
     @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
@@ -262,19 +263,23 @@ class CheckRecording:
         self._about["loaders"][str(number)]["random"] = states
 
     @harmless
-    def _read_samples_of_all(self) -> None:
+    def _read_samples(self) -> None:
         """Read some samples of each data set by index, with the same random numbers on all ranks."""
         for number, (data_set, collate) in self._data_sets.items() if self._size > 1 else ():
             about = self._about["loaders"][str(number)]
-            if about.get("samples") and not about["iterable"]:
-                with contextlib.suppress(Exception):  # a data set may be anything
-                    about |= _read_samples(data_set, collate, about["samples"])
-
-    def _watch_samplers(self, module: Any) -> None:
-        @replaces(module.DistributedSampler, "set_epoch")
-        def set_epoch(original: Any, this: Any, epoch: int) -> None:
-            this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
-            original(this, epoch)
+            if not (length := about.get("samples")) or about["iterable"]:
+                continue
+            with contextlib.suppress(Exception):  # a data set may be anything
+                _torch().manual_seed(0)
+                random.seed(0)
+                if (numpy := sys.modules.get("numpy")) is not None:
+                    numpy.random.seed(0)
+                before = _random_states()
+                samples = [data_set[index] for index in sorted({0, length // 3, length // 2, length - 1})]
+                batch = samples if collate is None else collate(samples)
+                after = _random_states()
+                about["draws"] = [name for name, state in before.items() if after[name] != state]
+                about["read"] = _hash_samples(_tensors(batch, _torch().Tensor))
 
     def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
         """Return the next batch. In the single process, it is the combined batch of all ranks."""
@@ -326,20 +331,13 @@ class CheckRecording:
             self._has_begun = True
             self._about["lines"]["forward"] = self._line()
             self._load_weights()
-            self._random_state = _random_state()
+            self._random_states = _random_states()
             self._current["inputs"] += _hash_samples(_tensors(inputs, _torch().Tensor))
-
-    def _watch_backward(self, autograd: Any) -> None:
-        @replaces(autograd, "backward")
-        def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self._next_step()
-            self._begin_backward([tensors] if hasattr(tensors, "numel") else list(tensors))
-            return original(tensors, *args, **kwargs)
 
     @harmless
     def _begin_backward(self, roots: list[Any]) -> None:
         step = self._current
-        step["random"] = step["random"] or (self._has_begun and self._random_state != _random_state())
+        step["random"] = step["random"] or (self._has_begun and self._random_states != _random_states())
         self._has_begun = False
         line = self._about["lines"]["backward"] = self._line()
         step |= {"unsynced": "", "unsynced_line": _NOWHERE}
@@ -369,15 +367,6 @@ class CheckRecording:
 
     # optimizers ---------------------------------------------------------------------------------
 
-    def _watch_optimizers(self, module: Any) -> None:
-        @replaces(module.Optimizer, "__init__")
-        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-            original(this, *args, **kwargs)
-            self._about["made"][str(self._number(this))] = self._line()
-
-        module.register_optimizer_step_pre_hook(self._before)
-        module.register_optimizer_step_post_hook(self._after)
-
     def _number(self, optimizer: Any) -> int:
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = next(self._optimizer_count)
@@ -390,7 +379,7 @@ class CheckRecording:
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
             return
-        if sharded := _sharded(parameters):
+        if sharded := parallel.sharding(parameters):
             self._about["sharded"] = sharded
             return
         if str(number) not in self._about["names"]:
@@ -437,27 +426,13 @@ class CheckRecording:
                 self.write()
                 raise Finished
 
-    def _describe_libraries(self, accelerator: str) -> None:
-        """Record the training libraries in use, and the number of processes that each is configured for."""
-        horovod, accelerate = sys.modules.get("horovod.torch"), sys.modules.get("accelerate.state")
-        self._about["horovod"] = horovod is not None and bool(horovod.is_initialized())
-        self._about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
-        distributed = _torch().distributed
-        is_initialized = distributed.is_available() and distributed.is_initialized()
-        self._about["group"] = distributed.get_world_size() if is_initialized else 0
-        for name, made, line in self._trainers:
-            if (trainer := made()) is not None:
-                devices = int(os.environ.get("LOCAL_WORLD_SIZE", self._size))
-                self._about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line,
-                                          "accelerator": accelerator, "devices": devices}  # fmt: skip
-
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
         """Record the names of an optimizer's weights in the model, layers with batch statistics, and the libraries."""
-        self._describe_libraries("cpu" if parameters[0].device.type == "cpu" else "gpu")
+        torch = _torch()
         names: dict[int, str] = {}
         layers = set(self._about.get("layers", ()))
         mine = set(map(id, parameters))
-        modules = [member for member in gc.get_objects() if issubclass(type(member), _torch().nn.Module)]
+        modules = [member for member in gc.get_objects() if issubclass(type(member), torch.nn.Module)]
         for module in sorted(modules, key=lambda member: -sum(1 for _ in member.modules())):
             inside = [(name, id(member)) for name, member in module.named_parameters()]
             if any(key in mine and key not in names for _, key in inside):
@@ -468,6 +443,20 @@ class CheckRecording:
         self._about["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
         self._about["layers"] = sorted(layers)
         self._about["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
+        # The training libraries in use, and the number of processes that each is configured for.
+        accelerate, group = sys.modules.get("accelerate.state"), distributed.connected()
+        self._about["horovod"] = distributed.running_horovod() is not None
+        self._about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        self._about["group"] = 0 if group is None else group.get_world_size()
+        for name, made, line in self._trainers:
+            if (trainer := made()) is not None:
+                self._about["trainer"] = {
+                    "name": name,
+                    "size": int(trainer.world_size),
+                    "line": line,
+                    "accelerator": "cpu" if parameters[0].device.type == "cpu" else "gpu",
+                    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._size)),
+                }
 
 
 class _Replay:
@@ -532,49 +521,21 @@ def _leaves(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _sharded(parameters: list[Any]) -> str:
-    """Return the library that shards the weights across ranks, "" if each rank has all weights."""
-    for parameter in parameters:
-        is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
-        if is_flat or hasattr(parameter, "placements") or hasattr(parameter.data, "placements"):
-            return "FullyShardedDataParallel or DTensor"
-        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
-            return "DeepSpeed's ZeRO"
-    return ""
-
-
 def _has_batch_statistics(layer: Any) -> bool:
     """Return whether a layer's result for a sample depends on the other samples of the rank."""
     is_batch_norm = any(kind.__name__ == "_BatchNorm" for kind in type(layer).__mro__)
     return is_batch_norm and layer.training and type(layer).__name__ != "SyncBatchNorm"
 
 
-def _random_state() -> str:
-    torch = _torch()
-    state = _digest(torch.get_rng_state())
-    return state + _digest(torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else state
-
-
 def _random_states() -> dict[str, str]:
     """Return a hash of the state of each global random number generator."""
-    states = {"torch": _digest(_torch().get_rng_state()), "random": _hash(repr(random.getstate()).encode())}
+    torch = _torch()
+    states = {"torch": _digest(torch.get_rng_state()), "random": _hash(repr(random.getstate()).encode())}
+    if torch.cuda.is_initialized():
+        states["torch"] += _digest(torch.cuda.get_rng_state())
     if (numpy := sys.modules.get("numpy")) is not None:
         states["numpy"] = _hash(pickle.dumps(numpy.random.get_state()))
     return states
-
-
-def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
-    """Return hashes of some samples of a data set, and the random number generators that are used to read them."""
-    _torch().manual_seed(0)
-    random.seed(0)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(0)
-    before = _random_states()
-    samples = [data_set[index] for index in sorted({0, length // 3, length // 2, length - 1})]
-    batch = samples if collate is None else collate(samples)
-    after = _random_states()
-    draws = [name for name, state in before.items() if after[name] != state]
-    return {"read": _hash_samples(_tensors(batch, _torch().Tensor)), "draws": draws}
 
 
 def _size(tensors: list[Any]) -> int:
@@ -610,16 +571,11 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-_signs: dict[int, Any] = {}
-
-
-def _signs_of(chunk: int) -> Any:
+@functools.lru_cache(_CACHED_SIGNS)
+def _signs(chunk: int) -> Any:
     torch = _torch()
-    chunk %= _CACHED_SIGNS
-    if chunk not in _signs:
-        generator = torch.Generator().manual_seed(chunk + 1)
-        _signs[chunk] = torch.randint(0, 2, (_CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
-    return _signs[chunk]
+    generator = torch.Generator().manual_seed(chunk + 1)
+    return torch.randint(0, 2, (_CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
 
 
 def _sketch(tensor: Any) -> list[float]:
@@ -634,7 +590,7 @@ def _sketch(tensor: Any) -> list[float]:
         buckets = torch.zeros(_BUCKETS, dtype=torch.double)
         for chunk, begin in enumerate(range(0, flat.numel(), _CHUNK)):
             part = flat[begin : begin + _CHUNK]
-            part = part * _signs_of(chunk)[: part.numel()]
+            part = part * _signs(chunk % _CACHED_SIGNS)[: part.numel()]
             part = torch.nn.functional.pad(part, (0, -part.numel() % _BUCKETS))
             buckets += part.reshape(-1, _BUCKETS).sum(0)
         return list(buckets.tolist())

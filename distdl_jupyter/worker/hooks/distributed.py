@@ -21,24 +21,22 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport, connecting, guarded
+
+_patch = Patches()
 
 
 def watch(finder: PostImport) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
     finder.after("torch.distributed.distributed_c10d", _watch_groups)
-    _watch_horovod(finder)
+    _patch.install(finder)
+    for name in ("horovod.keras", "horovod.tensorflow.keras"):
+        finder.before(name, functools.partial(refuse_keras_3, name))
     # As under torchrun, all GPUs of the node are visible, so ``torch.cuda.set_device(local_rank)`` works as usual. Code
     # that uses the device "cuda" without an index gets torch's current GPU, which is selected here.
-    index = own_index(os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("DISTDL_GPU", ""))
-    if index > 0:
-        finder.after("torch", functools.partial(_select_gpu, index))
-
-
-def own_index(visible: str, gpu: str) -> int:
-    """Return the index of the rank's ``gpu`` among the visible GPUs, 0 if it is not visible."""
-    gpus = visible.split(",")
-    return gpus.index(gpu) if gpu in gpus else 0
+    visible, gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("DISTDL_GPU", "")
+    if gpu in visible[1:]:
+        finder.after("torch", functools.partial(_select_gpu, visible.index(gpu)))
 
 
 def _select_gpu(index: int, torch: ModuleType) -> None:
@@ -113,7 +111,7 @@ def _watch_groups(c10d: ModuleType) -> None:
         # the call, torch (2.13, Gloo) joins the group's threads while it holds the GIL, and one of the threads may wait
         # for the GIL. Older groups can be deleted, because they have no pending work.
         if group is not None or not are_kept:
-            guarded("before the ranks disconnected", lambda: _destroyed.extend(_groups()))
+            guarded("before the ranks disconnected", lambda: _destroyed.extend(groups()))
             destroy(group)
 
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
@@ -197,16 +195,17 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
 # groups ------------------------------------------------------------------------------------------
 
 
-def _groups() -> list[Any]:
+def connected() -> Any:
+    """Return ``torch.distributed`` if it has a process group, else None."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return []
-    return list(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
+    has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if has_group else None
 
 
-def shared_groups() -> list[Any]:
-    """Return torch's process groups with several ranks."""
-    return [group for group in _groups() if group.size() > 1]
+def groups() -> list[Any]:
+    """Return torch's process groups."""
+    distributed = connected()
+    return [] if distributed is None else list(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
 
 
 def operations(group: Any) -> int | None:
@@ -230,7 +229,9 @@ _LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
 
 def leave() -> None:
     """Disconnect from the other ranks, if the code has not done so."""
-    _leave_horovod()
+    for horovod in filter(None, map(sys.modules.get, _MODULES)):
+        if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
+            guarded("at the end", horovod.shutdown)
     guarded("at the end", _leave_group)
 
 
@@ -240,24 +241,20 @@ def _leave_group() -> None:
     If a rank closes its connections while a peer is still opening them, the peer fails. Therefore ranks wait for each
     other, and rank 0 leaves last, because it usually hosts the store through which ranks connect.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        with contextlib.suppress(Exception):
-            _await_peers(distributed.distributed_c10d._get_default_store(), distributed.get_rank(),  # noqa: SLF001
-                         distributed.get_world_size())  # fmt: skip
-        distributed.destroy_process_group()
-
-
-def _await_peers(store: Any, rank: int, size: int) -> None:
-    if rank != 0 and _is_gone(store):
-        return  # the rank that hosts the store has exited
-    store.add("distdl/arrived", 1)
-    have_communicated = all((operations(group) or 0) > 0 for group in _groups())
-    all_arrived = _until(store, "distdl/arrived", size, _SHORT_TIMEOUT if have_communicated else _END_TIMEOUT)
-    if rank != 0:
-        store.add("distdl/gone", 1)
-    elif all_arrived:
-        _until(store, "distdl/gone", size - 1, _LAST_TIMEOUT)
+    if (distributed := connected()) is None:
+        return
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    with contextlib.suppress(Exception):
+        store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
+        if rank == 0 or not _is_gone(store):
+            store.add("distdl/arrived", 1)
+            have_communicated = all((operations(group) or 0) > 0 for group in groups())
+            all_arrived = _until(store, "distdl/arrived", size, _SHORT_TIMEOUT if have_communicated else _END_TIMEOUT)
+            if rank != 0:
+                store.add("distdl/gone", 1)
+            elif all_arrived:
+                _until(store, "distdl/gone", size - 1, _LAST_TIMEOUT)
+    distributed.destroy_process_group()
 
 
 def _is_gone(store: Any) -> bool:
@@ -273,6 +270,7 @@ def _is_gone(store: Any) -> bool:
 
 
 def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
+    """Wait until a counter of the store has reached a number; return whether it has."""
     until = time.monotonic() + timeout
     while int(store.add(counter, 0)) < count:
         if time.monotonic() > until:
@@ -301,13 +299,13 @@ def last_operations() -> list[dict[str, Any]]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return []
-    groups: dict[str, list[dict[str, Any]]] = {}
+    by_group: dict[str, list[dict[str, Any]]] = {}
     for entry in _entries():
         with contextlib.suppress(LookupError, TypeError, ValueError):
             operation = _operation(entry)
-            groups.setdefault(operation["group"], []).append(operation)
+            by_group.setdefault(operation["group"], []).append(operation)
     last = []
-    for rows in groups.values():
+    for rows in by_group.values():
         rows.sort(key=lambda row: row["time"])
         last.append({**next((row for row in rows if row["waiting"]), rows[-1]), "last": rows[-1]["number"]})
     last.sort(key=lambda operation: (operation["waiting"], operation["time"]), reverse=True)
@@ -346,14 +344,12 @@ def _without_inductor() -> Iterator[None]:
 
 def _operation(entry: dict[str, Any]) -> dict[str, Any]:
     name, description = entry["process_group"]
-    transport, _, operation = str(entry["profiling_name"]).rpartition(":")
     sizes = entry["input_sizes"] or entry["output_sizes"]
     frames = [[str(row["filename"]), int(row["line"]), str(row["name"])] for row in entry["frames"][:_FRAMES]]
     begin = next((index for index, frame in enumerate(frames) if frame[0] == _STARTS), len(frames))
     return {
         "group": "default" if description == "default_pg" else str(name),
-        "operation": operation,
-        "transport": transport,
+        "operation": str(entry["profiling_name"]).rpartition(":")[2],
         "number": int(entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]),
         "sizes": [list(map(int, size)) for size in sizes][:8],
         "dtype": str(next(iter(entry["input_dtypes"] or entry["output_dtypes"]), "")).lower(),
@@ -371,32 +367,16 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
 _MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
 
 
-def _watch_horovod(finder: PostImport) -> None:
-    finder.after("horovod.common.basics", _watch_init)
-    for name in _MODULES:
-        finder.after(name, _watch_shutdown)
-    for name in ("horovod.keras", "horovod.tensorflow.keras"):
-        finder.before(name, functools.partial(refuse_keras_3, name))
+@_patch("HorovodBasics.init", "horovod.common.basics")
+def _init_horovod(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    with connecting(lambda: {"backend": f"horovod-{'mpi' if self.mpi_enabled() else 'gloo'}", "size": self.size()}):
+        return init(self, *args, **kwargs)
 
 
-def _watch_init(basics: ModuleType) -> None:
-    @replaces(basics.HorovodBasics, "init")
-    def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with connecting(lambda: {"backend": f"horovod-{'mpi' if self.mpi_enabled() else 'gloo'}", "size": self.size()}):
-            return init(self, *args, **kwargs)
-
-
-def _watch_shutdown(horovod: ModuleType) -> None:
-    @replaces(horovod, "shutdown")
-    def disconnect(shutdown: Any, *args: Any, **kwargs: Any) -> None:
-        if not are_kept:
-            shutdown(*args, **kwargs)
-
-
-def _leave_horovod() -> None:
-    for horovod in filter(None, map(sys.modules.get, _MODULES)):
-        if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
-            guarded("at the end", horovod.shutdown)
+@_patch("shutdown", *_MODULES)
+def _shut_down_horovod(shutdown: Any, *args: Any, **kwargs: Any) -> None:
+    if not are_kept:
+        shutdown(*args, **kwargs)
 
 
 def running_horovod() -> Any:
@@ -407,23 +387,14 @@ def running_horovod() -> Any:
 
 def refuse_keras_3(module: str) -> None:
     """Raise ImportError if ``import keras`` imports Keras 3."""
-    version = _keras_version()
-    if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
-        raise ImportError(
-            f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each "
-            "rank would train its own model. Use import distdl_jupyter.compat.horovod.keras as hvd instead.",
-            name=module,
-        )
-
-
-def _keras_version() -> str:
-    """Return the version of Keras that is imported or installed, "" if there is none. Does not import Keras."""
-    loaded = sys.modules.get("keras")
-    if loaded is not None:
-        return str(getattr(loaded, "__version__", ""))
     from importlib import metadata
 
-    try:
-        return metadata.version("keras")
-    except metadata.PackageNotFoundError:
-        return ""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        loaded = sys.modules.get("keras")
+        version = metadata.version("keras") if loaded is None else str(getattr(loaded, "__version__", ""))
+        if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) >= 3:
+            raise ImportError(
+                f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each "
+                "rank would train its own model. Use import distdl_jupyter.compat.horovod.keras as hvd instead.",
+                name=module,
+            )

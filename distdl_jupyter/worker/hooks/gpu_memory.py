@@ -12,8 +12,8 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -196,23 +196,30 @@ def _named(memory: GpuMemory) -> list[GpuProcess]:
 
 def _name(process: GpuProcess) -> GpuProcess:
     """Return the process with its name and owner from ``/proc``."""
-    folder = Path("/proc", str(process.pid))
+    folder, variables = Path("/proc", str(process.pid)), {}
     try:
         owner = folder.stat().st_uid
-        arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        command = [part.decode(errors="replace") for part in (folder / "cmdline").read_bytes().split(b"\0") if part]
     except OSError:
         return process
-    command = [argument.decode(errors="replace") for argument in arguments if argument]
-    name = _command_name(command)
     if owner != os.getuid():
-        return GpuProcess(process.pid, process.size, "other", name, _user(owner))
-    variables = _variables(folder)
+        user = str(owner)
+        with contextlib.suppress(KeyError, ImportError):
+            import pwd
+
+            user = pwd.getpwuid(owner).pw_name
+        return replace(process, kind="other", name=_command_name(command), user=user)
+    with contextlib.suppress(OSError):
+        pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    kind = "own"
     if job := variables.get("DISTDL_JOB_ID", ""):
-        return GpuProcess(process.pid, process.size, "job", name, "", job, variables.get("DISTDL_RANK", ""))
-    kind = "notebook" if any("ipykernel" in argument for argument in command) else "own"
-    if os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{process.pid}" and kind == "notebook":
-        kind = "submitter"
-    return GpuProcess(process.pid, process.size, kind, name)
+        kind = "job"
+    elif any("ipykernel" in argument for argument in command):
+        is_submitter = os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{process.pid}"
+        kind = "submitter" if is_submitter else "notebook"
+    rank = variables.get("DISTDL_RANK", "") if job else ""
+    return replace(process, kind=kind, name=_command_name(command), job=job, rank=rank)
 
 
 def _command_name(command: Sequence[str]) -> str:
@@ -225,84 +232,58 @@ def _command_name(command: Sequence[str]) -> str:
     return " ".join(filter(None, (program, f"-m {module}" if module else Path(script).name)))
 
 
-def _variables(folder: Path) -> dict[str, str]:
-    with contextlib.suppress(OSError):
-        pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    return {}
-
-
-def _user(number: int) -> str:
-    with contextlib.suppress(KeyError, ImportError):
-        import pwd
-
-        return pwd.getpwuid(number).pw_name
-    return str(number)
-
-
 # the message ----------------------------------------------------------------------------------
 
 
 def explain(memory: GpuMemory, job: str = "") -> str:
     """Return a message with each cause and its fix. ``job`` is the short id of the job."""
-    sentences = [_head(memory)]
-    if None not in (memory.requested, memory.total) and memory.requested > memory.total:  # type: ignore[operator]
-        return f"{sentences[0]} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
-    least = _LEAST * (memory.total or 0)
-    sentences += [_other(process) for process in memory.processes[:_MOST_PROCESSES] if process.size >= least]
-    unused = (memory.unused or 0) - (memory.pools or 0)
-    if unused > max(least, (memory.requested or 0) - (memory.free or 0)):
-        setting = f"{memory.variable}=expandable_segments:True"
-        sentences.append(
-            f"torch holds {_size(unused)} in pieces that no tensor uses and that are too small for this allocation. "
-            f"Start the job with --env {setting}"
-        )
-    return " ".join([*sentences, *_tensors(memory, job)])
-
-
-def _head(memory: GpuMemory) -> str:
-    parts = []
-    if memory.requested is not None:
-        parts.append(f"{_size(memory.requested)} requested")
+    parts = [f"{_size(memory.requested)} requested"] if memory.requested is not None else []
     if memory.free is not None:
         parts.append(f"{_size(memory.free)} free" + (f" of {_size(memory.total)}" if memory.total is not None else ""))
-    return f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
-
-
-def _tensors(memory: GpuMemory, job: str) -> Iterator[str]:
-    """Yield sentences about the memory of tensors, the lines that allocated most of it, and how to use less."""
-    held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
-    if memory.lines:
-        lines = "; ".join(
-            f"{_size(entry.size)} from {entry.label}, line {entry.line} "
-            f"({entry.count:,} block{'s' * (entry.count != 1)})"
-            for entry in memory.lines
+    head = f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
+    if memory.requested is not None and memory.total is not None and memory.requested > memory.total:
+        return f"{head} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
+    least = _LEAST * (memory.total or 0)
+    others = [_other(process) for process in memory.processes[:_MOST_PROCESSES] if process.size >= least]
+    unused = (memory.unused or 0) - (memory.pools or 0)
+    if unused > max(least, (memory.requested or 0) - (memory.free or 0)):
+        others.append(
+            f"torch holds {_size(unused)} in pieces that no tensor uses and that are too small for this allocation. "
+            f"Start the job with --env {memory.variable}=expandable_segments:True"
         )
-        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {lines}. "
-    yield f"{held}Use a smaller batch, gradient checkpointing or torch.autocast."
-    if held and not memory.recorded:
-        command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
-        yield f"To see which lines hold the memory, run: {command}"
+    held, hint = "", ""
+    if memory.allocated or memory.lines:
+        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}"
+        if memory.lines:
+            held += ", most of it " + "; ".join(
+                f"{_size(entry.size)} from {entry.label}, line {entry.line} "
+                f"({entry.count:,} block{'s' * (entry.count != 1)})"
+                for entry in memory.lines
+            )
+        held += ". "
+        if not memory.recorded:
+            command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
+            hint = f" To see which lines hold the memory, run: {command}"
+    use_less = f"{held}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
+    return " ".join([head, *others, use_less])
 
 
 def _other(process: GpuProcess) -> str:
     held = f"holds {_size(process.size)}"
     name = f"process {process.pid}" + (f" ({process.name})" if process.name else "")
-    if process.kind == "submitter":
-        return f"The kernel of your notebook (process {process.pid}) {held}: restart the kernel."
-    if process.kind == "notebook":
-        return f"Another notebook kernel of yours (process {process.pid}) {held}: shut it down in JupyterLab."
     if process.kind == "job":
         short = process.job.rpartition("-")[2]
         rank = f"Rank {process.rank}" if process.rank else "A process"
         if process.job == os.environ.get("DISTDL_JOB_ID"):
             return f"{rank} of this job (process {process.pid}) {held} of the same GPU: use fewer processes per node."
         return f"{rank} of your job {short} {held}: wait for that job, or run: distdl stop {short}"
-    if process.kind == "own":
-        return f"Your {name} {held}: end it, or run: kill {process.pid}"
-    if process.kind == "other":
-        return f"{name.capitalize()} of user {process.user} {held}: ask {process.user}, or use another GPU."
-    return f"{name.capitalize()}, which is not visible from here, {held}: use another GPU, or see nvidia-smi."
+    return {
+        "submitter": f"The kernel of your notebook (process {process.pid}) {held}: restart the kernel.",
+        "notebook": f"Another notebook kernel of yours (process {process.pid}) {held}: shut it down in JupyterLab.",
+        "own": f"Your {name} {held}: end it, or run: kill {process.pid}",
+        "other": f"{name.capitalize()} of user {process.user} {held}: ask {process.user}, or use another GPU.",
+        "hidden": f"{name.capitalize()}, which is not visible from here, {held}: use another GPU, or see nvidia-smi.",
+    }[process.kind]
 
 
 def _size(size: int) -> str:

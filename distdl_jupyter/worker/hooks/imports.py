@@ -47,18 +47,11 @@ class PostImport:
             check()
         if name not in self._after:
             return None
-        spec = self._found_by_others(name, path, target)
+        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
             guarded(f"before the import of {name}", self._call_after, spec.loader, name)
         return spec
-
-    def _found_by_others(self, name: str, path: Any, target: Any) -> importlib.machinery.ModuleSpec | None:
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-        return None
 
     def _call_after(self, loader: Any, name: str) -> None:
         """Make the loader call the hooks. Its class is not changed, because frameworks may check it."""
@@ -93,6 +86,32 @@ def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[.
         return function
 
     return decorate
+
+
+class Patches:
+    """A decorator for functions that replace a function of a framework when its module is imported (``replaces``)."""
+
+    def __init__(self) -> None:
+        self._patches: list[tuple[str, str, Callable[..., Any]]] = []
+
+    def __call__(self, path: str, *modules: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return the decorator for ``path`` ("Trainer.fit" or "shutdown") of each of these modules."""
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._patches += [(module, path, function) for module in modules]
+            return function
+
+        return decorate
+
+    def install(self, finder: PostImport) -> None:
+        """Make the replacements after the imports of the modules."""
+        for module, path, function in self._patches:
+            finder.after(module, functools.partial(_replace, path, function))
+
+
+def _replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
+    *owners, name = path.split(".")
+    replaces(functools.reduce(getattr, owners, module), name)(function)
 
 
 _reported: set[str] = set()

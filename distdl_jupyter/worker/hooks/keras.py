@@ -10,75 +10,58 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport, connecting, guarded
 from distdl_jupyter.worker.step_times import recorder
-
-if TYPE_CHECKING:
-    import inspect
 
 #: Module of ``Model`` by release: Keras 3, tf_keras and Keras 2.
 MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.engine.training")
 
 
+_patch = Patches()
+
+
 def watch(finder: PostImport) -> None:
     """Hook ``Model.fit``, and the strategy that connects TensorFlow's workers."""
-    for name in MODULES:
-        finder.after(name, _watch_fit)
-    finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_strategy)
+    _patch.install(finder)
 
 
-def _watch_strategy(module: ModuleType) -> None:
+@_patch("CollectiveAllReduceStrategy.__init__", "tensorflow.python.distribute.collective_all_reduce_strategy")
+def _connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Report when ``tf.distribute.MultiWorkerMirroredStrategy`` connects. Its constructor waits for all workers."""
 
-    @replaces(module.CollectiveAllReduceStrategy, "__init__")
-    def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        with connecting(lambda: {"backend": "tensorflow", "size": _workers(self)}):
-            init(self, *args, **kwargs)
+    def facts() -> dict[str, Any]:
+        jobs = self.cluster_resolver.cluster_spec().as_dict()
+        return {"backend": "tensorflow", "size": sum(map(len, jobs.values())) or 1}
+
+    with connecting(facts):
+        init(self, *args, **kwargs)
 
 
-def _workers(strategy: Any) -> int:
-    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
-    return sum(map(len, jobs.values())) or 1
+@_patch("Model.fit", *MODULES)
+def _fit(original: Any, *args: Any, **kwargs: Any) -> Any:
+    if "DISTDL_CHECK" in os.environ:
+        raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
 
+    def with_callback() -> Any:
+        import inspect
 
-def _watch_fit(module: ModuleType) -> None:
-    import inspect
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        tops = (base.__module__.split(".")[0] for base in type(args[0]).__mro__)
+        callbacks = sys.modules[next(top for top in tops if top in ("keras", "tf_keras"))].callbacks
+        ours = type("JobMetrics", (_Reports, callbacks.Callback), {})()
+        existing = bound.arguments.get("callbacks")
+        if isinstance(existing, callbacks.CallbackList):
+            existing.callbacks.append(ours)
+        else:
+            listed = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
+            bound.arguments["callbacks"] = [*listed, ours]
+        return bound
 
-    signature = inspect.signature(module.Model.fit)
-
-    @replaces(module.Model, "fit")
-    def fit(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if "DISTDL_CHECK" in os.environ:
-            raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
-        extended = guarded("before Model.fit", _with_callback, signature, args, kwargs)
-        args, kwargs = extended or (args, kwargs)
-        return original(*args, **kwargs)
-
-
-def _with_callback(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of ``fit`` with our callback added."""
-    bound = signature.bind(*args, **kwargs)
-    callbacks = sys.modules[type_module(bound.arguments["self"])].callbacks
-    existing = bound.arguments.get("callbacks")
-    ours = type("JobMetrics", (_Reports, callbacks.Callback), {})()
-    if isinstance(existing, callbacks.CallbackList):
-        existing.callbacks.append(ours)
-    else:
-        listed = list(existing) if isinstance(existing, list | tuple) else [existing] if existing is not None else []
-        bound.arguments["callbacks"] = [*listed, ours]
-    return bound.args, bound.kwargs
-
-
-def type_module(model: Any) -> str:
-    """Return the Keras package of a model's class: ``keras`` or ``tf_keras``."""
-    tops = [base.__module__.split(".")[0] for base in type(model).__mro__]
-    return next(top for top in tops if top in ("keras", "tf_keras"))
+    bound = guarded("before Model.fit", with_callback)
+    return original(*args, **kwargs) if bound is None else original(*bound.args, **bound.kwargs)
 
 
 class _Reports:

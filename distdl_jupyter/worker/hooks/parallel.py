@@ -6,13 +6,14 @@ Only this module uses these private names: ``_comm_hooks`` and ``_module_paramet
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import re
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
@@ -30,10 +31,7 @@ def watch(finder: PostImport) -> None:
         return
     every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
     if every.isdigit() and int(every):
-        checker = _WeightChecker(int(every))
-        steps.count = checker.stepped
-        finder.after("torch.nn.parallel.distributed", _watch_models)
-        finder.after("horovod.torch.optimizer", checker.watch_horovod)
+        steps.count = _WeightChecker(finder, int(every)).stepped
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
         steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
 
@@ -124,32 +122,32 @@ class _Optimizer:
     parameters: list[Any] | None = None
 
 
-#: The DistributedDataParallel models of this process.
-_models: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _watch_models(module: ModuleType) -> None:
-    @replaces(module.DistributedDataParallel, "__init__")
-    def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-        init(this, *args, **kwargs)
-        _models.add(this)
-
-
 class _WeightChecker:
     """Counts the steps of each optimizer and reports checksums of its weights."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, finder: PostImport, every: int) -> None:
         self._every = every
         self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
+        #: The DistributedDataParallel models of this process.
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
+        finder.after("torch.nn.parallel.distributed", self._watch_models)
+        finder.after("horovod.torch.optimizer", self._watch_horovod)
 
-    def watch_horovod(self, _module: ModuleType) -> None:
+    def _watch_models(self, module: ModuleType) -> None:
+        @replaces(module.DistributedDataParallel, "__init__")
+        def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            init(this, *args, **kwargs)
+            self._models.add(this)
+
+    def _watch_horovod(self, _module: ModuleType) -> None:
         """Hook the start of each optimizer step, to count nested steps."""
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._begun)
 
-    def _begun(self, optimizer: Any, *_: Any) -> None:
-        if not steps.is_compiling():
-            self._of(optimizer).depth += 1
+        def begun(optimizer: Any, *_: Any) -> None:
+            if not steps.is_compiling():
+                self._of(optimizer).depth += 1
+
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(begun)
 
     def _of(self, optimizer: Any) -> _Optimizer:
         if (state := self._optimizers.get(optimizer)) is None:
@@ -168,54 +166,53 @@ class _WeightChecker:
             return
         state.due = min(2 * state.steps, self._every) if state.steps < self._every else state.steps + self._every
         try:
-            self._check(state, optimizer)
+            if state.parameters is None:
+                state.parameters = self._comparable(optimizer)
+            if state.parameters and not all(model.require_backward_grad_sync for model in self._models):
+                state.parameters = []  # a step inside ``no_sync()``, as in local SGD
+            if state.parameters and os.getpid() == self._pid:
+                device, checksum = state.parameters[0].device, _checksum(state.parameters)
+                name = _device_name(device.type, device.index)
+                channel.send("weights", optimizer=state.number, step=state.steps, sum=checksum, device=name)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             state.parameters = []
             reason = f"{type(error).__name__} was raised ({error!s:.200})"
             channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
-    def _check(self, known: _Optimizer, optimizer: Any) -> None:
-        """Report the checksum of an optimizer's parameters."""
-        if known.parameters is None:
-            known.parameters = self._comparable(optimizer)
-        if known.parameters and not all(model.require_backward_grad_sync for model in _models):
-            known.parameters = []  # a step inside ``no_sync()``, as in local SGD
-        if known.parameters and os.getpid() == self._pid:
-            device, checksum = _device(known.parameters[0]), _checksum(known.parameters)
-            channel.send("weights", optimizer=known.number, step=known.steps, sum=checksum, device=device)
-
     def _comparable(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that are equal on all ranks, in the optimizer's order."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if any(hasattr(weight, "placements") or hasattr(weight, "ds_id") or type(weight).__name__ == "FlatParameter"
-               for weight in parameters):  # fmt: skip
+        if sharding(parameters):
             return []
         equal_ids: set[int] = set()
         if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
             process_set = getattr(optimizer, "process_set", None)
             includes_all = process_set is None or getattr(process_set, "process_set_id", 0) == 0
-            if includes_all and not _is_adasum(optimizer):
+            adasum = getattr(sys.modules.get("horovod.torch.mpi_ops"), "Adasum", None)
+            is_adasum = getattr(optimizer, "op", None) == adasum
+            if includes_all and not is_adasum and "Adasum" not in repr(type(optimizer).__dict__.get("__init__")):
                 equal_ids |= set(map(id, averaged))
-        for model in filter(_spans_all, _models):
-            equal_ids |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  those it averages
+        for model in self._models:
+            group_size = sys.modules["torch.distributed"].get_world_size(model.process_group)
+            if group_size == _size() and not averages_weights(model):
+                equal_ids |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  averaged ones
         return [parameter for parameter in parameters if id(parameter) in equal_ids]
 
 
-def _is_adasum(optimizer: Any) -> bool:
-    adasum = getattr(sys.modules.get("horovod.torch.mpi_ops"), "Adasum", None)
-    return "Adasum" in repr(type(optimizer).__dict__.get("__init__")) or getattr(optimizer, "op", None) == adasum
+def sharding(parameters: Iterable[Any]) -> str:
+    """Return the library that shards the weights across ranks, "" if each rank has all weights."""
+    for parameter in parameters:
+        is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
+        if is_flat or hasattr(parameter, "placements") or hasattr(parameter.data, "placements"):
+            return "FullyShardedDataParallel or DTensor"
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
+            return "DeepSpeed's ZeRO"
+    return ""
 
 
 def averages_weights(model: Any) -> bool:
     """Return whether a model periodically averages weights instead of gradients (torch's local SGD)."""
     return any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(model, "_comm_hooks", ()))
-
-
-def _spans_all(model: Any) -> bool:
-    """Return whether all ranks average the gradients of a model in each step."""
-    import torch
-
-    return not averages_weights(model) and torch.distributed.get_world_size(model.process_group) == _size()
 
 
 def _checksum(parameters: list[Any]) -> str:
@@ -226,27 +223,22 @@ def _checksum(parameters: list[Any]) -> str:
         sums = []
         for index, parameter in enumerate(parameters):
             flat = parameter.detach().reshape(-1)
-            flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat)[
-                :: -(-parameter.numel() // _MOST_ELEMENTS) or 1
-            ]
-            bits = flat.contiguous().view(getattr(torch, _INTEGERS[flat.element_size()]))
+            flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+            flat = flat[:: -(-parameter.numel() // _MOST_ELEMENTS) or 1].contiguous()
+            bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
             sums.append(bits.sum(dtype=torch.int64) * (2 * index + 1))
         total = sums[0].clone() if len(sums) == 1 else torch.stack([part.to(sums[0].device) for part in sums]).sum()
         return f"{int(total) & (1 << 64) - 1:016x}"
 
 
 @functools.lru_cache(maxsize=8)
-def _name_of(kind: str, index: int | None) -> str:
+def _device_name(kind: str, index: int | None) -> str:
     import torch
 
     if kind == "cuda":
         return str(torch.cuda.get_device_name(index))
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "")()
     return f"{kind} {platform.machine()} {capability}".strip()
-
-
-def _device(parameter: Any) -> str:
-    return _name_of(parameter.device.type, parameter.device.index)
 
 
 # ranks that do not communicate -------------------------------------------------------------------
@@ -278,23 +270,25 @@ class _CommunicationChecker:
     def stepped(self, _optimizer: Any) -> None:
         """Check after ``_WITHOUT_GROUP`` steps and, if the rank has a group, after ``_WITHOUT_COLLECTIVE`` steps."""
         if self._next and recorder.step + 1 >= self._next:
-            try:
-                self._check(recorder.step + 1)
-            except Exception:  # noqa: BLE001  our failure must not become the user's
-                self._next = 0
+            count, self._next = recorder.step + 1, 0
+            with contextlib.suppress(Exception):  # our failure must not become the user's
+                self._check(count)
 
     def _check(self, count: int) -> None:
         rpc = sys.modules.get("torch.distributed.rpc.api")
         uses_rpc = rpc is not None and bool(rpc._is_current_rpc_agent_set())  # noqa: SLF001
-        groups, library = distributed.shared_groups(), distributed.running_horovod()
+        groups = [group for group in distributed.groups() if group.size() > 1]
+        library = distributed.running_horovod()
         uses_horovod = library is not None and library.size() > 1
-        has_communicated = uses_rpc or (uses_horovod and recorder.has_waited) or any(map(_is_used, groups))
-        has_group = bool(groups) or uses_horovod or uses_rpc
-        if has_group and count < _WITHOUT_COLLECTIVE and not has_communicated:
+        # The number of operations is None if the transport does not count them.
+        is_used = any(distributed.operations(group) != 0 for group in groups)
+        if uses_rpc or is_used or (uses_horovod and recorder.has_waited):
+            return
+        has_group = bool(groups) or uses_horovod
+        if has_group and count < _WITHOUT_COLLECTIVE:
             self._next = _WITHOUT_COLLECTIVE
             return
-        self._next = 0
-        if has_communicated or os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS):
+        if os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS):
             return
         missing = "a collective operation" if has_group else "a process group of several ranks"
         text = (
@@ -302,7 +296,3 @@ class _CommunicationChecker:
             f"rank trains its own model. {self._remedy}"
         )
         channel.note("warning", text, "no-communication")
-
-
-def _is_used(group: Any) -> bool:
-    return distributed.operations(group) != 0  # None if the transport does not count operations

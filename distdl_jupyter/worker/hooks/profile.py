@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -34,8 +35,8 @@ from distdl_jupyter.worker.step_times import now, recorder
 FOLDER = "profiles"
 #: Minimum nanoseconds between two polls for a request, and between two progress reports.
 _POLL, _REPORT = 100_000_000, 1_000_000_000
-#: Seconds after which a request expires, and timeout in seconds for the common start.
-_EXPIRES, _ARMED = 30.0, 40.0
+#: Seconds after which a request expires. The supervisor waits 30 s for the slowest rank before it sends the start.
+_EXPIRES = 45.0
 #: Timeout in seconds for writing the files at the end of the training.
 _SAVE = 60.0
 #: Maximum number of operators in a summary. Those with the most self time are listed.
@@ -50,15 +51,17 @@ class RankProfiler:
     """Records profiles of one process on request. All methods except ``finish`` run in the training thread."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
         self._identity: Identity | None = None
-        self._next_poll = 0
+        self._path: Path | None = None
+        self._next_poll = self._next_report = 0
         #: The number of the last step, its end time, and its duration in nanoseconds.
         self._step, self._last, self._pace = -1, 0, 0
-        #: The number of the last completed request, and the current request with the time at which it was received.
+        #: The current request, and the number of the last completed one.
+        self._request: dict[str, Any] | None = None
         self._number = 0
-        self._armed: tuple[dict[str, Any], int] | None = None
-        self._recording: _Recording | None = None
+        #: torch's profiler while it records, the first step to record, and the time at which it began.
+        self._profiler: Any = None
+        self._first = self._begin = 0
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
@@ -71,150 +74,106 @@ class RankProfiler:
         """Handle an optimizer step."""
         if self._path is None or recorder.step == self._step:
             return
-        moment, steps, self._step = now(), recorder.step - self._step, recorder.step
-        self._pace, self._last = (moment - self._last) // steps, moment
+        moment, count, self._step = now(), recorder.step - self._step, recorder.step
+        self._pace, self._last = (moment - self._last) // count, moment
         try:
-            if self._recording is not None:
-                if self._recording.stepped():
-                    self._save(self._recording)
-            elif self._poll(self._path, moment):
-                self._start(moment)
+            if self._profiler is None:
+                self._poll(self._path, moment)
+            elif self._request is not None and self._step - self._first + 1 >= self._request["steps"]:
+                self._save()
+            elif moment >= self._next_report:
+                self._next_report = moment + _REPORT
+                self._report("recording", step=self._step - self._first + 1)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             self._fail(error)
 
-    def _poll(self, path: Path, moment: int) -> bool:
-        """Read the request file if a poll is due. Return whether there is a request."""
-        is_saving = self._saving is not None and self._saving.is_alive()
-        if moment >= self._next_poll and not is_saving:
+    def _poll(self, path: Path, moment: int) -> None:
+        """Read the request if a poll is due, and start recording at its step."""
+        if moment >= self._next_poll and (self._saving is None or not self._saving.is_alive()):
             self._next_poll = moment + _POLL
-            request = _request(path)
-            if request is not None and request["number"] > self._number:
-                if self._armed is None or self._armed[0]["number"] != request["number"]:
-                    self._armed = request, moment
-                    recorder.measure_all(on=True)
-                    _report(request["number"], "armed", step=self._step, pace=self._pace)
-                self._armed = request, self._armed[1]
-        return self._armed is not None
+            before, self._request = self._request, _request(path, self._number)
+            recorder.measure_all(on=self._request is not None)
+            if self._request is not None and (before is None or before["number"] != self._request["number"]):
+                self._report("armed", step=self._step, pace=self._pace)
+        if self._request is None or self._step < self._request.get("start", math.inf):
+            return
+        from torch import profiler  # already imported by torch
 
-    def _start(self, moment: int) -> None:
-        """Start recording when the common start is reached, or when it has not been received in time."""
-        assert self._armed is not None
-        request, since = self._armed
-        start = request.get("start")
-        if moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start):
-            self._armed, self._recording = None, _Recording(request, self._step + 1)
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler's library writes to stderr
+        self._report("recording", step=0)
+        self._profiler = profiler.profile()  # CPU, and GPU if available
+        self._profiler.start()
+        if distributed.running_horovod() is not None:  # torch's profiler does not record its operations
+            steps.annotate_wait = profiler.record_function("horovod:synchronize")
+        self._first, self._begin = self._step + 1, now()
+        self._next_report = self._begin + _REPORT
+
+    def _save(self) -> None:
+        """Stop recording, and write the files in a thread."""
+        profiler, recorded, identity = self._profiler, self._step - self._first + 1, self._identity
+        profiler.stop()
+        self._stop()
+        if not recorded:
+            self._report("failed", text="The training ended before a step was recorded.")
+            return
+        assert identity is not None
+        self._report("saving", step=recorded)
+        summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": recorded}
+        summary["seconds"] = (self._last - self._begin) / 1e9
+        path = identity.folder / FOLDER / str(self._number) / f"rank-{identity.rank}.json"
+
+        def write() -> None:
+            try:
+                _write(path, profiler, summary)
+                self._report("done", step=recorded)
+            except Exception as error:  # noqa: BLE001  the training continues
+                why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
+                self._report("failed", text=f"Its trace cannot be written: {why}.")
+
+        self._saving = threading.Thread(target=write, name="distdl-profile")
+        self._saving.start()
+
+    def _stop(self) -> None:
+        """Complete the request."""
+        assert self._request is not None
+        self._number = self._request["number"]
+        self._profiler = self._request = None
+        steps.annotate_wait = None
+        recorder.measure_all(on=False)
 
     def _fail(self, error: Exception) -> None:
-        recording, self._recording, self._armed = self._recording, None, None
-        recorder.measure_all(on=False)
-        if recording is None:
-            self._path = None  # do not retry a failed start at each step
+        if self._request is None:
+            self._path = None  # do not read the folder again at each step
             return
-        self._number = recording.number
+        profiler = self._profiler
+        self._stop()
         with contextlib.suppress(Exception):
-            recording.stop()
-        _report(recording.number, "failed", text=f"{type(error).__name__}: {error!s:.200}")
+            profiler.stop()
+        self._report("failed", text=f"{type(error).__name__}: {error!s:.200}")
 
-    def _save(self, recording: _Recording) -> None:
-        assert self._identity is not None
-        self._recording, self._number = None, recording.number
-        recording.stop()
-        _report(recording.number, "saving", step=recording.steps)
-        self._saving = threading.Thread(target=_write, args=(recording, self._identity), name="distdl-profile")
-        self._saving.start()
+    def _report(self, status: str, **fields: Any) -> None:
+        number = self._number if self._request is None else self._request["number"]
+        channel.send("profile", number=number, status=status, **fields)
 
     def finish(self) -> None:
         """Save the recording when the rank's code has ended."""
-        if self._recording is not None:
+        if self._profiler is not None:
             try:
-                self._save(self._recording)
+                self._save()
             except Exception as error:  # noqa: BLE001  see ``stepped``
                 self._fail(error)
         if self._saving is not None:
             self._saving.join(_SAVE)
 
 
-class _Recording:
-    """A run of torch's profiler for some steps, from step ``first`` on."""
-
-    def __init__(self, request: dict[str, Any], first: int) -> None:
-        from torch import profiler  # already imported by torch
-
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler's library writes to stderr
-        self.number, self._requested = int(request["number"]), int(request["steps"])
-        self.first, self.steps = first, 0
-        self._reported = 0
-        _report(self.number, "recording", step=0)
-        self.profiler = profiler.profile()  # CPU, and GPU if available
-        self.profiler.start()
-        if distributed.running_horovod() is not None:
-            self._annotate(profiler.record_function)
-        self._begin = self._end = now()
-
-    @property
-    def seconds(self) -> float:
-        """The total time of the recorded steps."""
-        return (self._end - self._begin) / 1e9
-
-    def _annotate(self, record_function: Any) -> None:
-        """Annotate this thread's waits for Horovod's operations, which torch's profiler does not record."""
-        begin, wait, thread = recorder.begin, recorder.wait, threading.get_ident()
-        opened: list[Any] = []
-
-        def begun(part: str) -> int:
-            if part == "wait" and threading.get_ident() == thread:
-                opened.append(record_function("horovod:synchronize"))
-                opened[-1].__enter__()
-            return begin(part)
-
-        def waited(moment: int) -> None:
-            if opened and threading.get_ident() == thread:
-                opened.pop().__exit__(None, None, None)
-            wait(moment)
-
-        vars(recorder).update(begin=begun, wait=waited)
-
-    def stepped(self) -> bool:
-        """Count a completed step; return whether all steps are recorded."""
-        self.steps, self._end = self.steps + 1, now()
-        done = self.steps >= self._requested
-        if not done and self._end - self._reported > _REPORT:
-            self._reported = self._end
-            _report(self.number, "recording", step=self.steps)
-        return done
-
-    def stop(self) -> None:
-        """Stop recording."""
-        for name in ("begin", "wait"):
-            vars(recorder).pop(name, None)
-        recorder.measure_all(on=False)
-        self.profiler.stop()
-
-
-def _write(recording: _Recording, identity: Identity) -> None:
-    """Write the files of a stopped recording and report the result."""
-    if not recording.steps:
-        _report(recording.number, "failed", text="The training ended before a step was recorded.")
-        return
-    path = identity.folder / FOLDER / str(recording.number) / f"rank-{identity.rank}.json"
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        recording.profiler.export_chrome_trace(f"{path}.gz")
-        rows = [row for event in recording.profiler.key_averages() if (row := _operator(event)) is not None]
-        summary = {
-            "rank": identity.rank,
-            "host": identity.host,
-            "first": recording.first,
-            "steps": recording.steps,
-            "seconds": recording.seconds,
-            "operators": sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS],
-            "gpu": any(row[1] == "gpu" for row in rows),
-        }
-        path.write_text(json.dumps(summary), encoding="utf-8")
-        _report(recording.number, "done", step=recording.steps)
-    except Exception as error:  # noqa: BLE001  the training continues
-        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-        _report(recording.number, "failed", text=f"Its trace cannot be written: {why}.")
+def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
+    """Write the trace and the summary of a stopped profiler."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    profiler.export_chrome_trace(f"{path}.gz")
+    rows = [row for event in profiler.key_averages() if (row := _operator(event)) is not None]
+    operators = sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS]
+    summary |= {"operators": operators, "gpu": any(row[1] == "gpu" for row in rows)}
+    path.write_text(json.dumps(summary), encoding="utf-8")
 
 
 def _operator(event: Any) -> list[Any] | None:
@@ -230,20 +189,16 @@ def _operator(event: Any) -> list[Any] | None:
     return [event.key, kind, event.count, round(microseconds, 3)]
 
 
-def _report(number: int, status: str, **fields: Any) -> None:
-    channel.send("profile", number=number, status=status, **fields)
-
-
-def _request(path: Path) -> dict[str, Any] | None:
-    """Return the request in a file, None if it is missing, invalid or expired."""
+def _request(path: Path, last: int) -> dict[str, Any] | None:
+    """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
     try:
         if time.time() - path.stat().st_mtime > _EXPIRES:
             return None
         request = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        is_new = request["number"] > last and type(request["steps"]) is int
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    is_valid = isinstance(request, dict) and all(type(request.get(name)) is int for name in ("number", "steps"))
-    return request if is_valid else None
+    return request if is_new else None
 
 
 #: The profiler of this process; only a rank polls for requests.
@@ -255,9 +210,5 @@ def watch(_finder: PostImport) -> None:
     steps.listen(profiler.stepped)
 
 
-def _forget() -> None:
-    profiler.__init__()  # type: ignore[misc]
-
-
 # A process that training code forks is not a rank.
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=profiler.__init__)  # type: ignore[misc]

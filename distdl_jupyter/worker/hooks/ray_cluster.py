@@ -40,17 +40,9 @@ _STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
 #: Environment variables of a rank that Ray's tasks must not inherit, because training libraries set them.
-_OF_RANK = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "OMP_NUM_THREADS",
-    "DISTDL_RAY",
-    "RAY_ADDRESS",
-)
+_OF_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "OMP_NUM_THREADS")
+#: Environment variables of this cluster that they must not inherit either.
+_OF_CLUSTER = ("DISTDL_RAY", "RAY_ADDRESS")
 #: Settings of Ray's processes: do not wait for tasks at the end, and do not collect events and metrics (unused).
 _SETTINGS = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
@@ -73,23 +65,17 @@ def in_cluster(variable: str) -> Iterator[bool]:
     """
     node, size = json.loads(variable), int(os.environ["DISTDL_WORLD_SIZE"])
     is_head = os.environ["DISTDL_RANK"] == "0"
-    _set_variables(f"{node['address']}:{node['ports'][0]}", size)
-    channel.send("rendezvous")
-    with _RayNode(node) as ray, (_lead if is_head else _lend)(ray, node, size):
-        yield not is_head
-
-
-def _set_variables(address: str, size: int) -> None:
-    """Make ``ray.init()`` find this cluster, in this process and Ray's, and prevent other users from connecting.
-
-    Ray listens on all interfaces, or only on the loopback interface if clusters of several nodes are disabled.
-    """
+    # ``ray.init()`` finds this cluster by its address, and other users cannot connect without the token. Ray listens on
+    # all interfaces, or only on the loopback interface if clusters of several nodes are disabled.
     os.environ |= {
-        "RAY_ADDRESS": address,
+        "RAY_ADDRESS": f"{node['address']}:{node['ports'][0]}",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": _secret("ray"),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1" if size > 1 else "0",
     }
+    channel.send("rendezvous")
+    with _RayNode(node) as ray, (_lead if is_head else _lend)(ray, node, size):
+        yield not is_head
 
 
 def _secret(purpose: str) -> str:
@@ -101,37 +87,27 @@ def _secret(purpose: str) -> str:
 def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
     """Start the head, and yield when all nodes have joined."""
     gcs, clients, meeting = node["ports"]
-    ray.start(
-        "--head",
-        f"--port={gcs}",
-        f"--ray-client-server-port={clients}",
-        "--no-monitor",
-        "--include-dashboard=false",
-        f"--temp-dir={ray.folder}",
-    )
+    ports = f"--port={gcs}", f"--ray-client-server-port={clients}"
+    ray.start("--head", *ports, "--no-monitor", "--include-dashboard=false", f"--temp-dir={ray.folder}")
     with socket.create_server((node["address"], meeting), backlog=size) as listener, contextlib.ExitStack() as nodes:
         listener.settimeout(JOIN_TIMEOUT)
-        for _ in range(size - 1):
-            nodes.enter_context(_accept(listener))
+        joined = 1
+        while joined < size:
+            try:
+                connection = nodes.enter_context(listener.accept()[0])
+            except TimeoutError:
+                raise ConnectionError(f"Not all nodes joined Ray within {JOIN_TIMEOUT:g} s.") from None
+            connection.settimeout(_HELLO_SECONDS)
+            with contextlib.suppress(OSError), connection.makefile("r", errors="replace") as lines:
+                if lines.readline(100) == f"{_secret('join')}\n":
+                    joined += 1
+                    continue
+            connection.close()
         channel.send("ready", backend="ray", size=size)
         try:
             yield
         finally:
             guarded("at the end", _disconnect)
-
-
-def _accept(listener: socket.socket) -> socket.socket:
-    """Return the connection of the next node that joins. Raises ConnectionError."""
-    while True:
-        try:
-            connection, _address = listener.accept()
-        except TimeoutError:
-            raise ConnectionError(f"Not all nodes joined Ray within {JOIN_TIMEOUT:g} s.") from None
-        connection.settimeout(_HELLO_SECONDS)
-        with contextlib.suppress(OSError), connection.makefile("r", errors="replace") as lines:
-            if lines.readline(100) == f"{_secret('join')}\n":
-                return connection
-        connection.close()
 
 
 @contextlib.contextmanager
@@ -205,18 +181,13 @@ class _RayNode:
         host = os.uname().nodename
         if not requires_token(version := metadata.version("ray")):
             raise RayNotStarted(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_RANK}
+        env = {name: value for name, value in os.environ.items() if name not in _OF_RANK + _OF_CLUSTER} | _SETTINGS
         command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._arguments)
         for attempt in range(_ATTEMPTS):
             log = self.folder / f"start-{os.getpid()}-{attempt}.log"
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment | _SETTINGS,
-                    start_new_session=True,
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
                 )
             until = time.monotonic() + _START_TIMEOUT
             while self._process.poll() is None and time.monotonic() < until:
@@ -233,24 +204,23 @@ class _RayNode:
             raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
-        """Stop Ray and everything in its session."""
+        """Stop Ray and everything in its session, in which Ray may give each worker a process group of its own."""
         if self._process is None:
             return
-        session = self._process.pid
-        self._process.terminate()
+        session, self._process = self._process, None
+        session.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_SECONDS)
+            session.wait(_STOP_SECONDS)
         until = time.monotonic() + _KILL_SECONDS
-        while (pids := _processes_of(session)) and time.monotonic() < until:
+        while (pids := _processes_of(session.pid)) and time.monotonic() < until:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
-        self._process = None
 
 
 def _processes_of(session: int) -> list[int]:
-    """Return the processes of a session. Process groups cannot be used, because Ray may give each worker a new one."""
+    """Return the live processes of a session."""
     pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

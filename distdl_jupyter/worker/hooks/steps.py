@@ -24,6 +24,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.step_times import now, recorder
 
@@ -40,6 +41,8 @@ _codes: set[CodeType] = set()
 _listeners: list[Callable[[Any], None]] = []
 #: Function that is called after each step of each optimizer, so it must be fast.
 count: Callable[[Any], None] | None = None
+#: While a profile is recorded, a decorator that marks a wait in it (``hooks.profile``).
+annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 #: Maximum depth of nested containers in which the tensors of a batch are searched.
 _DEEPEST = 4
 #: Returns whether a compiler is tracing the code. The compiler treats the result as a constant.
@@ -51,11 +54,11 @@ _has_begun = False
 def watch(finder: PostImport) -> None:
     """Start measuring and hook the modules that run steps."""
     recorder.enable()
-    finder.after("torch.optim.optimizer", _watch_optimizers)
+    finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_stepped))
     finder.after("torch.utils.data.dataloader", _watch_loaders)
     finder.after("torch.autograd", _watch_backward)
     finder.after("torch.nn.parallel.distributed", _watch_parallel)
-    finder.after("torch.distributed.distributed_c10d", _watch_collectives)
+    finder.after("torch.distributed.distributed_c10d", lambda module: _time(module.Work, "wait"))
     finder.after("torch._dynamo.eval_frame", _skip)
     finder.after("torch.compiler", _watch_compiler)
     finder.after("torch._dynamo.callback", _watch_compilations)
@@ -86,10 +89,6 @@ def _watch_compilations(module: ModuleType) -> None:
     _has_begun = False
 
 
-def _watch_optimizers(module: ModuleType) -> None:
-    module.register_optimizer_step_post_hook(_stepped)
-
-
 def _stepped(optimizer: Any, *_: Any) -> None:
     if _has_begun and is_compiling():
         return
@@ -105,7 +104,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
             call(optimizer)
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function so that torch's compiler does not start at it, as for functions of torch itself."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
@@ -119,50 +118,59 @@ def _skip(compiler: ModuleType) -> None:
             compiler.skip_code(code)
 
 
+def _timed(original: Callable[..., Any], report: Callable[[int, Any], None] | None = None) -> Callable[..., Any]:
+    """Return a wrapper that calls ``report(begin, batch)`` after each call of ``original``, except nested calls.
+
+    By default, ``original`` waits for other ranks.
+    """
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.detailed:
+            if report is not None:
+                return original(*args, **kwargs)
+            begin = now()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                recorder.blocked += now() - begin
+        if inside.on:
+            return original(*args, **kwargs)
+        inside.on = True
+        begin, result = recorder.begin("wait" if report is None else "data"), None
+        try:
+            call = original if report is not None or annotate_wait is None else annotate_wait(original)
+            result = call(*args, **kwargs)
+            return result
+        finally:
+            inside.on = False
+            if report is None:
+                recorder.wait(begin)
+            else:
+                report(begin, result)
+
+    return _untraced(watched)
+
+
+def _time(owner: Any, name: str) -> None:
+    if (original := getattr(owner, name, None)) is not None:  # a version may not have it
+        setattr(owner, name, _timed(original))
+
+
 def _watch_loaders(module: ModuleType) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the base class of all iterators
     fetch = iterator.__next__
-    measured = timed("data", fetch, lambda begin, batch: recorder.data(begin, samples_of(batch)))
+    measured = _timed(fetch, lambda begin, batch: recorder.data(begin, _samples_of(batch)))
 
     @functools.wraps(fetch)
     def watched(self: Any) -> Any:
         return (measured if recorder.detailed else fetch)(self)
 
-    iterator.__next__ = untraced(watched)
-    loader.__iter__ = timed("data", loader.__iter__, lambda begin, _: recorder.data(begin))
+    iterator.__next__ = _untraced(watched)
+    loader.__iter__ = _timed(loader.__iter__, lambda begin, _: recorder.data(begin))
 
 
-def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
-    """Return a wrapper that calls ``report(begin, result)`` after each call of ``original``, except nested calls."""
-
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.detailed:
-            return _blocked(original, *args, **kwargs) if part == "wait" else original(*args, **kwargs)
-        if inside.on:
-            return original(*args, **kwargs)
-        inside.on = True
-        begin, result = recorder.begin(part), None
-        try:
-            result = original(*args, **kwargs)
-            return result
-        finally:
-            inside.on = False
-            report(begin, result)
-
-    return untraced(watched)
-
-
-def _blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function that waits for other ranks, in a skipped step."""
-    begin = now()
-    try:
-        return original(*args, **kwargs)
-    finally:
-        recorder.blocked += now() - begin
-
-
-def samples_of(batch: Any) -> int:
+def _samples_of(batch: Any) -> int:
     """Return the size of the first dimension of the first tensor in a batch, 0 if there is none."""
     try:
         for _ in range(_DEEPEST):
@@ -172,11 +180,6 @@ def samples_of(batch: Any) -> int:
     except Exception:  # noqa: BLE001  a batch may be anything
         return 0
     return 0
-
-
-def _watch_collectives(module: ModuleType) -> None:
-    work = module.Work
-    work.wait = timed("wait", work.wait, lambda begin, _: recorder.wait(begin))
 
 
 def _watch_parallel(module: ModuleType) -> None:
@@ -191,13 +194,13 @@ def _watch_parallel(module: ModuleType) -> None:
         return begin_forward(self, *args, **kwargs)
 
     synchronise = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
-    waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))
+    waited = _timed(synchronise)
 
     @functools.wraps(synchronise)
     def watched_buffers(self: Any) -> None:
         (synchronise if is_compiling() else waited)(self)
 
-    owner._pre_forward, owner._sync_buffers = untraced(watched), untraced(watched_buffers)  # noqa: SLF001
+    owner._pre_forward, owner._sync_buffers = _untraced(watched), _untraced(watched_buffers)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
@@ -224,66 +227,54 @@ def _watch_backward(autograd: ModuleType) -> None:
                 recorder.passed = True
         return grad(*args, **kwargs)
 
-    autograd.backward, autograd.grad = untraced(watched_backward), untraced(watched_grad)  # type: ignore[attr-defined]
+    autograd.backward, autograd.grad = _untraced(watched_backward), _untraced(watched_grad)  # type: ignore[attr-defined]
 
 
 def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a backward pass and record when the rank has finished its part and begins to wait for other ranks.
+
+    The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
+    """
     if not recorder.on or inside.backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
     recorder.backward()
-    begin, arrival = now(), None
+    begin, arrival, thread, handle = now(), 0, threading.get_ident(), None
+
+    def arrived() -> None:
+        nonlocal arrival
+        try:
+            arrival = recorder.arrived()
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            recorder.fail(error)
+        if threading.get_ident() == thread:
+            inside.on = True  # later waits of this pass are part of this wait
+
+    def begun(_gradient: Any) -> None:
+        try:
+            sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(arrived)  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            recorder.fail(error)
+
     inside.backward = True
     try:
-        arrival = _Arrival(tensors)
+        with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
+            root = tensors if hasattr(tensors, "register_hook") else tensors[0]
+            if root.is_cuda and recorder.gpu is None:
+                recorder.use_gpu(root.device)
+            if distributed.connected() is not None:
+                handle = root.register_hook(begun)
         return backward(tensors, *args, **kwargs)
     finally:
         inside.backward = inside.on = False
-        recorder.backward_ended(begin, arrival.end() if arrival is not None else 0)
-
-
-class _Arrival:
-    """Records when the rank has finished its part of a backward pass and begins to wait for other ranks.
-
-    The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
-    """
-
-    def __init__(self, tensors: Any) -> None:
-        self._at = 0  # 0 means that the rank has not begun to wait
-        self._thread = threading.get_ident()
-        self._handle: Any = None
-        with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
-            root = tensors if hasattr(tensors, "register_hook") else tensors[0]
-            if root.is_cuda and not recorder.is_on_gpu:
-                recorder.use_gpu(root.device)
-            distributed = sys.modules.get("torch.distributed")
-            if distributed is not None and distributed.is_available() and distributed.is_initialized():
-                self._handle = root.register_hook(self._begun)
-
-    def _begun(self, _gradient: Any) -> None:
-        try:
-            sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(self._arrived)  # noqa: SLF001
-        except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            recorder.fail(error)
-
-    def _arrived(self) -> None:
-        try:
-            self._at = recorder.arrived()
-        except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            recorder.fail(error)
-        if threading.get_ident() == self._thread:
-            inside.on = True  # later waits of this pass are part of this wait
-
-    def end(self) -> int:
-        """Remove the hook and return the recorded time."""
-        if self._handle is not None:
-            self._handle.remove()
-        return self._at
+        if handle is not None:
+            handle.remove()
+        recorder.backward_ended(begin, arrival)
 
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
-    watched = timed("wait", original, lambda begin, _: recorder.wait(begin))
+    watched = _timed(original)
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
         module = sys.modules.get(name)  # already imported in a rank forked from a template
         if module is not None and getattr(module, "synchronize", None) is original:
@@ -292,6 +283,4 @@ def _watch_synchronize(mpi_ops: ModuleType) -> None:
 
 def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
-        owner = getattr(module, name, None)
-        if owner is not None:
-            owner.synchronize = timed("wait", owner.synchronize, lambda begin, _: recorder.wait(begin))
+        _time(getattr(module, name, None), "synchronize")

@@ -8,7 +8,6 @@ names and steps, and ``_batches_that_stepped``, the step count.
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
 import math
 import os
@@ -24,62 +23,65 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded, replaces
 
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 #: Values logged by Lightning and Transformers that are not metrics.
 _NOT_METRICS = ("epoch", "step")
-_losses = autolog.Losses()
+#: The losses of the batches since the last step of each engine, tensors with one element.
+_losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_patch = Patches()
 
 
 def watch(finder: PostImport) -> None:
     """Hook the trainers when they are imported."""
-    for package in LIGHTNING:
-        finder.after(f"{package}.trainer.trainer", functools.partial(_watch_lightning, package))
-        finder.after(f"{package}.trainer.connectors.logger_connector.logger_connector", _watch_loggers)
-    finder.after("transformers.trainer", _watch_transformers)
-    finder.after("accelerate.accelerator", _watch_accelerator)
+    _patch.install(finder)
     finder.after("deepspeed.ops.op_builder.builder", _watch_builds)
-    finder.after("deepspeed.runtime.engine", _watch_engine)
-    finder.after("deepspeed.runtime.pipe.engine", _watch_pipeline)
-    finder.after("deepspeed", _pass_config)
-    finder.after("ray.train.v2.api.data_parallel_trainer", _watch_ray)
 
 
-def _run_with_callback(owner: Any, name: str, add: Callable[[Any], None]) -> None:
-    """Add a callback to each trainer before the method ``name`` runs. Engines inside the method do not report."""
+def _add_callback(callbacks: list[Any], reports: type, base: type) -> None:
+    if not any(isinstance(callback, reports) for callback in callbacks):
+        callbacks.append(type("JobMetrics", (reports, base), {})())
 
-    @replaces(owner, name)
-    def run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        guarded(f"before {owner.__name__}.{name}", add, self)
-        with autolog.driving():
-            return original(self, *args, **kwargs)
+
+def _keep_loss(engine: Any, loss: Any) -> None:
+    _losses.setdefault(engine, []).append(loss.detach())
+
+
+def _mean_loss(engine: Any) -> dict[str, Any]:
+    """Return the mean of the losses as a metric ({} if none) and clear them."""
+    losses = _losses.pop(engine, [])
+    return {"loss": sum(losses) / len(losses)} if losses else {}
 
 
 # Lightning ---------------------------------------------------------------------------------------
 
 
-def _watch_lightning(package: str, module: ModuleType) -> None:
-    def add(trainer: Any) -> None:
-        if not any(isinstance(callback, _LightningReports) for callback in trainer.callbacks):
-            trainer.callbacks.append(type("JobMetrics", (_LightningReports, sys.modules[package].Callback), {})())
+@_patch("Trainer.fit", *(f"{package}.trainer.trainer" for package in LIGHTNING))
+def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def add() -> None:
+        package = next(name for base in type(self).__mro__ for name in LIGHTNING if base.__module__.startswith(name))
+        _add_callback(self.callbacks, _LightningReports, sys.modules[package].Callback)
 
-    _run_with_callback(module.Trainer, "fit", add)
-
-
-def _watch_loggers(module: ModuleType) -> None:
-    @replaces(module._LoggerConnector, "log_metrics")  # noqa: SLF001
-    def log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | None = None) -> Any:
-        guarded("in Lightning's logging", _offer_lightning, self.trainer, metrics, step)
-        with autolog.muted():
-            return original(self, metrics, step)
+    guarded("before Trainer.fit", add)
+    with autolog.driving():  # engines inside do not report
+        return original(self, *args, **kwargs)
 
 
-def _offer_lightning(trainer: Any, metrics: dict[str, Any], step: int | None) -> None:
-    if step is None:
-        step = int(metrics["step"]) if "step" in metrics else _lightning_step(trainer)
-    autolog.offer("lightning", step, {name: value for name, value in metrics.items() if name not in _NOT_METRICS})
+@_patch(
+    "_LoggerConnector.log_metrics",
+    *(f"{package}.trainer.connectors.logger_connector.logger_connector" for package in LIGHTNING),
+)
+def _log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | None = None) -> Any:
+    def offer() -> None:
+        number = step if step is not None else metrics.get("step", _lightning_step(self.trainer))
+        values = {name: value for name, value in metrics.items() if name not in _NOT_METRICS}
+        autolog.offer("lightning", int(number), values)
+
+    guarded("in Lightning's logging", offer)
+    with autolog.muted():
+        return original(self, metrics, step)
 
 
 def _lightning_step(trainer: Any) -> int:
@@ -108,19 +110,19 @@ class _LightningReports:
 # Transformers ------------------------------------------------------------------------------------
 
 
-def _watch_transformers(module: ModuleType) -> None:
-    def add(trainer: Any) -> None:
-        if not any(isinstance(callback, _TransformersReports) for callback in trainer.callback_handler.callbacks):
-            base = sys.modules["transformers.trainer_callback"].TrainerCallback
-            trainer.add_callback(type("JobMetrics", (_TransformersReports, base), {})())
+@_patch("Trainer.train", "transformers.trainer")
+@_patch("Trainer.evaluate", "transformers.trainer")
+def _run_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    base = sys.modules["transformers.trainer_callback"].TrainerCallback
+    guarded("before a Trainer runs", _add_callback, self.callback_handler.callbacks, _TransformersReports, base)
+    with autolog.driving():  # engines inside do not report
+        return original(self, *args, **kwargs)
 
-    for name in ("train", "evaluate"):
-        _run_with_callback(module.Trainer, name, add)
 
-    @replaces(module.Trainer, "log")
-    def log(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with autolog.muted():  # its TensorBoardCallback writes the same values under other names
-            return original(self, *args, **kwargs)
+@_patch("Trainer.log", "transformers.trainer")
+def _log_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    with autolog.muted():  # its TensorBoardCallback writes the same values under other names
+        return original(self, *args, **kwargs)
 
 
 class _TransformersReports:
@@ -145,30 +147,29 @@ class _TransformersReports:
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def _watch_accelerator(module: ModuleType) -> None:
-    @replaces(module.Accelerator, "backward")
-    def backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> Any:
-        with autolog.driving() as is_outermost:
-            result = original(self, loss, **kwargs)
-        if is_outermost:
-            guarded("in Accelerator.backward", _accelerate_batch, self, loss)
-        return result
+@_patch("Accelerator.backward", "accelerate.accelerator")
+def _accelerate_backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> Any:
+    def offer() -> None:
+        _keep_loss(self, loss)
+        if self.sync_gradients:
+            _steps[self] = _steps.get(self, 0) + 1
+            autolog.offer("accelerate", _steps[self], _mean_loss(self))
 
-    @replaces(module.Accelerator, "log")
-    def log(
-        original: Any, self: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        number = _steps.get(self, 0) if step is None else step
-        guarded("in Accelerator.log", autolog.offer, "Accelerator.log", number, dict(values))
-        with autolog.muted():  # its trackers write the same values
-            return original(self, values, step, *args, **kwargs)
+    with autolog.driving() as is_outermost:
+        result = original(self, loss, **kwargs)
+    if is_outermost:
+        guarded("in Accelerator.backward", offer)
+    return result
 
 
-def _accelerate_batch(accelerator: Any, loss: Any) -> None:
-    _losses.keep(accelerator, loss)
-    if accelerator.sync_gradients:
-        _steps[accelerator] = _steps.get(accelerator, 0) + 1
-        autolog.offer("accelerate", _steps[accelerator], _losses.mean(accelerator))
+@_patch("Accelerator.log", "accelerate.accelerator")
+def _accelerate_log(
+    original: Any, self: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    number = _steps.get(self, 0) if step is None else step
+    guarded("in Accelerator.log", autolog.offer, "Accelerator.log", number, dict(values))
+    with autolog.muted():  # its trackers write the same values
+        return original(self, values, step, *args, **kwargs)
 
 
 # DeepSpeed ---------------------------------------------------------------------------------------
@@ -179,47 +180,41 @@ _CONFIG = "DISTDL_DEEPSPEED_CONFIG"
 _BEFORE_CONFIG = 9
 
 
-def _pass_config(module: ModuleType) -> None:
-    config = os.environ.get(_CONFIG)
-    if not config:
-        return
-
-    @replaces(module, "initialize")
-    def initialize(original: Any, args: Any = None, *more: Any, **kwargs: Any) -> Any:
-        has_config = len(more) > _BEFORE_CONFIG or any(
-            kwargs.get(name) is not None for name in ("config", "config_params")
-        )
+@_patch("initialize", "deepspeed")
+def _initialize(original: Any, args: Any = None, *more: Any, **kwargs: Any) -> Any:
+    names = ("config", "config_params")
+    has_config = len(more) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in names)
+    if config := os.environ.get(_CONFIG):
         if has_config or getattr(args, "deepspeed_config", None) is not None:
             channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(config)
-        return original(args, *more, **kwargs)
+    return original(args, *more, **kwargs)
 
 
-def _watch_engine(module: ModuleType) -> None:
-    @replaces(module.DeepSpeedEngine, "backward")
-    def backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        if not autolog.driving.is_inside:
-            guarded("in DeepSpeed's backward", _losses.keep, self, loss)
-        return original(self, loss, *args, **kwargs)
-
-    @replaces(module.DeepSpeedEngine, "step")
-    def step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self.global_steps
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            if self.global_steps > before and not autolog.driving.is_inside:
-                guarded("in DeepSpeed's step", lambda: _offer_deepspeed(self, _losses.mean(self)))
+@_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
+def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    if not autolog.driving.is_inside:
+        guarded("in DeepSpeed's backward", _keep_loss, self, loss)
+    return original(self, loss, *args, **kwargs)
 
 
-def _watch_pipeline(module: ModuleType) -> None:
-    @replaces(module.PipelineEngine, "train_batch")
-    def train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = original(self, *args, **kwargs)
-        if not autolog.driving.is_inside:
-            guarded("in DeepSpeed's train_batch", _offer_deepspeed, self, {"loss": loss.detach()})
-        return loss
+@_patch("DeepSpeedEngine.step", "deepspeed.runtime.engine")
+def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    before = self.global_steps
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        if self.global_steps > before and not autolog.driving.is_inside:
+            guarded("in DeepSpeed's step", lambda: _offer_deepspeed(self, _mean_loss(self)))
+
+
+@_patch("PipelineEngine.train_batch", "deepspeed.runtime.pipe.engine")
+def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    loss = original(self, *args, **kwargs)
+    if not autolog.driving.is_inside:
+        guarded("in DeepSpeed's train_batch", _offer_deepspeed, self, {"loss": loss.detach()})
+    return loss
 
 
 def _offer_deepspeed(engine: Any, metrics: dict[str, Any]) -> None:
@@ -238,7 +233,10 @@ def _watch_builds(module: ModuleType) -> None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     if "TORCH_EXTENSIONS_DIR" in os.environ:
         return
-    folder = _build_folder()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    builds = permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions")
+    built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
+    folder = permissions.private_folder(builds / built_for)  # ranks load code from it
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
     @replaces(module.OpBuilder, "jit_load")
@@ -253,60 +251,49 @@ def _watch_builds(module: ModuleType) -> None:
             return original(self, *args, **kwargs)
 
 
-def _build_folder() -> Path:
-    """Return the private folder for builds, from which ranks load code. Raises PermissionError."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
-    return permissions.private_folder(
-        permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions") / built_for
-    )
-
-
 # Ray Train ---------------------------------------------------------------------------------------
 
 #: Timeout in seconds for a report, after which the thread checks whether training has ended.
 _WAIT_SECONDS = 0.5
 
 
-def _watch_ray(module: ModuleType) -> None:
-    @replaces(module.DataParallelTrainer, "fit")
-    def fit(original: Any, self: Any) -> Any:
-        reports = guarded("before the trainer's fit", _RayReports, self)
-        try:
-            return original(self)
-        finally:
-            if reports is not None:
-                guarded("after the trainer's fit", reports.close)
+@_patch("DataParallelTrainer.fit", "ray.train.v2.api.data_parallel_trainer")
+def _fit_ray(original: Any, self: Any) -> Any:
+    close = guarded("before the trainer's fit", _follow_ray, self)
+    try:
+        return original(self)
+    finally:
+        if close is not None:
+            guarded("after the trainer's fit", close)
 
 
-class _RayReports:
-    """Reports the metrics of a trainer's workers during training, in the process that calls ``fit()``.
+def _follow_ray(trainer: Any) -> Callable[[], None]:
+    """Report the metrics of a trainer's workers during training, and return a function that reports the last ones.
 
     Ray passes the metrics of ``ray.train.report`` to callbacks in its controller, which is another process, so they are
-    sent back through a Ray queue. As in Ray's results, the metrics of worker 0 are reported; steps count the reports.
+    sent back through a Ray queue to the process that calls ``fit()``. As in Ray's results, the metrics of worker 0 are
+    reported; steps count the reports.
     """
+    from ray.util.queue import Empty, Queue
 
-    def __init__(self, trainer: Any) -> None:
-        from ray.util.queue import Queue
+    queue, config, ended = Queue(actor_options={"num_cpus": 0}), trainer.run_config, threading.Event()
+    callbacks, base = config.callbacks, sys.modules["ray.train"].UserCallback
 
-        self._queue = Queue(actor_options={"num_cpus": 0})
-        self._config = trainer.run_config
-        self._callbacks = self._config.callbacks
-        self._config.callbacks = [*(self._callbacks or ()), _ray_callback(self._queue)]
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="ray reports", daemon=True)
-        self._thread.start()
+    class JobMetrics(base):  # type: ignore[misc, valid-type]
+        """Sent to the controller by value, because this package may not be installed there."""
 
-    def _follow(self) -> None:
-        from ray.util.queue import Empty
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            if metrics and metrics[0]:
+                queue.put(dict(metrics[0]))
 
+    def follow() -> None:
         count = 0
         while True:
-            ended = self._ended.is_set()
+            was_ended = ended.is_set()
             try:
-                metrics = self._queue.get(timeout=_WAIT_SECONDS)
+                metrics = queue.get(timeout=_WAIT_SECONDS)
             except Empty:
-                if ended:
+                if was_ended:
                     return
             except Exception:  # noqa: BLE001 - Ray has exited
                 return
@@ -314,21 +301,13 @@ class _RayReports:
                 count += 1
                 guarded("in ray.train.report", autolog.offer, "ray.train", count, metrics)
 
-    def close(self) -> None:
-        """Report the remaining metrics."""
-        self._config.callbacks = self._callbacks
-        self._ended.set()
-        self._thread.join()
-        self._queue.shutdown()
+    def close() -> None:
+        config.callbacks = callbacks
+        ended.set()
+        thread.join()
+        queue.shutdown()
 
-
-def _ray_callback(queue: Any) -> Any:
-    """Return a callback for Ray's controller. It is sent by value, because this package may not be installed there."""
-    base: Any = sys.modules["ray.train"].UserCallback
-
-    class JobMetrics(base):  # type: ignore[misc]
-        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-            if metrics and metrics[0]:
-                queue.put(dict(metrics[0]))
-
-    return JobMetrics()
+    config.callbacks = [*(callbacks or ()), JobMetrics()]
+    thread = threading.Thread(target=follow, name="ray reports", daemon=True)
+    thread.start()
+    return close

@@ -62,7 +62,7 @@ function summary({ ranks, samples_per_second: rate }: JobTime): string {
 }
 
 /** The part of a step in which a cause lies. */
-const partOf = ({ cause }: Straggler): Part => (cause === 'link' ? 'communication' : (cause as Part));
+const partOf = ({ cause }: Straggler): Part => cause as Part;
 
 function bars(time: JobTime): Child[] {
   const { ranks, straggler } = time;
