@@ -108,11 +108,8 @@ class Supervisor:
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""
-        names = [
-            name
-            for name in user_settings.trackers_of(self._spec)
-            if name not in self._trackers or self._trackers[name].poll() is not None
-        ]
+        running = [name for name, process in self._trackers.items() if process.poll() is None]
+        names = [name for name in user_settings.trackers_of(self._spec) if name not in running]
         with contextlib.suppress(OSError):
             variables = {**self._spec.environment_variables, **self._secret_variables}
             self._trackers |= control.start_trackers(self._folder, names, variables)
@@ -263,12 +260,10 @@ class Supervisor:
             if removed := self._checkpoints.removed:
                 self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
         failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
-        deliver_outputs(
-            self._spec,
-            self._recorder,
-            failed=failed,
-            canceled=lambda: any(request["type"] == "cancel" for request in self._control.read()),
-        )
+        deliver_outputs(self._spec, self._recorder, failed=failed, canceled=self._is_canceled)
+
+    def _is_canceled(self) -> bool:
+        return any(request["type"] == "cancel" for request in self._control.read())
 
     def _end_reason(self) -> str:
         """Return why the attempt was stopped, or which rank failed first, and how; "" if none did."""
