@@ -154,13 +154,13 @@ class LocalCluster(Cluster):
             if not blocked and any(entry.holds and entry.is_own and entry.job == parent for entry in slots.entries()):
                 return None
             self._slot = slots.QueueSlot(spec.id, spec.name, number=number)
-        turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
-        if turn is None:
+        position = self._slot.ask(need, priority=spec.priority, blocked=blocked)
+        if position is None:
             numbers = {gpu.uuid: gpu.number for gpu in devices}
             self._gpu_numbers = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
             return None
-        view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
-        if not blocked and not turn.problem and not getattr(options, "wait", True):
+        view = queueing.view(position, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
+        if not blocked and not position.problem and not getattr(options, "wait", True):
             self.release()
             text = f"wait=False is set, but the job is {view.why}."
             raise LaunchFailed(text, code="job-does-not-wait", hint=_NO_WAIT)

@@ -9,7 +9,7 @@ from distdl_jupyter.core.humanize import plural, short_id, size, total_need
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
-from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition, Turn
+from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition
 
 #: The maximum number of devices of a job that a view lists.
 _MOST_DEVICES = 32
@@ -57,7 +57,7 @@ def refuse_too_much(
 
 
 def view(
-    turn: Turn,
+    position: QueuePosition,
     need_: Need,
     labels: Mapping[str, str],
     priority: int,
@@ -69,22 +69,21 @@ def view(
 
     ``limits`` are the cores and memory of the host, by default those of this machine.
     """
-    position = turn.place
-    holder_names = holders(position, {entry.key: entry for entry in turn.entries})
+    holder_names = holders(position, {entry.key: entry for entry in position.entries})
     amounts = needs(need_)
     return QueueView(
-        position=position.place,
-        of=turn.of,
-        why=turn.problem or reason(amounts, position.lacks, holder_names),
+        position=position.position,
+        of=position.of,
+        why=position.problem or reason(amounts, position.lacks, holder_names),
         priority=priority,
         needs=amounts,
         free=dict(position.free),
         total={name: value for name, value in totals(len(labels), limits).items() if name in amounts},
         lacks=position.lacks,
         names=holder_names,
-        holding=tuple(holding(entry, labels) for entry in turn.entries if entry.holds),
+        holding=tuple(holding(entry, labels) for entry in position.entries if entry.holds),
         host=host,
-        number=turn.number,
+        number=position.number,
     )
 
 

@@ -183,7 +183,7 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         row = rows.pop(entry.job, None) if entry.is_own else None
         why = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
         yield WaitingJob(
-            position=scheduled.place,
+            position=scheduled.position,
             id=entry.job,
             name=entry.name,
             user="" if entry.is_own else entry.user,

@@ -41,7 +41,7 @@ drain                                                   evidence of an out-of-me
                                                         after all output written so far
 answer   shell, then any of out, err (texts), code      (nothing)
 slots    job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
-         priority, number                               turn (``slots.Turn`` as data), limits
+         priority, number                               position (``slots.QueuePosition`` as data), limits
 sweep    job, base                                      found
 end      keep                                           ended; the agent exits
 ======== ============================================== ====================================================
@@ -432,9 +432,9 @@ class Agent:
             need = slots.Need(
                 int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts}
             )
-            turn = self._slot.ask(need, priority=float(fields["priority"]))
-            held = list(self._slot.gpus) if turn is None else None
-            return {"held": held, "turn": turn, "limits": slots.limits()}
+            position = self._slot.ask(need, priority=float(fields["priority"]))
+            held = list(self._slot.gpus) if position is None else None
+            return {"held": held, "position": position, "limits": slots.limits()}
 
         return ask
 

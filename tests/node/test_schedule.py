@@ -24,7 +24,7 @@ def places(held, *waiting, late=()):
 def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
     held = [holds("r", ("a", "b"), {"cores": 6}), holds("s", ("c",), {})]
     place = places(held, waits("x", 1, 2, cores=2))["x"]
-    assert (place.place, place.now, place.lacks, place.holders, place.others) == (1, False, ("gpus",), ("r", "s"), 0)
+    assert (place.position, place.now, place.lacks, place.holders, place.others) == (1, False, ("gpus",), ("r", "s"), 0)
     assert place.free == {"cores": 2, "gpus": 1}
 
 
@@ -54,7 +54,7 @@ def test_a_priority_moves_a_job_among_those_of_its_user_only():
 
 def test_a_blocked_job_keeps_its_place_and_holds_up_nobody():
     found = places([], waits("x", 1, 4, blocked=True), waits("y", 2, 4))
-    assert (found["x"].place, found["x"].now, found["y"].place, found["y"].now) == (1, False, 2, True)
+    assert (found["x"].position, found["x"].now, found["y"].position, found["y"].now) == (1, False, 2, True)
 
 
 def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():
@@ -151,7 +151,7 @@ def test_a_schedule_is_the_same_for_all_and_what_starts_now_fits_together(jobs, 
     held = [holds(f"r{number}", (gpu,)) for number, gpu in enumerate(dict.fromkeys(running))]
     found = schedule([*held, *jobs], LIMITS)
     assert schedule([*held, *reversed(jobs)], LIMITS) == found
-    assert [place.place for place in found] == list(range(1, len(jobs) + 1))
+    assert [place.position for place in found] == list(range(1, len(jobs) + 1))
     by_key = {job.key: job for job in jobs}
     check([*held, *(holds(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.now)])
     assert not any(by_key[place.key].blocked for place in found if place.now)

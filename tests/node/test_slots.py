@@ -40,9 +40,9 @@ def test_free_gpus_come_first_and_are_given_back(slot):
     assert second.ask(gpus(2)) is None
     assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b", "MIG-GPU-c/1/0"))
     turn = third.ask(gpus(2))
-    assert (turn.place.place, turn.of, turn.place.lacks) == (1, 1, ("gpus",))
+    assert (turn.position, turn.of, turn.lacks) == (1, 1, ("gpus",))
     jobs = {entry.key: entry.job for entry in turn.entries}
-    assert [jobs[key] for key in turn.place.holders] == ["20260101-000000-first", "20260101-000000-second"]
+    assert [jobs[key] for key in turn.holders] == ["20260101-000000-first", "20260101-000000-second"]
     first.release()
     assert third.ask(gpus(2)) is not None
     second.release()
@@ -52,22 +52,22 @@ def test_free_gpus_come_first_and_are_given_back(slot):
 def test_the_order_is_that_of_coming_and_another_priority_changes_it(slot):
     holder, early, late = slot("holder"), slot("early"), slot("late")
     holder.ask(gpus(3))
-    assert early.ask(gpus(3)).place.place == 1
-    assert late.ask(gpus(1)).place.place == 2
-    assert late.ask(gpus(1), priority=1).place.place == 1
+    assert early.ask(gpus(3)).position == 1
+    assert late.ask(gpus(1)).position == 2
+    assert late.ask(gpus(1), priority=1).position == 1
     time.sleep(0.6)
     turn = early.ask(gpus(3))
-    assert turn.place.place == 2
+    assert turn.position == 2
     holder.release()
     assert takes(late, gpus(1), priority=1) == ("GPU-a",)
-    wait_for(lambda: early.ask(gpus(3)).place.place == 1, 5, "the place to change")
+    wait_for(lambda: early.ask(gpus(3)).position == 1, 5, "the place to change")
 
 
 def test_a_job_with_its_number_takes_its_place_again(slot):
     holder, first, again = slot("holder"), slot("first"), slot("again", number=0)
     holder.ask(gpus(3))
     first.ask(gpus(1))
-    assert again.ask(gpus(1)).place.place == 1
+    assert again.ask(gpus(1)).position == 1
 
 
 CODE = """
@@ -97,7 +97,7 @@ def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
         waiting = process("waiting", 3, 600)
         wait_for(lambda: len(slots.entries()) == 2, 30, "the second process")
         mine = slot("mine")
-        assert mine.ask(gpus(1)).place.place == 2
+        assert mine.ask(gpus(1)).position == 2
         waiting.send_signal(signal.SIGKILL)
         waiting.wait()
         holder.send_signal(signal.SIGKILL)
@@ -145,7 +145,7 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
         if time.monotonic() > until - 2.5:
             holder.beat()
         time.sleep(0.05)
-    assert waiting.ask(gpus(1)).place.lacks == ("gpus",)
+    assert waiting.ask(gpus(1)).lacks == ("gpus",)
     assert len(own_files(folder)) == 2
     holder.release()
     takes(waiting, gpus(1))
@@ -197,10 +197,10 @@ def test_a_clock_that_jumps_changes_no_order(slot, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 86_400)
     turn = late.ask(gpus(3))
-    assert turn.place.place == 2
+    assert turn.position == 2
     monkeypatch.setattr(time, "time", lambda: now + 86_400)
     time.sleep(0.6)
-    assert early.ask(gpus(3)).place.place == 1
+    assert early.ask(gpus(3)).position == 1
 
 
 # claims ---------------------------------------------------------------------------------------
@@ -218,7 +218,6 @@ def claims_between(first, second, need, monkeypatch):
         if one is second and changes.get("state") == slots.CLAIMS:
             with monkeypatch.context() as patched:
                 patched.setattr(QueueSlot, "_write", write)
-                patched.setattr(slots, "_CLAIM_SECONDS", 0.05)
                 first.ask(need, priority=1.0)
 
     monkeypatch.setattr(QueueSlot, "_write", writes)

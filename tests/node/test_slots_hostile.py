@@ -131,7 +131,7 @@ def test_two_users_never_get_the_same_gpu(attacker, slot):
         other = QueueSlot("theirs", "theirs")
         first = other.ask(gpus(1)) is None
         waits = QueueSlot("waits", "waits").ask(gpus(1))
-        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.is_own) for one in waits.entries]]
+        return [first, list(other.gpus), waits.lacks, [(one.name, one.user, one.is_own) for one in waits.entries]]
 
     first, got, lacks, seen = attacker(theirs)
     assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])
@@ -248,7 +248,7 @@ def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, 
     while time.monotonic() < until:
         turn = mine.ask(need)
         assert turn is not None
-        assert turn.place.lacks == ("gpus",)
+        assert turn.lacks == ("gpus",)
         time.sleep(0.05)
     view = queueing.view(turn, need, {}, 0)
     assert "20260101-000000-holder"[-5:] in view.why
@@ -340,10 +340,10 @@ def counted(monkeypatch):
     opened = []
     read = slots._read_file
 
-    def reads(directory, name, uid, *, is_own):
-        if not is_own:
+    def reads(directory, name, uid):
+        if uid != os.getuid():
             opened.append(name)
-        return read(directory, name, uid, is_own=is_own)
+        return read(directory, name, uid)
 
     monkeypatch.setattr(slots, "_read_file", reads)
     return opened
@@ -550,7 +550,7 @@ def test_a_job_that_never_takes_its_turn_is_passed(attacker, slot, folder, monke
     all_of_it = record(count=3, among=list(GPUS)) * 2
     attacker(lambda: plant(folder, {"one": all_of_it, "two": all_of_it}))
     mine = slot("mine")
-    assert mine.ask(gpus(1)).place.lacks == ("order",)
+    assert mine.ask(gpus(1)).lacks == ("order",)
     began = time.monotonic()
     assert takes(mine, gpus(1)) == ("GPU-a",)
     assert time.monotonic() - began > 0.9

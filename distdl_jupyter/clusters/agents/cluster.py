@@ -29,7 +29,7 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node.slots import Turn
+from distdl_jupyter.node.slots import QueuePosition
 
 #: The number of nodes to which the job's files are copied at the same time.
 _AT_ONCE = 32
@@ -186,8 +186,8 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
                 if need.gpus:
                     facts[host] = {**facts[host], "gpus": [gpu for gpu in gpus if gpu["uuid"] in answer["held"]]}
                 break
-            turn = msgspec.convert(answer["turn"], Turn)
-            context.note_place(queueing.view(turn, need, labels, priority, host, limits=answer["limits"]))
+            position = msgspec.convert(answer["position"], QueuePosition)
+            context.note_place(queueing.view(position, need, labels, priority, host, limits=answer["limits"]))
             time.sleep(_POLL_SECONDS)
     return dataclasses.replace(checkup, facts=facts)
 
