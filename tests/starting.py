@@ -129,8 +129,7 @@ def revive():
 
 def _made(where):
     """Return what the next ready template says, one that is made already or by now."""
-    if not warm_start.is_being_made(where):  # a second one would wait for the first one's end
-        warm_start.make(where)
+    warm_start.make(where)
     # What it learns from an earlier test's job may make it begin anew.
     until = time.monotonic() + 120
     while (said := warm_start.wait_until_ready(where)) is None or said["learning"]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import io
+import math
 import os
 import re
 import runpy
@@ -22,7 +24,8 @@ from distdl_jupyter.core import signals
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import preload, process_state, template_files
+from distdl_jupyter.warm import preload, template_files
+from distdl_jupyter.warm.template_files import FILLER, FILLER_ARGUMENT, FILLER_VARIABLE
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
 
@@ -30,6 +33,8 @@ from distdl_jupyter.worker.hooks import tensors
 DESCRIPTORS = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _BEFORE = ("-P", "-m")
+#: Packages whose linear algebra has a thread count of its own.
+_BLAS_USERS = frozenset(("numpy", "scipy"))
 #: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
 _JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
 
@@ -53,21 +58,21 @@ def become_supervisor(
         if not template_files.receive(connection)[0].get("go"):
             os._exit(0)
         connection.close()
-    except (template_files.BrokenMessage, OSError):
+    except OSError:
         os._exit(0)  # the submitter detects the closed connection and starts the job cold
     except BaseException:  # noqa: BLE001 - no error may reach the template's frames
         traceback.print_exc()
         os._exit(1)
-    _run_to_end(lambda: _supervise(JobFolder(Path(message["folder"])), message, forker))
 
+    def run() -> None:
+        from distdl_jupyter.supervisor.__main__ import supervise
 
-def _supervise(folder: JobFolder, message: dict[str, Any], forker: Forker) -> None:
-    from distdl_jupyter.supervisor.__main__ import supervise
+        _replace_environment(message["inherited"])
+        os.chdir(message["folder"])
+        node_job.fork = forker
+        supervise(JobFolder(Path(message["folder"])), message["secrets"])
 
-    _replace_environment(message["inherited"])
-    os.chdir(folder.path)
-    node_job.fork = forker
-    supervise(folder, message["secrets"])
+    _run_to_end(run)
 
 
 # the ranks of a job -------------------------------------------------------------------------------
@@ -83,14 +88,21 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code, None while the process runs."""
-        return self._reap(os.WNOHANG)
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0  # reaped elsewhere; Popen also returns 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to exit and return its exit code. Raises subprocess.TimeoutExpired."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self._reap(0 if deadline is None else os.WNOHANG)) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
+        began, seconds = time.monotonic(), math.inf if timeout is None else timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() - began > seconds:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", seconds)
             time.sleep(_WAIT_SECONDS)
         return code
 
@@ -99,16 +111,6 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
-    def _reap(self, flags: int) -> int | None:
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, flags)
-            except ChildProcessError:
-                pid, status = self.pid, 0  # reaped elsewhere; Popen also returns 0
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
 
 class Forker:
     """Implements ``node.job.fork`` in a supervisor that was forked from a template.
@@ -116,9 +118,7 @@ class Forker:
     ``environment`` is that of the template's imports. ``recorder`` has the variables that the imports read and set.
     """
 
-    def __init__(
-        self, argv: process_state.ArgvBuffer, environment: Mapping[str, str], recorder: preload.Recorder
-    ) -> None:
+    def __init__(self, argv: ArgvBuffer, environment: Mapping[str, str], recorder: preload.Recorder) -> None:
         self.argv = argv
         self._environment = environment
         self._recorder = recorder
@@ -165,7 +165,13 @@ class Forker:
         # An injected library needs a normal process exit, which forked processes skip.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
-        return "the supervisor has started threads" if _has_threads() else ""
+        # The system still counts a thread briefly after it was joined.
+        deadline = time.monotonic() + _JOINED_SECONDS
+        while preload.thread_count() > 1:
+            if time.monotonic() > deadline:
+                return "the supervisor has started threads"
+            time.sleep(0.001)
+        return ""
 
     def _become(self, arguments: Sequence[str], options: Mapping[str, Any], stdin: int) -> None:
         environment = options["env"]
@@ -183,14 +189,47 @@ class Forker:
         runpy.run_module(arguments[3], run_name="__main__", alter_sys=True)
 
 
-def _has_threads() -> bool:
-    """Return whether other threads exist; the system still counts a thread briefly after it was joined."""
-    deadline = time.monotonic() + _JOINED_SECONDS
-    while preload.thread_count() > 1:
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(0.001)
-    return False
+# the command line and the mark --------------------------------------------------------------------
+
+
+class ArgvBuffer:
+    """The fillers in this process's memory. Raises LookupError if they cannot be found.
+
+    ``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory from the time of exec, so a forked rank would look
+    like the template and could not be found by its job's mark. The template is therefore started with a filler as its
+    last variable (whose name is overwritten too) and last argument. Forked processes overwrite only these fillers,
+    because C code may have pointers to the rest of that memory.
+    """
+
+    def __init__(self) -> None:
+        # proc_pid_stat(5): arg_start, arg_end, env_start, env_end are the fields 48 to 51, counted from 1.
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        addresses = [int(field) for field in fields[45:49]]
+        self._variable = _find(addresses[2], addresses[3], f"{FILLER}={FILLER_VARIABLE[FILLER]}".encode())
+        filler, length = _find(addresses[0], addresses[1], FILLER_ARGUMENT.encode())
+        begin = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
+        self._arguments = (begin, filler + length - begin)
+
+    def show(self, arguments: Sequence[str], mark: str = "") -> None:
+        """Set the visible arguments after the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
+        line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
+        # Padded with blanks, because trailing zeros would be read as empty arguments.
+        _write(self._arguments, line, b" ")
+        _write(self._variable, mark.encode(), b"\0")
+
+
+def _find(start: int, end: int, text: bytes) -> tuple[int, int]:
+    if not 0 < start < end:
+        raise LookupError("the kernel does not report where a process keeps its environment")
+    offset = ctypes.string_at(start, end - start).find(text + b"\0")
+    if offset < 0:
+        raise LookupError("the space reserved for a job's mark is missing")
+    return start + offset, len(text)
+
+
+def _write(buffer: tuple[int, int], text: bytes, padding: bytes) -> None:
+    address, length = buffer
+    ctypes.memmove(address, text[:length].ljust(length, padding), length)
 
 
 # every forked process -----------------------------------------------------------------------------
@@ -208,8 +247,10 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     for number, fd in enumerate(copies):
         os.dup2(fd, number)
     devnull = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in set(_open_descriptors()) - {0, 1, 2, devnull, *keep}:
-        os.dup2(devnull, fd, inheritable=False)
+    for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, devnull, *keep}:  # noqa: PTH208 - numbers
+        with contextlib.suppress(OSError):
+            os.fstat(fd)  # raises for the descriptor of the listing itself
+            os.dup2(devnull, fd, inheritable=False)
     os.close(devnull)
     # Reopen Python's streams, because those of the template have cached whether its log is seekable.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]  # noqa: SIM115
@@ -221,15 +262,6 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
         stream.mode = "w"  # type: ignore[misc]  # as for Python's own streams
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _open_descriptors() -> list[int]:
-    fds = []
-    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, not paths
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
-            os.fstat(fd)
-            fds.append(fd)
-    return fds
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:
@@ -281,14 +313,10 @@ def library_threads(environment: Mapping[str, str]) -> int | None:
 
     0 means that no numerical library is loaded; a library loaded later reads the environment itself.
     """
-    if not tensors.has_threads() and not _has_blas():
+    if not tensors.has_threads() and not _BLAS_USERS & sys.modules.keys():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     return int(count) if re.fullmatch("[1-9][0-9]*", count) and "MKL_NUM_THREADS" not in environment else None
-
-
-def _has_blas() -> bool:
-    return "numpy" in sys.modules or "scipy" in sys.modules
 
 
 def _set_library_threads(environment: Mapping[str, str]) -> None:
@@ -296,7 +324,7 @@ def _set_library_threads(environment: Mapping[str, str]) -> None:
     if count > 1:
         tensors.set_threads(count)
     blas = environment.get("OPENBLAS_NUM_THREADS", str(count))
-    if _has_blas() and blas.isdigit() and int(blas) > 1:
+    if _BLAS_USERS & sys.modules.keys() and blas.isdigit() and int(blas) > 1:
         from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
         ThreadpoolController().select(user_api="blas").limit(limits=int(blas))

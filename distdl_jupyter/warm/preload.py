@@ -18,10 +18,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any
 
-from distdl_jupyter.core import files, registry
+from distdl_jupyter.core import files
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
 from distdl_jupyter.worker.identity import LAUNCHERS
@@ -52,7 +52,7 @@ _SET_LATER = re.compile(
 #: Triton is installed; each job gets its own values afterwards.
 NO_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_WARM_POOL": "0"}
 #: Modules that the supervisor and ranks of a local job always import, besides the backend.
-_REQUIRED = (
+REQUIRED = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.run",
@@ -65,11 +65,6 @@ _REQUIRED = (
     "runpy",
     "threadpoolctl",
 )
-
-
-def required() -> tuple[str, ...]:
-    """Return the modules that the supervisor and ranks of a local job always import."""
-    return (*_REQUIRED, *registry.built_in("backends"))
 
 
 def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:
@@ -101,14 +96,11 @@ class ImportHistory:
 
     #: Maximum number of modules; the least recently imported are dropped.
     _MOST = 10_000
-    #: Number of unforkable modules after which all modules are dropped, because each one restarts the template.
-    _MOST_RESTARTS = 12
 
     def __init__(self, path: Path) -> None:
         self._path = path
         data = _read_json(path)
         self._modules: list[str] = [str(name) for name in data.get("modules", ())]
-        self._restarts = int(data.get("restarts", 0))
         #: Module -> why it must not be preloaded.
         self.unforkable: dict[str, str] = {str(name): str(why) for name, why in data.get("unforkable", {}).items()}
 
@@ -123,19 +115,12 @@ class ImportHistory:
     def add(self, names: Iterable[str]) -> None:
         """Add the imports of one more job."""
         self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MOST]
-        self._write()
+        files.write(self._path, {"modules": self._modules, "unforkable": self.unforkable})
 
     def leave_out(self, unforkable: Unforkable) -> None:
         """Exclude these modules and their submodules from preloading."""
         self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
-        self._restarts += 1
-        if self._restarts >= self._MOST_RESTARTS:
-            self._modules, self._restarts = [], 0
-        self._write()
-
-    def _write(self) -> None:
-        data = {"modules": self._modules, "unforkable": self.unforkable, "restarts": self._restarts}
-        files.write(self._path, data)
+        self.add(())
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:
@@ -165,64 +150,56 @@ class Preloader:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        self.stamps = Stamps()
+        #: The initial time and size of every loaded module's file and of every folder in ``sys.path``.
+        self._stamps: dict[str, tuple[int, int] | None] = {}
         self._roots = (*installed.installed_roots(), f"{Path(__file__).parents[1]}{os.sep}")
         self._known = 0
         self._tried: set[str] = set()
+
+    def would_load(self, name: str) -> bool:
+        """Return whether ``load`` would import anything."""
+        return name not in sys.modules and name not in self._tried
 
     def load(self, name: str) -> None:
         """Import one module after its parent packages; skip it if the import fails. Raises Unforkable.
 
         In this order, an unforkable package is detected once, not once for each of its modules.
         """
-        parts = name.split(".")
-        for count in range(1, len(parts) + 1):
-            module = ".".join(parts[:count])
+        for module in itertools.accumulate(name.split("."), "{}.{}".format):
             if self.would_load(module):
                 self._tried.add(module)
                 with self.recorder, contextlib.suppress(BaseException):
                     importlib.import_module(module)
                 self._check(module)
 
-    def would_load(self, name: str) -> bool:
-        """Return whether ``load`` would import anything."""
-        return name not in sys.modules and name not in self._tried
-
     def _check(self, name: str) -> None:
-        loaded: list[ModuleType | None] = list(sys.modules.values())
-        new = [module for module in loaded[self._known :] if module is not None]
+        loaded = list(sys.modules.values())
+        paths = [file for file in map(_file_of, loaded[self._known :]) if file]
         self._known = len(loaded)
-        self.stamps.take(new)
-        reads = self.recorder.unforkable_reads()
+        self.stamp(paths)
+        reads, self.recorder.unforkable = self.recorder.unforkable, []
         if thread_count() > 1:
             raise Unforkable(name, "starts a thread when imported")
         if _has_opened_gpu():
             raise Unforkable(name, "opens a GPU when imported")
         if reads:
-            others = {importing for read in reads for importing in read.importing}
-            raise Unforkable(name, f"reads {reads[0].what} when imported (in {reads[0].importing[0]})", others)
-        outside = (file for file in map(_file_of, new) if file and not file.startswith(self._roots))
-        if file := next(outside, ""):
-            raise Unforkable(name, f"imports {file}, which is not an installed module")
+            variable, importing = reads[0]
+            others = itertools.chain.from_iterable(modules for _, modules in reads)
+            raise Unforkable(name, f"reads {variable} when imported (in {importing[0]})", others)
+        if outside := [path for path in paths if not path.startswith(self._roots)]:
+            raise Unforkable(name, f"imports {outside[0]}, which is not an installed module")
 
-
-class Stamps:
-    """The initial time stamp and size of every loaded module's file and of every folder in ``sys.path``."""
-
-    def __init__(self) -> None:
-        self._stamps: dict[str, tuple[int, int] | None] = {}
-
-    def take(self, modules: Iterable[ModuleType]) -> None:
-        """Record the files of these modules and the folders in ``sys.path``."""
-        for path in (*filter(None, map(_file_of, modules)), *sys.path):
+    def stamp(self, paths: Iterable[str]) -> None:
+        """Record the time and size of these files and of the folders in ``sys.path``."""
+        for path in (*paths, *sys.path):
             self._stamps.setdefault(path, _stamp(path))
 
     def changed(self) -> str:
-        """Return the first file or folder that has changed, "" if none has. 2,000 files take 4 ms."""
+        """Return the first recorded file or folder that has changed, "" if none has. 2,000 files take 4 ms."""
         return next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), "")
 
 
-def _file_of(module: ModuleType) -> str:
+def _file_of(module: object) -> str:
     file = getattr(module, "__file__", None)
     return file if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117 - thousands of paths
 
@@ -235,15 +212,9 @@ def _stamp(path: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def relative_path() -> str:
-    """Return a relative entry of ``sys.path``, which depends on the job's working directory, "" if there is none."""
-    return next((entry for entry in sys.path if not os.path.isabs(entry)), "")  # noqa: PTH117 - a string, not a Path
-
-
 def _has_opened_gpu() -> bool:
     """Return whether this process has opened a GPU, whose driver state does not survive a fork."""
-    folder = Path("/proc/self/fd")
-    for entry in folder.iterdir() if folder.is_dir() else ():
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if os.readlink(entry).startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")):  # noqa: PTH115
                 return True
@@ -251,72 +222,15 @@ def _has_opened_gpu() -> bool:
 
 
 def thread_count() -> int:
-    """Return the number of threads of this process, including those of C libraries (Linux; else only Python's)."""
-    folder = Path("/proc/self/task")
-    if folder.is_dir():
-        return len(os.listdir(folder))  # noqa: PTH208 - a count
-    import threading
-
-    return threading.active_count()
+    """Return the number of threads of this process, including those of C libraries."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count
 
 
 # reads of the environment -------------------------------------------------------------------------
 
 
-class UnforkableRead(NamedTuple):
-    """A read of a variable that a template cannot have, and the modules being imported, innermost first."""
-
-    what: str
-    importing: tuple[str, ...]
-
-
-_read: set[str] = set()
-_unforkable: list[UnforkableRead] = []
-
-
-class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 - the class of os.environ; no public one
-    """The class of ``os.environ`` during the imports."""
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return the value and record the name."""
-        if isinstance(key, str) and not (_OF_RANKS.fullmatch(key) or key in _OF_SHELLS):
-            if _frames()[0][0] not in _KNOWN_READERS:
-                _read.add(key)
-        else:
-            _record_unforkable(key)
-        return super().__getitem__(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate, and record that the caller may have read anything."""
-        _record_unforkable("the whole environment")
-        return super().__iter__()
-
-    def copy(self) -> dict[Any, Any]:
-        """Return a copy, and record that the caller may keep this environment."""
-        _record_unforkable("the whole environment")
-        return super().copy()
-
-
-def _record_unforkable(what: str) -> None:
-    frames = _frames()
-    if frames[0][0] not in _KNOWN_READERS:
-        importing = tuple(module for module, code in frames if code == "<module>" and module != "__main__")
-        _unforkable.append(UnforkableRead(what, importing or ("?",)))
-
-
-def _frames() -> list[tuple[str, str]]:
-    """Return the module and the function of the reader of ``os.environ`` and its callers, innermost first."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
-    frames = []
-    while frame is not None:
-        frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name))
-        frame = frame.f_back
-    inner = ("os", "_collections_abc", "collections.abc", __name__)
-    return [*itertools.dropwhile(lambda frame: frame[0] in inner, frames)] or [("?", "")]
-
-
 class Recorder:
-    """A reusable context manager that records reads and writes of the environment.
+    """A reusable context manager that records reads and writes of ``os.environ``.
 
     Reads by C libraries are not recorded; see ``_AT_LOAD``.
     """
@@ -326,24 +240,60 @@ class Recorder:
         self.read: set[str] = set()
         #: Variables that the imports have set, with their values.
         self.set: dict[str, str] = {}
+        #: Reads of variables that a template cannot have: what was read, and by which modules that were being
+        #: imported, innermost first.
+        self.unforkable: list[tuple[str, list[str]]] = []
         self._before: dict[str, str] = {}
 
     def __enter__(self) -> Recorder:
+        global _recorder
         self._before = dict(os.environ)
-        os.environ.__class__ = _RecordingEnviron
+        _recorder, os.environ.__class__ = self, _RecordingEnviron
         return self
 
     def __exit__(self, *_error: object) -> None:
-        os.environ.__class__ = os._Environ  # noqa: SLF001 - as above
-        self.read |= _read
-        _read.clear()
+        os.environ.__class__ = os._Environ  # noqa: SLF001 - the class of os.environ; no public one
         self.set |= {name: value for name, value in os.environ.items() if self._before.get(name) != value}
 
-    def unforkable_reads(self) -> list[UnforkableRead]:
-        """Return, once, the reads of variables that a template cannot have."""
-        reads = list(_unforkable)
-        _unforkable.clear()
-        return reads
+    def record(self, name: str) -> None:
+        """Record that the caller's caller has read a variable, or ``_EVERYTHING``."""
+        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
+        frames = []
+        while frame is not None:
+            frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name))
+            frame = frame.f_back
+        inner = ("os", "_collections_abc", "collections.abc", __name__)
+        frames = list(itertools.dropwhile(lambda frame: frame[0] in inner, frames))
+        if frames and frames[0][0] in _KNOWN_READERS:
+            return
+        if name == _EVERYTHING or name in _OF_SHELLS or _OF_RANKS.fullmatch(name):
+            importing = [module for module, code in frames if code == "<module>" and module != "__main__"]
+            self.unforkable.append((name, importing or ["?"]))
+        else:
+            self.read.add(name)
+
+
+_EVERYTHING = "the whole environment"
+_recorder = Recorder()
+
+
+class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 - as above
+    """The class of ``os.environ`` during the imports."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the value and record the name."""
+        _recorder.record(str(key))
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate, and record that the caller may have read anything."""
+        _recorder.record(_EVERYTHING)
+        return super().__iter__()
+
+    def copy(self) -> dict[Any, Any]:
+        """Return a copy, and record that the caller may keep this environment."""
+        _recorder.record(_EVERYTHING)
+        return super().copy()
 
 
 # memory -------------------------------------------------------------------------------------------

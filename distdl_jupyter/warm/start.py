@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -12,24 +13,22 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.warm import process_state, template_files
+from distdl_jupyter.warm import template_files
+from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import installed, owned
 from distdl_jupyter.worker.rank_socket import peer_uid
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.locks import JobLock
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.warm.template_files import TemplateFiles
 
 #: The code of the notice with the reason for a cold start.
 COLD = "cold-start"
@@ -45,7 +44,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     the supervisor cannot be started.
     """
     spec = folder.spec()
-    # Forked ranks can be marked on Linux only (see ``process_state``). A job inside a rank belongs to that rank's
+    # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     applies = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
     if not applies or template_files.switched_off():
@@ -79,8 +78,8 @@ def start_warm(
         "inherited": inherited,
         "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
-        "state": process_state.current(),
-        "niceness": process_state.niceness(),
+        "state": template_files.inherited_state(),
+        "niceness": template_files.niceness(),
     }
     try:
         connection = _connect(files)
@@ -95,28 +94,24 @@ def start_warm(
             if "taken" in reply:
                 template_files.send(connection, {"go": True})
                 return ""
-    except (OSError, template_files.BrokenMessage):
+    except OSError:
         return "This job starts cold because the warm template did not respond."
     return f"This job starts cold because {reply.get('cold', 'the warm template could not start it')}."
 
 
 def _inherited() -> dict[str, str]:
     """Return the environment of this process without its job mark."""
-    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", process_state.FILLER)}
+    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", template_files.FILLER)}
 
 
 def _connect(files: TemplateFiles) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         connection.settimeout(_TIMEOUT)
         connection.connect(str(files.socket))
-        is_own = peer_uid(connection) == os.getuid()
-    except BaseException:
-        connection.close()
-        raise
-    if not is_own:
-        connection.close()
-        raise PermissionError("the socket belongs to another user's process")
+        if peer_uid(connection) != os.getuid():
+            raise PermissionError("the socket belongs to another user's process")
+        stack.pop_all()
     return connection
 
 
@@ -138,9 +133,6 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
 
     Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
     """
-    # This file also stops a template that has no lock yet, because it is starting or waits for another one to exit.
-    with contextlib.suppress(FileNotFoundError):
-        files.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(files):
         return False
     received = _ask(files, "stop") is not None
@@ -158,35 +150,49 @@ def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
         with _connect(files) as connection:
             template_files.send(connection, {"type": type_})
             return template_files.receive(connection)[0]
-    except (OSError, template_files.BrokenMessage, DistDLError):
+    except (OSError, DistDLError):
         return None
 
 
 def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
-    """Start a template unless one is running; with ``folder``, it imports after that job starts. Raises OSError."""
-    job = str(folder.path.absolute()) if folder else ""
-    spawn(files, {"environment": for_ranks_here(_inherited()), "job": job, "made": time.time()})
+    """Start a template (see ``template.main``) unless one is running or starting. Raises OSError.
 
-
-def spawn(files: TemplateFiles, order: Mapping[str, Any]) -> None:
-    """Start a template process (see ``template.main``); it waits until an earlier one has exited. Raises OSError."""
+    With ``folder``, it imports after that job has started.
+    """
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Write the order to memory before the start, because the submitting process may exit at once.
-    with open(files.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as stdin:  # noqa: PTH123
+    environment = for_ranks_here(_inherited())
+    with (
+        open(files.lock, "ab", opener=owned.private) as lock,
+        open(files.log, "ab", opener=owned.private) as log,
+        open(os.memfd_create("order"), "w+b") as stdin,  # noqa: PTH123
+    ):
+        # The template inherits the lock, so that there is no moment in which another one could be started.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        lock.truncate(0)
+        # The order is in memory before the start, because this process may exit at once.
+        order = {
+            "environment": environment,
+            "job": str(folder.path.absolute()) if folder else "",
+            "lock": lock.fileno(),
+        }
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
         process = subprocess.Popen(
-            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", process_state.FILLER_ARGUMENT],
+            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", template_files.FILLER_ARGUMENT],
             stdin=stdin,
             stdout=log,
             stderr=log,
             # Without secrets, because all processes of this user can read a program's initial environment.
             env={
-                **{name: value for name, value in order["environment"].items() if not is_secret(name, value)},
-                **process_state.FILLER_VARIABLE,
+                **{name: value for name, value in environment.items() if not is_secret(name, value)},
+                **template_files.FILLER_VARIABLE,
             },
             cwd=files.folder,
             start_new_session=True,
+            pass_fds=(lock.fileno(),),
         )
     # Reap the child, which would otherwise stay a zombie until this process exits.
     with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""``python -u -P -m distdl_jupyter.warm.template FILLER``: the template process (FILLER: see ``process_state``).
+"""``python -u -P -m distdl_jupyter.warm.template FILLER``: the template process (FILLER: see ``fork``).
 
 It preloads modules, then serves requests at its socket and forks one supervisor for each job.
 
@@ -17,7 +17,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,8 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import fork, preload, process_state, start, template_files
+from distdl_jupyter.warm import fork, preload, start, template_files
 from distdl_jupyter.warm.preload import Unforkable
-from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.rank_socket import peer_uid
@@ -42,8 +41,6 @@ _TIMEOUT = 5.0
 _LATEST = 20.0
 #: States of a job before its ranks train, in which imports would slow down its start.
 _STARTING = ("queued", "preparing", "starting")
-#: Seconds to wait for another template to exit.
-_LOCK_SECONDS = 5.0
 
 
 class Ended(Exception):
@@ -51,78 +48,61 @@ class Ended(Exception):
 
 
 class Template:
-    """One template. ``environment`` is that of the submitter, in which modules are imported."""
+    """One template; ``order`` is described at ``main``."""
 
-    def __init__(
-        self,
-        files: TemplateFiles,
-        argv: process_state.ArgvBuffer,
-        environment: Mapping[str, str],
-        job: JobFolder | None,
-    ) -> None:
-        self._files = files
-        self._state = process_state.current()
+    def __init__(self, order: Mapping[str, Any], argv: fork.ArgvBuffer) -> None:
+        self._files = template_files.of()
+        self._lock = int(order["lock"])
+        self._job = JobFolder(Path(order["job"])) if order["job"] else None
+        self._state = template_files.inherited_state()
         self._preloader = preload.Preloader()
-        self._forker = fork.Forker(argv, environment, self._preloader.recorder)
-        self._history = preload.ImportHistory(files.history)
+        self._forker = fork.Forker(argv, order["environment"], self._preloader.recorder)
+        self.history = preload.ImportHistory(self._files.history)
         self._since = time.time()
         self._last = time.monotonic()
         self._jobs: dict[int, JobFolder] = {}
         self._started = 0
         #: Jobs whose imports are added to the history once they have ended.
-        self._watched = [job] if job is not None else []
+        self._watched = [self._job] if self._job is not None else []
         self._to_load: list[str] = []
         self._socket: socket.socket | None = None
+        self._inode = -1
 
     # imports ----------------------------------------------------------------------------------
 
-    def prepare(self, more: tuple[str, ...] = ()) -> None:
-        """Import the modules that jobs need. Raises Unforkable, Ended."""
+    def prepare(self) -> None:
+        """Import the modules that jobs need, once the ranks of the first job train. Raises Unforkable, Ended."""
+        more = _await_ranks(self._job) if self._job is not None else ()
         try:
-            for name in preload.required():
+            for name in (*preload.REQUIRED, *registry.built_in("backends")):
                 self._preloader.load(name)
         except Unforkable as unforkable:
             raise Ended(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
-        for name in (*more, *self._history.names()):
-            if not self._history.is_unforkable(name):
+        for name in (*more, *self.history.names()):
+            if not self.history.is_unforkable(name):
                 self._preloader.load(name)
-        if entry := preload.relative_path():
+        if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
             raise Ended(f"sys.path contains {entry!r}, which is a different folder for every job")
         _settle()
 
     def _learn(self) -> None:
         """Import further modules of ended jobs, one per call. Raises Unforkable."""
-        for folder in list(self._watched):
-            if not _has_ended(folder):
-                continue
+        for folder in filter(_has_ended, list(self._watched)):
             self._watched.remove(folder)
             if names := preload.take_imports(folder.path):
-                self._history.add(names)
-                self._to_load += [name for name in self._history.names() if self._preloader.would_load(name)]
+                self.history.add(names)
+                self._to_load += [name for name in self.history.names() if self._preloader.would_load(name)]
         if self._to_load:
             # One at a time, because a request may arrive in between.
             self._preloader.load(self._to_load.pop(0))
             if not self._to_load:
                 _settle()
 
-    def leave_out(self, unforkable: Unforkable) -> None:
-        """Exclude the modules of ``unforkable`` from preloading."""
-        self._history.leave_out(unforkable)
-
     # serving ----------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Serve requests until an exit condition. Raises Ended, Unforkable, OSError."""
         installed.packages()  # each rank 0 reports them
-        listener = self._listen()
-        while True:
-            if select.select([listener], [], [], 0 if self._to_load else _TICK)[0]:
-                self._accept(listener)
-            self._reap()
-            self._check()
-            self._learn()
-
-    def _listen(self) -> socket.socket:
         path = self._files.socket
         machine.secured(path.parent)
         path.unlink(missing_ok=True)
@@ -135,7 +115,22 @@ class Template:
         listener.listen(16)
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
-        return listener
+        while True:
+            if select.select([listener], [], [], 0 if self._to_load else _TICK)[0]:
+                self._accept(listener)
+            with contextlib.suppress(ChildProcessError):
+                while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                    if ended in self._jobs:  # an import may have started other processes
+                        self._watched.append(self._jobs.pop(ended))
+            if not self._has_socket():
+                raise Ended("its socket is gone")
+            if not self._files.folder.is_dir():
+                raise Ended("its data directory is gone")
+            if self._jobs:
+                self._last = time.monotonic()
+            if time.monotonic() - self._last > template_files.read_settings().idle_minutes * 60:
+                raise Ended("it was not used for a while")
+            self._learn()
 
     def _has_socket(self) -> bool:
         try:
@@ -144,27 +139,13 @@ class Template:
             return False
 
     def close(self) -> None:
-        """Stop accepting jobs and remove the socket, unless it belongs to another template."""
+        """Stop accepting jobs, remove the socket unless it belongs to another template, and release the lock."""
         if self._socket is not None:
             if self._has_socket():
                 self._files.socket.unlink(missing_ok=True)
             self._socket.close()
-
-    def _check(self) -> None:
-        if not self._has_socket():
-            raise Ended("its socket is gone")
-        if not self._files.folder.is_dir():
-            raise Ended("its data directory is gone")
-        if self._jobs:
-            self._last = time.monotonic()
-        if time.monotonic() - self._last > template_files.read_settings().idle_minutes * 60:
-            raise Ended("it was not used for a while")
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if (folder := self._jobs.pop(ended[0], None)) is not None:
-                    self._watched.append(folder)
+            self._socket = None
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     # requests ---------------------------------------------------------------------------------
 
@@ -180,25 +161,24 @@ class Template:
                 return
             try:
                 message, descriptors = template_files.receive(connection)
-                self._answer(connection, message, descriptors)
-            except (template_files.BrokenMessage, OSError, KeyError, TypeError) as error:
+                kind = message.get("type")
+                if kind == "status":
+                    template_files.send(connection, self._status())
+                elif kind == "stop":
+                    template_files.send(connection, {"pid": os.getpid()})
+                    raise Ended("it received a request to stop")
+                elif kind == "start" and len(descriptors) == len(fork.DESCRIPTORS):
+                    self._start(connection, message, descriptors)
+            except (OSError, KeyError, TypeError) as error:
                 sys.stderr.write(f"A connection ended early: {error!r}.\n")
             finally:
                 for fd in descriptors:
                     os.close(fd)
 
-    def _answer(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-        kind = message.get("type")
-        if kind == "status":
-            template_files.send(connection, self._status())
-        elif kind == "stop":
-            template_files.send(connection, {"pid": os.getpid()})
-            raise Ended("it received a request to stop")
-        elif kind == "start" and len(descriptors) == len(fork.DESCRIPTORS):
-            self._start(connection, message, descriptors)
-
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Fork the supervisor of a job. Raises Ended if this template cannot start jobs like this one."""
         if reason := self._refusal(message):
+            self.close()  # the submitter may start another template as soon as it has the answer
             template_files.send(connection, {"cold": reason})
             raise Ended(reason)
         if name := self._forker.differing(message["environment"]):
@@ -214,13 +194,14 @@ class Template:
 
     def _refusal(self, message: dict[str, Any]) -> str:
         """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
-        if path := self._preloader.stamps.changed():
+        if path := self._preloader.changed():
             return f"{path} has changed since the template was started"
         if name := self._forker.differing(for_ranks_here(message["inherited"])):
             return _differs(name)
-        if name := process_state.difference(self._state, message["state"]):
+        state = message["state"]
+        if name := next((name for name in {**self._state, **state} if self._state.get(name) != state.get(name)), ""):
             return f"the job and the template differ in {name}"
-        if message["niceness"] < process_state.niceness():
+        if message["niceness"] < template_files.niceness():
             return "the template has a lower priority (nice)"
         return "the template has started threads" if preload.thread_count() > 1 else ""
 
@@ -233,7 +214,7 @@ class Template:
             "jobs": self._started,
             "running": len(self._jobs),
             "learning": bool(self._to_load) or any(map(_has_ended, self._watched)),
-            "unfit": self._history.unforkable,
+            "unfit": self.history.unforkable,
             "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
 
@@ -264,81 +245,46 @@ def main() -> None:
 
     Standard input holds one JSON object: the submitter's ``environment``, in which modules are imported (it is not the
     initial environment of this process, which all processes of this user can read), the ``job`` that must start before
-    the imports begin, and the time when the template was ``made`` (epoch seconds).
+    the imports begin, and the descriptor of the ``lock``, which this process has inherited.
     """
     signals.reset()  # if SIGCHLD were ignored, ended jobs could not be reaped
-    argv = process_state.ArgvBuffer()
+    argv = fork.ArgvBuffer()
     order = json.loads(sys.stdin.read())
+    os.set_inheritable(order["lock"], False)  # noqa: FBT003 - as in its documentation
+    os.write(order["lock"], processes.mark().encode())
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.environ.clear()
     os.environ.update({**order["environment"], **preload.NO_THREADS})
-    files = template_files.of()
-    lock = _lock(files)
-    if lock is None or order["made"] <= _stopped_at(files):
-        return
-    job = JobFolder(Path(order["job"])) if order.get("job") else None
-    if job is not None:
-        _wait_for_ranks(job)
-    template = Template(files, argv, order["environment"], job)
+    template = Template(order, argv)
     try:
-        template.prepare(_backend_modules(job) if job is not None else ())
+        template.prepare()
         template.serve()
     except Ended as ended:
         _log(f"The template exits: {ended}.")
     except Unforkable as unforkable:
         _log(f"{unforkable}, so it will not be preloaded again.")
-        template.leave_out(unforkable)
+        template.history.leave_out(unforkable)
         template.close()
+        os.environ.clear()
+        os.environ.update(order["environment"])
         # Only a new process is free of what an unforkable module has started, such as threads.
-        start.spawn(files, {**order, "job": ""})
+        start.make(template_files.of())
         os._exit(0)
     finally:
         template.close()
 
 
-def _lock(files: TemplateFiles) -> int | None:
-    """Acquire the template lock and return its descriptor; None if another template holds it."""
-    files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(fd)
-                return None
-            time.sleep(0.05)
-        else:
-            os.ftruncate(fd, 0)
-            os.write(fd, processes.mark().encode())
-            return fd
-
-
-def _stopped_at(files: TemplateFiles) -> float:
-    """Return when a template of these files was last requested to stop (epoch seconds), 0 if never."""
-    try:
-        return float(files.stopped.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0.0
-
-
-def _wait_for_ranks(job: JobFolder) -> None:
+def _await_ranks(job: JobFolder) -> Sequence[str]:
+    """Wait until the ranks of a job train, or until it has ended, and return the modules of its backend."""
     deadline = time.monotonic() + _LATEST
-    while time.monotonic() < deadline:
-        try:
+    with contextlib.suppress(OSError, DistDLError):
+        while time.monotonic() < deadline:
             states = [event["state"] for event in read_all(job.events)[0] if event["type"] == "state"]
-        except OSError:
-            return
-        if states and states[-1] not in _STARTING:
-            return
-        time.sleep(0.1)
-
-
-def _backend_modules(job: JobFolder) -> tuple[str, ...]:
-    with contextlib.suppress(DistDLError):
+            if states and states[-1] not in _STARTING:
+                break
+            time.sleep(0.1)
         spec = job.spec()
         backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
         return tuple(backend.modules(options))

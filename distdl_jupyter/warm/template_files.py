@@ -1,4 +1,4 @@
-"""The template's files, the user's settings and the socket messages, which submitters and templates share."""
+"""What submitters and templates share: the template's files, the user's settings, socket messages, inherited state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,50 +19,33 @@ from distdl_jupyter.core import files, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Incremented when the messages change, so that two versions never share a socket.
-PROTOCOL = 4
+PROTOCOL = 5
 
 
 class TemplateFiles(NamedTuple):
-    """The paths of one template's files; their names begin with ``key``."""
+    """The paths of one template's files; their names contain ``key``."""
 
     python: str
-    folder: Path
     key: str
-
-    @property
-    def socket(self) -> Path:
-        """The Unix socket for requests."""
-        return machine.socket_path(f"warm-{self.key}", _shared())
-
-    @property
-    def lock(self) -> Path:
-        """The lock held by the running template."""
-        return self.folder / f"{self.key}.lock"
-
-    @property
-    def stopped(self) -> Path:
-        """Time of the last stop request (epoch seconds); templates started earlier exit at once."""
-        return self.folder / f"{self.key}.stopped"
-
-    @property
-    def log(self) -> Path:
-        """The output of the template itself."""
-        return self.folder / f"{self.key}.log"
-
-    @property
-    def history(self) -> Path:
-        """The imports of recent jobs, and the modules that must not be preloaded."""
-        return self.folder / f"{self.key}.json"
-
-
-def folder() -> Path:
-    """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
-    return _shared() or store.home() / "warm"
+    folder: Path
+    #: The Unix socket for requests.
+    socket: Path
+    #: The lock of the template, from its start to its exit.
+    lock: Path
+    #: The output of the template itself.
+    log: Path
+    #: The imports of recent jobs, and the modules that must not be preloaded.
+    history: Path
 
 
 def _shared() -> Path | None:
     path = os.environ.get("DISTDL_WARM_DIR")
     return Path(path).expanduser() if path else None
+
+
+def folder() -> Path:
+    """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
+    return _shared() or store.home() / "warm"
 
 
 def of(python: str = "") -> TemplateFiles:
@@ -72,7 +56,9 @@ def of(python: str = "") -> TemplateFiles:
     path = os.path.abspath(python or sys.executable)  # noqa: PTH100 - Path.resolve would follow the link
     parent = folder()
     name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{parent.absolute()}"
-    return TemplateFiles(path, parent, hashlib.sha256(os.fsencode(name)).hexdigest()[:12])
+    key = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+    paths = (parent / f"{key}.{ending}" for ending in ("lock", "log", "json"))
+    return TemplateFiles(path, key, parent, machine.socket_path(f"warm-{key}", _shared()), *paths)
 
 
 # settings -----------------------------------------------------------------------------------------
@@ -121,7 +107,7 @@ _LONGEST = 64 * 2**20
 _MOST_DESCRIPTORS = 8
 
 
-class BrokenMessage(Exception):
+class BrokenMessage(OSError):
     """The other end closed the connection or sent an invalid message."""
 
 
@@ -144,3 +130,43 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     for fd in descriptors:
         os.close(fd)
     raise BrokenMessage("The other end hung up, or its message is not a JSON object.")
+
+
+# inherited state ----------------------------------------------------------------------------------
+
+#: The last variable of a template's environment, and the last argument of its command line (see ``fork.ArgvBuffer``).
+FILLER = "DISTDL_WARM_ROOM"
+FILLER_VARIABLE, FILLER_ARGUMENT = {FILLER: "." * 240}, "-" * 400
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_STATUS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+_LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def inherited_state() -> dict[str, Any]:
+    """Return the inherited state of this process besides its environment, as JSON data with keys that users know.
+
+    A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
+    """
+    lines = (line.partition(":") for line in _of_process("status").splitlines())
+    return {
+        "the user": [os.getuid(), os.geteuid(), os.getgid()],
+        "the limits (ulimit)": {name: list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS},
+        "the allowed CPUs (affinity)": sorted(os.sched_getaffinity(0)),
+        "the control group": _of_process("cgroup"),
+        "the namespaces": {name: _of_process(f"ns/{name}") for name in _NAMESPACES},
+        "the capabilities and the umask": {name: text.strip() for name, _, text in lines if name in _STATUS},
+        "the out-of-memory score": _of_process("oom_score_adj"),
+    }
+
+
+def _of_process(name: str) -> str:
+    """Return the text of a file, or the target of a link, about this process; "" if it cannot be read."""
+    path = Path("/proc/self", name)
+    with contextlib.suppress(OSError):
+        return str(path.readlink()) if path.is_symlink() else path.read_text(encoding="utf-8")
+    return ""
+
+
+def niceness() -> int:
+    """Return this process's niceness."""
+    return os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,6 +1,6 @@
 """A program: pytest in a process whose cluster forks its ranks, as a warm supervisor does. Arguments are pytest's.
 
-The last argument is the filler of ``warm.process_state``. At the end it prints how many programs were forked, and why
+The last argument is the filler of ``warm.fork.ArgvBuffer``. At the end it prints how many programs were forked, and why
 others were not.
 """
 
@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 
 from distdl_jupyter.node import job as node_job
-from distdl_jupyter.warm.fork import Forker, Preloaded
-from distdl_jupyter.warm.process_state import ArgvBuffer
+from distdl_jupyter.warm.fork import ArgvBuffer, Forker
+from distdl_jupyter.warm.preload import Recorder
 
 
 class Counting(Forker):
@@ -27,7 +27,7 @@ class Counting(Forker):
 
 
 if __name__ == "__main__":
-    node_job.fork = Counting(Preloaded(ArgvBuffer(), dict(os.environ), set(), {}))
+    node_job.fork = Counting(ArgvBuffer(), dict(os.environ), Recorder())
     code = pytest.main(sys.argv[1:-1])
     print(f"{Counting.forked} programs were forked", *Counting.why_not, sep="; ")
     sys.exit(code)

@@ -15,8 +15,8 @@ from distdl_jupyter import submit
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import process_state, template_files
 from distdl_jupyter.warm import start as warm_start
+from distdl_jupyter.warm import template_files
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.starting import revive
@@ -49,7 +49,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
         assert line[4].strip() == f"(rank {rank} of {job.id})"
-        assert process_state.FILLER not in psutil.Process(pid).environ()
+        assert template_files.FILLER not in psutil.Process(pid).environ()
     own = found_supervisor_of(job)
     assert processes.MARK not in own.environ()
     assert psutil.Process(own.ppid()).ppid() == warm_start.status(template_files.of())["pid"]
@@ -114,8 +114,8 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
             "inherited": dict(os.environ),
             "secrets": {},
             "environment": for_ranks_here(os.environ),
-            "state": process_state.current(),
-            "niceness": process_state.niceness(),
+            "state": template_files.inherited_state(),
+            "niceness": template_files.niceness(),
         }
         template_files.send(connection, request, (file.fileno(), file.fileno()))
         answer = template_files.receive(connection)[0]

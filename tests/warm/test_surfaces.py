@@ -51,7 +51,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
     where = template_files.of()
     warm_start.make(where)
-    warm_start.make(where)  # waits for the first one's end
+    warm_start.make(where)
     warm_start.stop(where)
     found = psutil.process_iter(["cmdline"])
     made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
