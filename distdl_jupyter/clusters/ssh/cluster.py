@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from distdl_jupyter.clusters import environment, package
-from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.clusters.agents import checkup, wire
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
@@ -35,12 +36,14 @@ from distdl_jupyter.core.spec import JobSpec
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 10.0
 #: Timeout in seconds of a query of the hosts' states; a login can take several seconds.
-STATE_SECONDS = 8.0
+_STATE_SECONDS = 8.0
 #: Seconds after which a host is queried again: if it is up, and if it is down. Every query is a login, and a page
 #: that shows the list repeats it.
 QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
 _PAUSES = {"unreachable-denied": 300.0}
+#: The last known state of each host, with the monotonic time at which it expires.
+_states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
 
 class SshCluster(AgentCluster):
@@ -86,16 +89,39 @@ class SshCluster(AgentCluster):
         except InvalidSpec:
             return ""
 
-    def nodes(self, options: SshOptions) -> list[NodeInfo]:
-        """Return the hosts in the cluster's order with their last known state. Raises InvalidSpec."""
-        return host_states(options)
+    def nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
+        """Return the hosts in the cluster's order with their last known state, within ``timeout`` seconds.
+
+        A state expires after some seconds; after a refused login much later, because failures may lock the account.
+        Raises InvalidSpec.
+        """
+        hosts, now = hostlist.listed(options), time.monotonic()
+        expired = {host.name: host for host in hosts if _states.get((host, options), (now,))[0] <= now}
+        with connected(list(expired.values()), options, timeout) as (connections, unreachable):
+            answers = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
+        for trouble in (*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))):
+            expires_at = time.monotonic() + _PAUSES.get(trouble.code, RETRY_SECONDS)
+            _states[expired[trouble.host], options] = expires_at, NodeInfo(trouble.host, "down", trouble.reason)
+        for connection, facts in zip(connections, answers, strict=True):
+            if isinstance(facts, dict):
+                gpus, name = facts.get("gpus") or [], connection.host
+                node = NodeInfo(
+                    name,
+                    "up",
+                    gpus=len(gpus),
+                    gpu_name=str(gpus[0]["name"]) if gpus else "",
+                    cores=int(facts.get("cores") or 0),
+                    python=str((facts.get("python") or {}).get("version", "")),
+                    load=round(facts["load"], 1) if facts.get("load") is not None else None,
+                    ranks=facts.get("ranks"),
+                )
+                _states[expired[name], options] = time.monotonic() + QUERY_SECONDS, node
+        return [_states[host, options][1] for host in hosts]
 
     def checks(
         self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
-        from distdl_jupyter.clusters.agents import checkup
-
         until = time.monotonic() + _CHECK_SECONDS
         hosts = hostlist.listed(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
@@ -120,14 +146,22 @@ class SshCluster(AgentCluster):
         if spare and unreachable and context.restart:
             before = len(self._connections)
             self._reach(spare[: len(unreachable)], spec, options, context)
-            replacements = self._connections[before:]
-            for connection, lost in zip(replacements, unreachable, strict=False):
-                text = f"{lost.host} is no longer reachable. {connection.host} replaces it."
+            for connection in self._connections[before:]:
+                text = f"{unreachable.pop(0).host} is no longer reachable. {connection.host} replaces it."
                 context.note(RunNotice("warning", text, "spare-host"))
-            unreachable = unreachable[len(replacements) :]
         if unreachable and len(self._connections) >= (context.least_node_count or len(hosts)):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
+
+    def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
+        """Connect to ``hosts``; return the unreachable hosts."""
+        count = plural(len(hosts), "host")
+        context.report("stage", f"connecting to {count}")
+        results = reach_all(
+            hosts, options, spec.python, report=lambda done: context.report("stage", f"connected to {done} of {count}")
+        )
+        self._connections += [result for result in results if isinstance(result, Connection)]
+        return [result for result in results if isinstance(result, Unreachable)]
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
@@ -143,16 +177,6 @@ class SshCluster(AgentCluster):
         }
         return AgentNodes(job, placement, context, self._nodes, handle)
 
-    def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
-        """Connect to ``hosts``; return the unreachable hosts."""
-        count = plural(len(hosts), "host")
-        context.report("stage", f"connecting to {count}")
-        results = reach_all(
-            hosts, options, spec.python, report=lambda done: context.report("stage", f"connected to {done} of {count}")
-        )
-        self._connections += [result for result in results if isinstance(result, Connection)]
-        return [result for result in results if isinstance(result, Unreachable)]
-
     # after the supervisor has ended -----------------------------------------------------------------
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[str]:
@@ -165,13 +189,12 @@ class SshCluster(AgentCluster):
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             queries = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
             answers = ask_all(queries, "sweep", _SWEEP_SECONDS)
-        silent = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
-        killed = [
-            connection.host
-            for connection, answer in zip(connections, answers, strict=True)
-            if isinstance(answer, dict)
-            for _ in range(int(answer["found"]))
-        ]
+        killed, silent = list[str](), list[HostTrouble](unreachable)
+        for connection, answer in zip(connections, answers, strict=True):
+            if isinstance(answer, HostTrouble):
+                silent.append(answer)
+            else:
+                killed += [connection.host] * int(answer["found"])
         if silent:
             raise LaunchFailed(
                 f"{listing([error.host for error in silent])} cannot be reached: {silent[0].reason}",
@@ -179,52 +202,6 @@ class SshCluster(AgentCluster):
                 hint=f"Ranks on these hosts stop on their own. {silent[0].remedy}".strip(),
             )
         return killed
-
-
-# cached states of hosts, for lists that refresh every few seconds --------------------------------------
-
-
-#: The last known state of each host, with the monotonic time at which it expires.
-_states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
-
-
-def host_states(options: SshOptions, timeout: float = STATE_SECONDS) -> list[NodeInfo]:
-    """Return the states of all hosts in the cluster's order within ``timeout`` seconds. Raises InvalidSpec.
-
-    A state expires after some seconds; after a refused login much later, because failures may lock the account.
-    """
-    hosts, now = hostlist.listed(options), time.monotonic()
-    expired = [host for host in hosts if _states.get((host, options), (now,))[0] <= now]
-    with connected(expired, options, timeout) as (connections, unreachable):
-        queries = [(connection, dict[str, Any]()) for connection in connections]
-        answers = ask_all(queries, "facts", timeout)
-    troubles = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
-    nodes = {
-        trouble.host: (_PAUSES.get(trouble.code, RETRY_SECONDS), NodeInfo(trouble.host, "down", trouble.reason))
-        for trouble in troubles
-    }
-    for connection, facts in zip(connections, answers, strict=True):
-        if isinstance(facts, dict):
-            nodes[connection.host] = QUERY_SECONDS, node_info(connection.host, facts)
-    for host in expired:
-        pause, node = nodes[host.name]
-        _states[host, options] = time.monotonic() + pause, node
-    return [_states[host, options][1] for host in hosts]
-
-
-def node_info(name: str, facts: Mapping[str, Any]) -> NodeInfo:
-    """Return the list entry of a host from its ``node.facts``."""
-    gpus = facts.get("gpus") or []
-    return NodeInfo(
-        name,
-        "up",
-        gpus=len(gpus),
-        gpu_name=str(gpus[0]["name"]) if gpus else "",
-        cores=int(facts.get("cores") or 0),
-        python=str((facts.get("python") or {}).get("version", "")),
-        load=round(facts["load"], 1) if facts.get("load") is not None else None,
-        ranks=facts.get("ranks"),
-    )
 
 
 # connections --------------------------------------------------------------------------------------
@@ -340,35 +317,34 @@ def reach_all(
     options: SshOptions,
     python: str = "",
     *,
-    seconds: float | None = None,
+    seconds: float = math.inf,
     report: Callable[[int], object] = bool,
 ) -> list[Connection | Unreachable]:
     """Start agents in parallel; return a connection or the error for each host, in their order.
 
-    A host that does not answer within ``seconds`` is unreachable; None waits for ssh's own limit. ``report`` is called
-    with the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
+    A host that does not answer within ``seconds`` is unreachable; ssh has a limit of its own. ``report`` is called with
+    the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
     """
-    futures = [in_thread(reach, host, options, python) for host in hosts]
-    until = None if seconds is None else time.monotonic() + seconds
-    pending = set(futures)
+    futures = {host: _in_thread(reach, host, options, python) for host in hosts}
+    until = time.monotonic() + seconds
+    pending = set(futures.values())
     try:
-        while pending and (until is None or time.monotonic() < until):
-            _, pending = wait(pending, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED)
+        while pending and time.monotonic() < until:
+            pending = wait(pending, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).not_done
             report(len(hosts) - len(pending))
     except BaseException:
-        pending = set(futures)
+        pending = set(futures.values())
         raise
     finally:
         for future in pending:
-            future.add_done_callback(_close_late)
+            future.add_done_callback(lambda late: None if late.exception() else late.result().close())
     results: list[Connection | Unreachable] = []
-    for host, future in zip(hosts, futures, strict=True):
+    for host, future in futures.items():
         if future in pending:
             results.append(command.explain(host, options.ssh_config, "", "Connection timed out", None))
-        elif isinstance(error := future.exception(), Unreachable):
-            results.append(error)
         else:
-            results.append(future.result())
+            error = future.exception()
+            results.append(error if isinstance(error, Unreachable) else future.result())
     return results
 
 
@@ -382,10 +358,10 @@ def connected(
     try:
         yield connections, [result for result in results if isinstance(result, Unreachable)]
     finally:
-        wait([in_thread(connection.close) for connection in connections], timeout=_CLOSE_SECONDS)
+        wait([_in_thread(connection.close) for connection in connections], timeout=_CLOSE_SECONDS)
 
 
-def in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+def _in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Call a function in a daemon thread, so that a silent host does not delay the exit of this process."""
     future: Future[Any] = Future()
 
@@ -397,8 +373,3 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
 
     threading.Thread(target=call, name=f"ssh-{function.__name__}", daemon=True).start()
     return future
-
-
-def _close_late(future: Future[Connection]) -> None:
-    if future.exception() is None:
-        future.result().close()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distdl_jupyter.clusters.agents.agent import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP, Host
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.spec import JobSpec
 
 #: A host in the user's notation: optional user, name or address, and an optional number of slots after a colon.
@@ -32,28 +33,20 @@ _MAX_DEPTH = 16
 class SshOptions:
     """The hosts and how to reach them. Names, users, ports and keys are best set in ``~/.ssh/config``."""
 
-    hosts: str = field(
-        default="",
-        metadata={
-            "help": "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3, or a "
-            "pattern for hosts in the ssh configuration: gpu*",
-            "first": True,
-        },
+    hosts: str = option(
+        "",
+        "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3, or a pattern for hosts in the "
+        "ssh configuration: gpu*",
+        first=True,
     )
-    hostfile: str = field(
-        default="", metadata={"help": "a file with one host per line, in the format of Open MPI and Horovod"}
-    )
-    ssh_config: str = field(default="", metadata={"help": "the ssh configuration file (default: ~/.ssh/config)"})
-    python: str = field(
-        default="", metadata={"help": "the Python that runs ranks on the hosts (default: the job's own path)"}
-    )
-    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
-    network: str = field(default="", metadata={"help": NETWORK_HELP})
-    patience_seconds: float = field(
-        default=20.0, metadata={"help": "seconds without a heartbeat after which hosts stop a job's ranks"}
-    )
-    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
-    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+    hostfile: str = option("", "a file with one host per line, in the format of Open MPI and Horovod")
+    ssh_config: str = option("", "the ssh configuration file (default: ~/.ssh/config)")
+    python: str = option("", "the Python that runs ranks on the hosts (default: the job's own path)")
+    directory: str = option("", DIRECTORY_HELP)
+    network: str = option("", NETWORK_HELP)
+    patience_seconds: float = option(20.0, "seconds without a heartbeat after which hosts stop a job's ranks")
+    shared: bool | None = option(None, SHARED_HELP)
+    oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
     def __post_init__(self) -> None:
         hosts: Iterable[object] = self.hosts or ""  # Python callers may also pass a list
@@ -75,8 +68,20 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
         )
     entries = _from_file(Path(options.hostfile)) if options.hostfile else []
     for text in filter(None, re.split(r"[,\s]+", options.hosts)):
-        is_pattern = _WILD.search(text) and _WORD.fullmatch(text) is None
-        entries += _matching(text, options) if is_pattern else [_host(text, "hosts")]
+        names = [text]
+        if _WILD.search(text) and _WORD.fullmatch(text) is None:  # a pattern such as gpu* or me@gpu*:4
+            user, at, rest = text.rpartition("@")
+            pattern, colon, slots = rest.partition(":")
+            matches = fnmatch.filter(configured(options.ssh_config), pattern)
+            names = [f"{user}{at}{name}{colon}{slots}" for name in matches]
+            if not names:
+                raise InvalidSpec(
+                    f"No host in the ssh configuration matches {pattern!r}.",
+                    code="host-pattern-unmatched",
+                    field="hosts",
+                    hint="List the hosts, or add a Host entry for each to ~/.ssh/config.",
+                )
+        entries += [_host(name, "hosts") for name in names]
     hosts: dict[str, Host] = {}
     for host in entries:
         first = hosts.get(host.name)
@@ -108,21 +113,6 @@ def configured(ssh_config: str = "") -> list[str]:
     """Return the hosts without wildcards in the ssh configuration, in the order of the file."""
     path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
     return list(dict.fromkeys(name for name in _names(path, 0) if not set(name) & set("*?!")))
-
-
-def _matching(text: str, options: SshOptions) -> list[Host]:
-    """Return the configured hosts that match a pattern such as ``gpu*`` or ``me@gpu*:4``."""
-    user, at, rest = text.rpartition("@")
-    pattern, _, slots = rest.partition(":")
-    names = fnmatch.filter(configured(options.ssh_config), pattern)
-    if not names:
-        raise InvalidSpec(
-            f"No host in the ssh configuration matches {pattern!r}.",
-            code="host-pattern-unmatched",
-            field="hosts",
-            hint="List the hosts, or add a Host entry for each to ~/.ssh/config.",
-        )
-    return [_host(f"{user}{at}{name}" + (f":{slots}" if slots else ""), "hosts") for name in names]
 
 
 def _host(text: str, field_name: str) -> Host:
@@ -168,26 +158,14 @@ def _names(path: Path, depth: int) -> Iterator[str]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
-    for line in lines:
-        keyword, values = _setting(line)
+    for match in filter(None, (re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)", line) for line in lines)):
+        keyword = match[1].lower()
+        values = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', match[2])]
         if keyword == "host":
             yield from values
         elif keyword == "include" and depth < _MAX_DEPTH:
             for value in values:
-                for included in _included(value):
-                    yield from _names(included, depth + 1)
-
-
-def _setting(line: str) -> tuple[str, list[str]]:
-    """Return a line's keyword in lower case and its values: ``Host a "b c"``, ``host=a``."""
-    match = re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)", line)
-    if match is None:
-        return "", []
-    return match[1].lower(), [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', match[2])]
-
-
-def _included(value: str) -> list[Path]:
-    """Return the files that an Include line names; relative paths are below ~/.ssh (ssh_config(5))."""
-    path = Path(value).expanduser()
-    path = path if path.is_absolute() else Path.home() / ".ssh" / path
-    return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+                # Relative paths are below ~/.ssh (ssh_config(5)).
+                included = Path.home() / ".ssh" / Path(value).expanduser()
+                for file in sorted(Path(included.anchor).glob(str(included.relative_to(included.anchor)))):
+                    yield from _names(file, depth + 1)
