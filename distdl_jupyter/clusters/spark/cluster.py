@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -25,9 +24,9 @@ from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
-from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
+from distdl_jupyter.clusters.base import Context, NodeCheck, RunNotice
 from distdl_jupyter.clusters.spark import driver
-from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses, require_master
+from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
@@ -39,8 +38,6 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: Timeout in seconds for the executor of a check to start; Spark may still be releasing that of an earlier job.
 _START_SECONDS = 20.0
-#: The port of a standalone master's web page, which also serves JSON, and the timeout of a request in seconds.
-_WEB_PORT, _WEB_SECONDS = 8080, 5.0
 _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
@@ -51,6 +48,8 @@ _POLL_SECONDS = 0.1
 _OPEN_SECONDS = 120.0
 #: Timeout in seconds for the stage to end and release its slots.
 _END_SECONDS = 10.0
+#: A sweep finds the driver process by its mark, so a job's handle needs no data.
+_HANDLE = {"marked": True}
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
 #: Environment variables that would redirect the session; the driver does not inherit them.
 _LEADING = (
@@ -116,14 +115,6 @@ class SparkCluster(AgentCluster):
         """Return the address."""
         return options.address
 
-    def nodes(self, options: SparkOptions) -> list[NodeInfo]:
-        """Return the workers of a standalone cluster. Raises LaunchFailed if Spark does not respond."""
-        if not options.master.startswith("spark://"):
-            return []
-        self.validate(options)
-        require_master(options)
-        return _workers(options)
-
     def checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
@@ -151,7 +142,7 @@ class SparkCluster(AgentCluster):
     def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Wait for a task on each node, and start an agent in each."""
         self.validate(options)
-        context.record_handle(_handle())
+        context.record_handle(_HANDLE)
         if options.session:
             context.note(_ENDS_WITH_KERNEL)
         context.report("queue", f"waiting for Spark at {options.address}")
@@ -170,7 +161,7 @@ class SparkCluster(AgentCluster):
         return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        return AgentNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
+        return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """End the driver process with the job's session, and its children, unless they have already ended.
@@ -185,33 +176,8 @@ class SparkCluster(AgentCluster):
         processes.send(pids, signal.SIGTERM)
         until = time.monotonic() + _END_SECONDS
         while drivers() and time.monotonic() < until:
-            time.sleep(0.1)
+            time.sleep(_POLL_SECONDS)
         return sorted(pids | processes.kill_all(drivers))
-
-
-def _workers(options: SparkOptions) -> list[NodeInfo]:
-    """Return the workers that the web page of a standalone master lists, [] without such a page."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for host, _port in addresses(options):
-        with contextlib.suppress(OSError, ValueError):
-            url = f"http://{f'[{host}]' if ':' in host else host}:{_WEB_PORT}/json/"
-            with opener.open(url, timeout=_WEB_SECONDS) as page:
-                workers = json.load(page)["workers"]
-            if workers:  # a standby master lists none
-                return [_worker(worker) for worker in workers]
-    return []
-
-
-def _worker(worker: dict[str, Any]) -> NodeInfo:
-    is_up = worker["state"] == "ALIVE"
-    gpus = len((worker.get("resources") or {}).get("gpu", {}).get("addresses", ()))
-    detail = "" if is_up else f"is {worker['state'].lower()}"
-    return NodeInfo(str(worker["host"]), "up" if is_up else "down", detail, gpus=gpus, cores=int(worker["cores"]))
-
-
-def _handle() -> dict[str, Any]:
-    """Return the host of the process with the session; a sweep finds the process by its mark."""
-    return {"driver": socket.gethostname()}
 
 
 # barrier stage: the process with the session, and the port to which tasks connect -------------------
@@ -220,42 +186,56 @@ def _handle() -> dict[str, Any]:
 class Stage:
     """One barrier stage, in the session of a separate process or of a notebook's kernel (``driver``)."""
 
-    def __init__(self, options: SparkOptions, order: StageSpec) -> None:
+    def __init__(self, options: SparkOptions, stage: StageSpec) -> None:
         """Start the stage. Raises LaunchFailed."""
         self._options = options
         self._reason = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
         self._closing = False
-        self._count = order.tasks
+        self._count = stage.tasks
         #: When Spark has opened the session (monotonic), None before.
         self._opened_at: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         self.port = AgentListener(_host(options), self._lost)
-        request = {"options": dataclasses.asdict(options), "order": dataclasses.asdict(order), "back": self.port.back}
-        connection: socket.socket | None = None
-        try:
-            connection = _connect_to_kernel(options.session) if options.session else self._start(order.name)
-            connection.sendall(json.dumps(request).encode() + b"\n")
-        except OSError as error:
-            if connection is not None:
-                connection.close()
-            self.port.close()
-            self._output.close()
-            raise _not_started(options, error) from error
-        self._connection = connection
+        request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage), "back": self.port.back}
+        with contextlib.ExitStack() as resources:
+            resources.callback(self._output.close)
+            resources.callback(self.port.close)
+            try:
+                self._connection = self._connect_to_kernel() if options.session else self._start_driver(stage.name)
+                resources.callback(self._connection.close)
+                self._connection.sendall(json.dumps(request).encode() + b"\n")
+            except OSError as error:
+                if options.session:
+                    hint = "Start a Spark session in another notebook and submit the job there."
+                    raise LaunchFailed(_KERNEL_ENDED, code="spark-kernel-ended", hint=hint) from error
+                why = f"Cannot start Spark's driver: {error.strerror or error}."
+                raise LaunchFailed(why, code="spark-driver-not-started") from error
+            resources.pop_all()
         self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
         self._thread.start()
 
-    def _start(self, job: str) -> socket.socket:
+    def _connect_to_kernel(self) -> socket.socket:
+        """Return a connection to the kernel with the session. Raises OSError, also for a listener of another user."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(self._options.session)
+            if peer_uid(connection) != os.getuid():
+                raise ConnectionRefusedError(self._options.session)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _start_driver(self, job: str) -> socket.socket:
         """Start a process for the session and return the connection to it. Raises OSError."""
         connection, other = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {MARK: job}
-        command = [sys.executable, "-P", "-m", driver.__name__]
         with other:
             # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-m", driver.__name__],
                 process_group=0,
                 env=environment,
                 stdin=other.fileno(),
@@ -265,6 +245,7 @@ class Stage:
         return connection
 
     def _follow(self) -> None:
+        """Read the driver's messages until it ends."""
         with contextlib.suppress(OSError, ValueError), self._connection.makefile("rb") as lines:
             for message in map(json.loads, lines):
                 self._reason = message.get("waits", self._reason)
@@ -330,32 +311,10 @@ class Stage:
         self._output.close()
 
 
-def _connect_to_kernel(path: str) -> socket.socket:
-    """Return a connection to the kernel with the session. Raises OSError, also for a listener of another user."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(path)
-        if peer_uid(connection) != os.getuid():
-            raise ConnectionRefusedError(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _not_started(options: SparkOptions, error: OSError) -> LaunchFailed:
-    if options.session:
-        hint = "Start a Spark session in another notebook and submit the job there."
-        return LaunchFailed(_KERNEL_ENDED, code="spark-kernel-ended", hint=hint)
-    return LaunchFailed(f"Cannot start Spark's driver: {error.strerror or error}.", code="spark-driver-not-started")
-
-
 def _host(options: SparkOptions) -> str:
     """Return this machine's address on the route to the master, which executors can reach. Raises LaunchFailed."""
-    if options.host:
-        return options.host
-    if options.master.startswith("local"):
-        return "127.0.0.1"
+    if options.host or options.master.startswith("local"):
+        return options.host or "127.0.0.1"
     # TEST-NET-1 replaces a master without an address, such as yarn. Nothing is sent.
     host, port = next(addresses(options), ("192.0.2.1", 9))
     try:

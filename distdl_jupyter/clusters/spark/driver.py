@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import re
@@ -37,15 +38,15 @@ from distdl_jupyter.node import connect_back
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
 _NO_SLOTS = "SPARK-24819"
-#: The remedies if Spark does not respond, and if there is no session.
-CHECK_MASTER = "Check that its master is running, and correct the option master or remote."
+#: The remedy if there is no session.
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
     'or remote="sc://HOST:15002" for Spark Connect.'
 )
+#: The function that every task runs.
 _Carrier = Callable[[Iterable[Any]], Iterator[Any]]
-_lock = threading.Lock()
-_path = ""
+#: Functions that run a stage in a session to its end, or raise any error of Spark, and that end both.
+_Session = tuple[Callable[[_Carrier], None], Callable[[], None]]
 
 
 # options and stage ---------------------------------------------------------------------
@@ -123,11 +124,10 @@ def require_master(options: SparkOptions) -> None:
             with socket.create_connection(address, 5.0):
                 return
         except OSError as error:
-            reason = f"{error.strerror or error}"
+            reason = f"Spark at {options.address} does not respond: {error.strerror or error}."
     if reason:
-        raise LaunchFailed(
-            f"Spark at {options.address} does not respond: {reason}.", code="spark-unreachable", hint=CHECK_MASTER
-        )
+        hint = "Check that its master is running, and correct the option master or remote."
+        raise LaunchFailed(reason, code="spark-unreachable", hint=hint)
 
 
 # on an executor -----------------------------------------------------------------------------------
@@ -144,19 +144,14 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 
         from pyspark import BarrierTaskContext
 
-        for _ in rows:  # Spark expects a task to read its rows
-            pass
+        list(rows)  # Spark expects a task to read its rows
         # The agent does not inherit the variables that Spark sets for its workers.
-        prefixes = (
-            "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
-        )
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(tuple(prefixes.split()))
-        }
-        paths = environment.pop("PYTHONPATH", "").split(os.pathsep)
+        hidden = "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(tuple(hidden.split()))}
+        paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if path]
         paths = [path for path in paths if not path.rpartition("/")[2].startswith(("pyspark", "py4j", "spark-"))]
-        if any(paths):
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        if paths:
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
         task: Any = BarrierTaskContext.get()
         if "gpu" in task.resources():
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
@@ -171,139 +166,93 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 # sessions -----------------------------------------------------------------------------------------
 
 
-class _Classic:
-    """A classic session: one that this process opens, or that of a kernel (``context``), which outlives the stage."""
+def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: Any) -> _Session:
+    """Open a session whose driver has the address ``host``, or use that of a kernel (``context``), which stays open."""
+    from pyspark import SparkConf, SparkContext
 
-    def __init__(self, options: SparkOptions, order: StageSpec, host: str, context: Any = None) -> None:
-        self.options, self.order, self._host = options, order, host
-        self._is_own = context is None
-        self._spark = context
-        self._group = f"distdl-{os.urandom(8).hex()}"
-        self._stopped = threading.Event()
-        #: The path of the agents' Python, "" for the Python of Spark's workers.
-        self.python = options.python or order.python
+    spark, group = context, f"distdl-{os.urandom(8).hex()}"
+    if context is None:
+        os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
+        settings = {**_settings(stage, options, host), **options.settings()}
+        spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
+        spark.setLogLevel("ERROR")
 
-    def open(self) -> None:
-        """Open the session. Raises any error of Spark."""
-        if self._is_own:
-            from pyspark import SparkConf, SparkContext
-
-            os.environ["PYSPARK_PYTHON"] = self.python or sys.executable
-            settings = {**_settings(self.order, self.options, self._host), **self.options.settings()}
-            self._spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
-            self._spark.setLogLevel("ERROR")
-
-    def run(self, work: _Carrier) -> None:
-        """Run the stage to its end as soon as enough slots are free. Raises any error of Spark."""
-        count = self.order.tasks
-        self._spark.setJobGroup(self._group, f"distdl job {self.order.name}", interruptOnCancel=True)
-        tasks = self._spark.parallelize(range(count), count)
-        if not self._is_own and (profile := _profile(self.options, self.order)) is not None:
+    def run(work: _Carrier) -> None:
+        spark.setJobGroup(group, f"distdl job {stage.name}", interruptOnCancel=True)
+        tasks = spark.parallelize(range(stage.tasks), stage.tasks)
+        if context is not None and (profile := _profile(options, stage)) is not None:
             tasks = tasks.withResources(profile)
-        _run_when_free(lambda: tasks.barrier().mapPartitions(work).collect(), self._stopped)
+        tasks.barrier().mapPartitions(work).collect()
 
-    def stop(self) -> None:
-        """End the stage, and the session if this process opened it."""
-        self._stopped.set()
-        if self._spark is not None:
-            self._spark.cancelJobGroup(self._group)
-            if self._is_own:
-                java = self._spark._gateway.proc  # noqa: SLF001 - the only way to see when it has exited
-                self._spark.stop()
-                java.stdin.close()
-                java.wait()
+    def stop() -> None:
+        spark.cancelJobGroup(group)
+        if context is None:
+            java = spark._gateway.proc  # noqa: SLF001 - the only way to see when it has exited
+            spark.stop()
+            java.stdin.close()
+            java.wait()
 
-
-class _Connect:
-    """A session on a Spark Connect server."""
-
-    def __init__(self, options: SparkOptions, order: StageSpec) -> None:
-        self.options, self.order = options, order
-        self._spark: Any = None
-        self._stopped = threading.Event()
-        self.python = options.python
-
-    def open(self) -> None:
-        from pyspark.sql import SparkSession
-
-        builder: Any = SparkSession.builder.remote(self.options.remote).appName(f"distdl-{self.order.name}")
-        for name, value in self.options.settings().items():
-            builder = builder.config(name, value)
-        self._spark = builder.create()
-        self._spark.version  # noqa: B018 - it queries the server
-
-    def run(self, work: _Carrier) -> None:
-        profile, count = _profile(self.options, self.order), self.order.tasks
-        tasks = self._spark.range(0, count, 1, count)
-        _run_when_free(
-            lambda: tasks.mapInArrow(work, "id long", barrier=True, profile=profile).collect(), self._stopped
-        )
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._spark is not None:
-            self._spark.interruptAll()
-            self._spark.stop()
+    return run, stop
 
 
-_Session = _Classic | _Connect
+def _open_connect(options: SparkOptions, stage: StageSpec) -> _Session:
+    """Open a session on a Spark Connect server."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder.remote(options.remote).appName(f"distdl-{stage.name}")
+    for name, value in options.settings().items():
+        builder = builder.config(name, value)
+    spark = builder.create()
+    spark.version  # noqa: B018 - it queries the server
+
+    def run(work: _Carrier) -> None:
+        tasks = spark.range(0, stage.tasks, 1, stage.tasks)
+        tasks.mapInArrow(work, "id long", barrier=True, profile=_profile(options, stage)).collect()
+
+    def stop() -> None:
+        spark.interruptAll()
+        spark.stop()
+
+    return run, stop
 
 
-def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
-    """Run a stage as soon as the cluster has enough free slots."""
-    while not stopped.is_set():
-        try:
-            run()
-        except Exception as error:
-            if _NO_SLOTS not in str(error):
-                raise
-            stopped.wait(_RETRY_SECONDS)
-        else:
-            return
-
-
-def _profile(options: SparkOptions, order: StageSpec) -> Any:
+def _profile(options: SparkOptions, stage: StageSpec) -> Any:
     """Return the resource profile of a task, None if it only needs one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     gpus = options.gpus_per_node
-    if order.cpus == 1 and not gpus:
+    if stage.cpus == 1 and not gpus:
         return None
-    requests = TaskResourceRequests().cpus(order.cpus)
+    requests = TaskResourceRequests().cpus(stage.cpus)
     return ResourceProfileBuilder().require(requests.resource("gpu", gpus) if gpus else requests).build
 
 
-def _settings(order: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
+def _settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the default settings of the session, which the user's settings override."""
+    bind_address = "0.0.0.0"  # noqa: S104 - the address is translated
+    with contextlib.suppress(OSError), socket.create_server((host, 0)):
+        bind_address = host
     settings = {
         "spark.master": options.master,
-        "spark.app.name": f"distdl-{order.name}",
+        "spark.app.name": f"distdl-{stage.name}",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.driver.host": host,
-        "spark.driver.bindAddress": host if _is_local(host) else "0.0.0.0",  # noqa: S104 - the address is translated
+        "spark.driver.bindAddress": bind_address,
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "false",
         "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(2**31 - 1),
-        "spark.task.cpus": str(order.cpus),
-        "spark.executor.cores": str(order.cpus),
-        "spark.executor.instances": str(order.tasks),
-        "spark.cores.max": str(order.cpus * order.tasks),
+        "spark.task.cpus": str(stage.cpus),
+        "spark.executor.cores": str(stage.cpus),
+        "spark.executor.instances": str(stage.tasks),
+        "spark.cores.max": str(stage.cpus * stage.tasks),
     }
     if options.gpus_per_node:
-        settings["spark.executor.resource.gpu.amount"] = str(options.gpus_per_node)
-        settings["spark.task.resource.gpu.amount"] = str(options.gpus_per_node)
+        settings |= {f"spark.{user}.resource.gpu.amount": str(options.gpus_per_node) for user in ("executor", "task")}
     return settings
-
-
-def _is_local(host: str) -> bool:
-    """Return whether ``host`` is an address of this machine."""
-    with contextlib.suppress(OSError), socket.create_server((host, 0)):
-        return True
-    return False
 
 
 # the protocol ---------------------------------------------------------------------------------
@@ -332,16 +281,6 @@ _CAUSES = (
         "There is no Python at {0} on the executors.",
         "Set the option python to the path of Python on the executors.",
     ),
-    (
-        r"No module named '?(py[\w.]+)",
-        "{0} is not installed in the Python of the executors.",
-        "Install it on the executors, or set the option python.",
-    ),
-    (
-        r"All masters are unresponsive|StatusCode.UNAVAILABLE|failed to connect to all addresses",
-        "Spark does not respond.",
-        CHECK_MASTER,
-    ),
 )
 
 
@@ -361,54 +300,53 @@ def serve(connection: socket.socket, context: Any = None) -> None:
 
     ``context`` is the SparkContext of this kernel; without one, a session is started and stopped.
     """
+    lines = connection.makefile("rb")
+    request = json.loads(lines.readline())
+    options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
+    stopped, opened = threading.Event(), list[_Session]()
 
     def report(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the other side has closed the connection
             connection.sendall(json.dumps(fields).encode() + b"\n")
 
     def work() -> None:
-        _work(session, request["back"], report)
+        try:
+            require_master(options)
+            report(waits=f"starting a session of Spark at {options.address}")
+            if context is None and options.remote:
+                opened.append(_open_connect(options, stage))
+            else:
+                opened.append(_open_classic(options, stage, back["host"], context))
+            gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
+            resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
+            report(opened=True, waits=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
+            source = Path(connect_back.__file__).read_text(encoding="utf-8")
+            carrier = _carrier(source, back, options.python if options.remote else options.python or stage.python)
+            while not stopped.is_set():
+                try:
+                    opened[0][0](carrier)
+                    break
+                except Exception as error:
+                    if _NO_SLOTS not in str(error):
+                        raise
+                    stopped.wait(_RETRY_SECONDS)
+        except DistDLError as error:
+            report(error=error.message, code=error.code, hint=error.hint)
+        except Exception as error:  # noqa: BLE001 - Spark may raise anything
+            sentence, hint = _explain(str(error), options)
+            report(error=sentence, code="spark-stage-failed", hint=hint)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RD)
 
-    lines = connection.makefile("rb")
-    request = json.loads(lines.readline())
-    options, order = SparkOptions(**request["options"]), StageSpec(**request["order"])
-    session: _Session
-    if context is None and options.remote:
-        session = _Connect(options, order)
-    else:
-        session = _Classic(options, order, request["back"]["host"], context)
     threading.Thread(target=work, daemon=True).start()
     with contextlib.suppress(OSError):
         lines.read()
-    stopping = threading.Thread(target=session.stop, daemon=True)
+    stopped.set()
+    stopping = threading.Thread(target=lambda: [stop() for _run, stop in opened], daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)
     if context is None and stopping.is_alive():
         os.killpg(0, signal.SIGKILL)  # also kills Java
-
-
-def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) -> None:
-    """Run the stage, whose tasks connect to ``back``."""
-    try:
-        require_master(session.options)
-        report(waits=f"starting a session of Spark at {session.options.address}")
-        session.open()
-        report(opened=True, waits=_waits(session.order, session.options.gpus_per_node))
-        source = Path(connect_back.__file__).read_text(encoding="utf-8")
-        session.run(_carrier(source, back, session.python))
-    except DistDLError as error:
-        report(error=error.message, code=error.code, hint=error.hint)
-    except Exception as error:  # noqa: BLE001 - Spark may raise anything
-        sentence, hint = _explain(str(error), session.options)
-        report(error=sentence, code="spark-stage-failed", hint=hint)
-
-
-def _waits(order: StageSpec, gpus: int) -> str:
-    """Return why a stage waits."""
-    text = f"waiting for {plural(order.tasks, 'executor')} of Spark with {plural(order.cpus, 'core')}"
-    return text + (f" and {plural(gpus, 'GPU')}" if gpus else "") + (" each" if order.tasks > 1 else "")
 
 
 # the session of a notebook ------------------------------------------------------------------------
@@ -431,25 +369,22 @@ def _context() -> Any:
     return getattr(getattr(module, "SparkContext", None), "_active_spark_context", None)
 
 
+@functools.cache
 def _listen() -> str:
-    """Return the path of the socket for supervisors; the first call opens the socket."""
-    global _path
-    with _lock:
-        if not _path:
-            folder = tempfile.mkdtemp(prefix="distdl-spark-")  # mode 0700
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(f"{folder}/session")
-            listener.listen(64)
-            threading.Thread(target=_accept, args=(listener,), name="distdl spark", daemon=True).start()
-            _path = f"{folder}/session"
-        return _path
+    """Open the socket for supervisors and return its path."""
+    folder = tempfile.mkdtemp(prefix="distdl-spark-")  # mode 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"{folder}/session")
+    listener.listen(64)
 
+    def accept() -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_serve_kernel, args=(connection,), name="distdl spark job", daemon=True).start()
 
-def _accept(listener: socket.socket) -> None:
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=_serve_kernel, args=(connection,), name="distdl spark job", daemon=True).start()
+    threading.Thread(target=accept, name="distdl spark", daemon=True).start()
+    return f"{folder}/session"
 
 
 def _serve_kernel(connection: socket.socket) -> None:

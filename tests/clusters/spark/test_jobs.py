@@ -7,13 +7,14 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.clusters.spark import driver
+from distdl_jupyter.clusters.spark import cluster, driver
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
 from distdl_jupyter.clusters.spark.driver import SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from tests.clusters.functions import breaks, shows_gpus, sums, trains, waits
+from tests.clusters.spark.conftest import CORES
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.hosts import needs_hosts
@@ -97,6 +98,26 @@ def test_ranks_get_the_gpus_that_spark_has_given_to_the_job(on_spark):
     for (own, marked), other in zip(second, given, strict=True):
         assert own == marked
         assert {own, other} == {"0", "1"}, "two jobs on one host have one GPU each"
+
+
+@pytest.mark.full
+def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_spark, monkeypatch):
+    cluster_configs.add("whole", "spark", {**on_spark.options, "cpus_per_process": CORES})
+    holder = submit(waits, **{**TWO, "compute_target": "whole"})
+    begun(holder)
+    waiting = submit(sums, **TWO)
+    reason = "waiting for 2 executors of Spark with 1 core each"
+    wait_for(lambda: waiting.view().phases and waiting.view().phases[-1].detail == reason, 120, "the reason")
+    assert waiting.view().state is State.QUEUED
+    monkeypatch.setattr(cluster, "_START_SECONDS", 3.0)
+    (row,) = SparkCluster().checks(SparkOptions(**on_spark.options))
+    assert (row.level, row.code) == ("error", "spark-no-executor")
+    assert row.message == (
+        f"Spark at {on_spark.address} has no free executor: waiting for 1 executor of Spark with 1 core."
+    )
+    assert "when its other jobs have ended" in row.remedy
+    holder.cancel(now=True)
+    assert [value for value, _ in waiting.results()] == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("options", [{"master": "spark://127.0.0.1:1"}, {"remote": "sc://127.0.0.1:1"}])
