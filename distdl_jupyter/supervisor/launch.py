@@ -335,7 +335,8 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 # the wait for other jobs and for resources ----------------------------------------------------------
 
-#: Seconds between two polls of a predecessor, and seconds in which the job that replaces a moved one must appear.
+#: Seconds between two polls of a predecessor, and seconds for the job that replaces a moved one, or for the supervisor
+#: that replaces a dead one, to appear.
 _PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
 #: Minimum seconds between two queue events: for the first ``_FRONT`` jobs in a queue, and for the others.
 _NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
@@ -386,7 +387,7 @@ class Predecessor:
     def _follow(self, folder: JobFolder) -> None:
         self._folder, self._cursor = folder, 0
         self._view: JobView | None = None
-        #: Until when the job that replaces a moved one may appear.
+        #: Until when the job that replaces a moved one may appear, or a supervisor that replaces a dead one.
         self._appears_until: float | None = None
         self.name = short_id(folder.id)
 
@@ -411,6 +412,13 @@ class Predecessor:
             self._follow_moved()
         elif state in _ENDS:
             raise self._canceled(_ENDS[state])
+        elif new_events or not self._folder.supervisor().is_dead:
+            self._appears_until = None
+        else:
+            # Nobody may read that job, so that this job would wait for a lost one forever.
+            self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
+            if time.monotonic() > self._appears_until and not resume.can_attach(self._folder):
+                raise self._canceled("was lost because its supervisor is gone")
         return state is State.COMPLETED
 
     def _follow_moved(self) -> None:

@@ -104,6 +104,16 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     wait_for(lambda: queue().holding == (), 20, "an empty machine")
 
 
+def test_a_job_does_not_wait_for_one_whose_supervisor_is_gone(tmp_path):
+    first = begin(tmp_path, "first", cores=None)
+    runs(first)
+    second = begin(tmp_path, "second", cores=None, after=first)
+    waits(second)
+    assert processes.send_marked(first.folder.lock.read_text(), signal.SIGKILL)
+    wait_for(lambda: second.state is State.CANCELED, 40, "the end of the job that waits")  # nobody reads the first one
+    assert second.view().reason.endswith("which was lost because its supervisor is gone.")
+
+
 def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_not(tmp_path):
     first = begin(tmp_path, "first", cores=None)
     second = begin(tmp_path, "second", cores=None, after=first)
