@@ -145,29 +145,24 @@ class RayCluster(AgentCluster):
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connected(options.address)
-        if context.restart and context.least_node_count is not None:
-            fitting = len(_fitting(ray.nodes(), options.bundle(spec.process_count_per_node)))
-            count = min(spec.node_count, max(fitting, context.least_node_count))
-            spec = dataclasses.replace(spec, node_count=count)
         self._held.callback(_quietly, ray.shutdown)
         bundle = options.bundle(spec.process_count_per_node)
-        group = self._await_group(ray, spec, bundle, context)
-        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        actors = [_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
-        self._connections = _agents(ray, actors, options)
-        return spec, []
-
-    def _await_group(self, ray: Any, spec: JobSpec, bundle: dict[str, float], context: Context) -> Any:
+        if context.restart and context.least_node_count is not None:
+            count = min(spec.node_count, max(_fitting(ray, bundle), context.least_node_count))
+            spec = dataclasses.replace(spec, node_count=count)
         resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
         message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
         self._held.callback(_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
-            fitting = len(_fitting(ray.nodes(), bundle))
+            fitting = _fitting(ray, bundle)
             size = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
             context.report("stage", f"{message}; {size}")
-        return group
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        actors = [_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
+        self._connections = _agents(ray, actors, options)
+        return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         handle = {"address": job.options.address}
@@ -201,22 +196,18 @@ class _AgentActor:
         path, program = first.replace(b"{python}", sys.executable.encode(), 1).split(b"\n", 1)
         command = [path.decode(), "-c", "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process exits
-        self._agent = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._agent = subprocess.Popen(command, **pipes, env=environment, bufsize=0, start_new_session=True)
         self._agent.stdin.write(program)
         return socket.gethostname(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def write(self, content: bytes) -> None:
+        """Write all bytes to the agent's standard input; b"" closes it."""
         view = memoryview(content)
         while view:
             view = view[self._agent.stdin.write(view) :]
+        if not content:
+            self._agent.stdin.close()
 
     def read(self, seconds: float, size: int) -> bytes | None:
         """Return new output, b"" if there is none within ``seconds``, None at the end."""
@@ -225,9 +216,6 @@ class _AgentActor:
         if not select.select([self._agent.stdout], [], [], seconds)[0]:
             return b""
         return self._agent.stdout.read(size) or None
-
-    def end_input(self) -> None:
-        self._agent.stdin.close()
 
     def wait(self, seconds: float) -> tuple[int, bytes]:
         """Return the exit code and the end of the error output. Raises subprocess.TimeoutExpired."""
@@ -303,7 +291,7 @@ class _ActorLink(Link):
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
         with self._reporting_loss():
-            self._actor.end_input.remote()
+            self._actor.write.remote(b"")
 
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the agent to exit; kill it after ``grace`` seconds."""
@@ -329,7 +317,12 @@ def _connected(address: str) -> Any:
     """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
-    _require_listener(address)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():  # Ray itself tries for more than half a minute
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+        except OSError as error:
+            raise _unreachable(address, error.strerror or _first_line(error)) from error
     import ray
     import ray.cloudpickle
     import ray.util.scheduling_strategies
@@ -350,17 +343,6 @@ def _connected(address: str) -> Any:
     return ray
 
 
-def _require_listener(address: str) -> None:
-    """Raise LaunchFailed if nothing listens at the address; Ray itself tries for more than half a minute."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
-    except OSError as error:
-        raise _unreachable(address, error.strerror or _first_line(error)) from error
-
-
 def _unreachable(address: str, why: str) -> LaunchFailed:
     return LaunchFailed(
         f"Ray at {address} does not respond: {why}.",
@@ -376,13 +358,10 @@ def _quietly(call: Callable[..., object], *arguments: object) -> None:
         call(*arguments)
 
 
-def _fitting(nodes: Sequence[dict[str, Any]], bundle: dict[str, float]) -> list[dict[str, Any]]:
-    """Return the nodes that are up and large enough for a bundle, even if they are busy."""
-
-    def fits(resources: dict[str, float]) -> bool:
-        return all(resources.get(name, 0) >= amount for name, amount in bundle.items())
-
-    return [node for node in nodes if node["Alive"] and fits(node["Resources"])]
+def _fitting(ray: Any, bundle: dict[str, float]) -> int:
+    """Return the number of nodes that are up and large enough for a bundle, even if they are busy."""
+    sizes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
 
 def _described(node: dict[str, Any]) -> NodeInfo:
@@ -423,14 +402,6 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
     return list(rows)
 
 
-def _remove_group(ray: Any, job: str) -> list[Any]:
-    """Remove the job's placement group with its actors."""
-    with contextlib.suppress(ValueError):  # the group does not exist
-        ray.util.remove_placement_group(ray.util.get_placement_group(f"{_NAMESPACE}-{job}"))
-        return [f"placement group of {job}"]
-    return []
-
-
 def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
     nodes = ray.nodes()
@@ -456,8 +427,13 @@ def main(what: str, options_json: str, fields_json: str) -> None:
         ray = _connected(options.address)
         if what == "nodes":
             rows = ray.nodes()
+        elif what == "checks":
+            rows = _checked(ray, options, **fields)
         else:
-            rows = _remove_group(ray, **fields) if what == "sweep" else _checked(ray, options, **fields)
+            rows = []
+            with contextlib.suppress(ValueError):  # the group does not exist
+                ray.util.remove_placement_group(ray.util.get_placement_group(f"{_NAMESPACE}-{fields['job']}"))
+                rows = [f"placement group of {fields['job']}"]
     except DistDLError as error:
         rows = {"error": error.message, "code": error.code, "hint": error.hint}
     print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray disconnects at exit
