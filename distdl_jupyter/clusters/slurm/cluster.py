@@ -184,10 +184,10 @@ class SlurmCluster(AgentCluster):
         return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
-        """Return the nodes; secret values are left out, because the agents inherit them from Slurm."""
+        """Return the nodes of the job."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
-        return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
+        return SlurmNodes(job, placement, context, self._nodes, slurm)
 
     def _release_nodes(self) -> None:
         if self._slurm is not None:
@@ -228,7 +228,7 @@ class SlurmCluster(AgentCluster):
         placement = Placement(tuple(slots), address="", ports=(), interface="")
         job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
         position = slurm.directory.output.stat().st_size
-        slurm_nodes = SlurmNodes(job, placement, _without_secrets(spec, context), nodes, slurm, position)
+        slurm_nodes = SlurmNodes(job, placement, context, nodes, slurm, position)
         slurm.on_output(slurm.output())
         run = agent_run.resume(placement, context, slurm_nodes, handle, read)
         for connection in connections:
@@ -268,11 +268,6 @@ def _attached(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
         if files.link is None:
             return None
     return SlurmJob(files, str(handle["slurm_job"]))
-
-
-def _without_secrets(spec: JobSpec, context: Context) -> Context:
-    variables = {name: value for name, value in context.variables.items() if name not in spec.secret_variables}
-    return dataclasses.replace(context, variables=variables)
 
 
 # checks -----------------------------------------------------------------------------------------

@@ -255,7 +255,9 @@ class SlurmNodes(AgentNodes):
         self, job: StagedJob, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
         position: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(job, placement, context, nodes)
+        # The agents inherit secret values from Slurm.
+        variables = {name: value for name, value in context.variables.items() if name not in job.spec.secret_variables}
+        super().__init__(job, placement, dataclasses.replace(context, variables=variables), nodes)
         self._slurm = slurm
         slurm.directory.has_uncollected_files = True  # until ``collect`` has copied them
         self._lost_at: dict[int, float] = {}
