@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,10 @@ def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
-    temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    # Nobody can create this file or a link of this name before.
+    temporary = path.with_name(f".{path.name}-{os.urandom(6).hex()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(content.encode() if isinstance(content, str) else content)
             if sync:
