@@ -34,7 +34,7 @@ MAX_POINTS, MAX_BUCKETS = 1000, 998
 _MAX_CELLS = 64_000
 _MIN_BUCKETS = 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
-_FINEST = 2.0**20
+_RESOLUTION = 2.0**20
 #: The kinds of values that are not finite, as bits.
 _KINDS = {1: "nan", 2: "inf", 4: "-inf"}
 
@@ -116,7 +116,7 @@ class RankCurve:
 
 #: Indices in the bucket of one rank: count, sum, lowest, highest and first step of the finite values; the kinds of
 #: other values as bits, and the first step with one.
-_COUNT, _TOTAL, _LOW, _HIGH, _STEP, _KINDS_SEEN, _BAD_STEP = range(7)
+_COUNT, _TOTAL, _LOW, _HIGH, _STEP, _BAD_KINDS, _BAD_STEP = range(7)
 _WIDTH = 7
 _EMPTY = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
@@ -126,40 +126,40 @@ def new_bucket() -> array[float]:
     return _EMPTY[:]
 
 
-def add(bucket: array[float], step: float, value: float, at: int = 0) -> None:
-    """Add one value to the bucket that begins at ``at``."""
+def add(bucket: array[float], step: float, value: float, offset: int = 0) -> None:
+    """Add one value to the bucket that begins at ``offset``."""
     if not math.isfinite(value):
         kind = 1 if value != value else 2 if value > 0 else 4
-        bucket[at + _KINDS_SEEN] = int(bucket[at + _KINDS_SEEN]) | kind
-        bucket[at + _BAD_STEP] = min(bucket[at + _BAD_STEP], step)
+        bucket[offset + _BAD_KINDS] = int(bucket[offset + _BAD_KINDS]) | kind
+        bucket[offset + _BAD_STEP] = min(bucket[offset + _BAD_STEP], step)
         return
-    bucket[at] += 1
-    bucket[at + _TOTAL] += value
-    if value < bucket[at + _LOW]:
-        bucket[at + _LOW] = value
-    if value > bucket[at + _HIGH]:
-        bucket[at + _HIGH] = value
-    if step < bucket[at + _STEP]:
-        bucket[at + _STEP] = step
+    bucket[offset] += 1
+    bucket[offset + _TOTAL] += value
+    if value < bucket[offset + _LOW]:
+        bucket[offset + _LOW] = value
+    if value > bucket[offset + _HIGH]:
+        bucket[offset + _HIGH] = value
+    if step < bucket[offset + _STEP]:
+        bucket[offset + _STEP] = step
 
 
-def _merge(bucket: array[float], at: int, other: Sequence[float]) -> None:
-    """Add the content of another bucket to the one that begins at ``at``."""
+def _merge(bucket: array[float], offset: int, other: Sequence[float]) -> None:
+    """Add the content of another bucket to the one that begins at ``offset``."""
     count, total, low, high, step, kinds, bad_step = other
-    bucket[at] += count
-    bucket[at + _TOTAL] += total
-    bucket[at + _LOW] = min(bucket[at + _LOW], low)
-    bucket[at + _HIGH] = max(bucket[at + _HIGH], high)
-    bucket[at + _STEP] = min(bucket[at + _STEP], step)
-    bucket[at + _KINDS_SEEN] = int(bucket[at + _KINDS_SEEN]) | int(kinds)
-    bucket[at + _BAD_STEP] = min(bucket[at + _BAD_STEP], bad_step)
+    bucket[offset] += count
+    bucket[offset + _TOTAL] += total
+    bucket[offset + _LOW] = min(bucket[offset + _LOW], low)
+    bucket[offset + _HIGH] = max(bucket[offset + _HIGH], high)
+    bucket[offset + _STEP] = min(bucket[offset + _STEP], step)
+    bucket[offset + _BAD_KINDS] = int(bucket[offset + _BAD_KINDS]) | int(kinds)
+    bucket[offset + _BAD_STEP] = min(bucket[offset + _BAD_STEP], bad_step)
 
 
-def _mean_of(bucket: array[float], at: int = 0) -> float:
-    return _within(bucket[at + _TOTAL] / bucket[at], bucket[at + _LOW], bucket[at + _HIGH])
+def _mean_of(bucket: array[float], offset: int = 0) -> float:
+    return _clamp(bucket[offset + _TOTAL] / bucket[offset], bucket[offset + _LOW], bucket[offset + _HIGH])
 
 
-def _within(mean: float, low: float, high: float) -> float:
+def _clamp(mean: float, low: float, high: float) -> float:
     """Limit a mean to the extrema, which rounding may exceed; if the sum overflowed, return their middle."""
     return min(high, max(low, mean)) if math.isfinite(mean) else low / 2 + high / 2
 
@@ -204,16 +204,16 @@ class _Series:
 
     def make_bucket(self, slot: int) -> int:
         """Allocate the bucket of a slot if it is new, and return its index in ``cells``."""
-        at = slot * _WIDTH
-        if at >= len(self.cells):
+        offset = slot * _WIDTH
+        if offset >= len(self.cells):
             self.cells.extend(_EMPTY * (slot + 1 - len(self.cells) // _WIDTH))
-        return at
+        return offset
 
     def forget(self, slots: Iterable[int], step: float) -> None:
         """Clear buckets, and the first and last point if they are at ``step`` or later."""
         for slot in slots:
-            at = self.make_bucket(slot)
-            self.cells[at : at + _WIDTH] = _EMPTY
+            offset = self.make_bucket(slot)
+            self.cells[offset : offset + _WIDTH] = _EMPTY
         self.first = self.first if self.first is not None and self.first.step < step else None
         self.last = self.last if self.last is not None and self.last.step < step else None
 
@@ -225,15 +225,15 @@ class Metric:
     series: dict[int, _Series] = field(default_factory=dict)
     #: Number of points of all ranks.
     count: int = 0
-    _limit: int = field(default_factory=lambda: MAX_BUCKETS)
+    _max_buckets: int = field(default_factory=lambda: MAX_BUCKETS)
     #: The steps of each bucket, and its slot in the series, by its number; series may also have deleted buckets.
     _spans: dict[int, _Span] = field(default_factory=dict)
     _slots: dict[int, int] = field(default_factory=dict)
-    #: How often the width of the buckets has doubled.
+    #: How many times the width of the buckets has doubled.
     _doublings: int = 0
     #: The ranks that have reported since the last restart (None without one), and the first step reported after it.
-    _restarted: set[int] | None = None
-    _cut: float = math.inf
+    _current_ranks: set[int] | None = None
+    _repeated_from: float = math.inf
 
     @property
     def size(self) -> int:
@@ -242,24 +242,24 @@ class Metric:
 
     def restart(self) -> None:
         """Let later points replace those of the same and later steps."""
-        self._restarted = set()
+        self._current_ranks = set()
 
     def add(
         self, rank: int, step: float, value: float, time: float, folded: Sequence[float] = (), points: int = 1
     ) -> None:
         """Add one point of one rank. ``step`` and ``time`` must be finite.
 
-        It may be the last of several ``points`` in one bucket, ``folded``, if ``extends`` has returned true for them.
+        It may be the last of several ``points`` in one bucket, ``folded``, if ``extends`` has returned True for them.
         """
-        if self._restarted is not None and rank not in self._restarted:
-            self._go_back(rank, step, self._restarted)
+        if self._current_ranks is not None and rank not in self._current_ranks:
+            self._drop_repeated(rank, step, self._current_ranks)
         series = self.series.get(rank)
         if series is None:
             series = self.series[rank] = _Series()
-            self._limit = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_CELLS // len(self.series)))
+            self._max_buckets = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_CELLS // len(self.series)))
         self.count += points
         series.count_point(step, time, value, points)
-        number = self._number(step)
+        number = self._bucket_number(step)
         span = self._spans.get(number)
         if span is None:
             self._spans[number] = _Span(step, step, time)
@@ -270,58 +270,58 @@ class Metric:
                 span.high, span.time = step, time
             elif step < span.low:
                 span.low = step
-        at = slot * _WIDTH
-        if at >= len(series.cells):
+        offset = slot * _WIDTH
+        if offset >= len(series.cells):
             series.make_bucket(slot)
         if folded:
-            _merge(series.cells, at, [*map(float, folded)])
+            _merge(series.cells, offset, [*map(float, folded)])
         else:
-            add(series.cells, step, value, at)
-        if len(self._spans) > self._limit:
+            add(series.cells, step, value, offset)
+        if len(self._spans) > self._max_buckets:
             self._coarsen()
 
-    def _number(self, step: float) -> int:
-        # Multiplying by ``_FINEST`` is exact; a smaller factor would round the smallest steps to 0.
-        return math.floor(step * _FINEST) >> self._doublings
+    def _bucket_number(self, step: float) -> int:
+        # Multiplying by ``_RESOLUTION`` is exact; a smaller factor would round the smallest steps to 0.
+        return math.floor(step * _RESOLUTION) >> self._doublings
 
     def extends(self, rank: int, step: float) -> bool:
         """Return whether a point belongs to the bucket of the rank's last point, and is not before that point."""
         series = self.series.get(rank)
         if series is None or series.last is None or not self._is_current(rank):
             return False
-        return step >= series.last.step and self._number(step) == self._number(series.last.step)
+        return step >= series.last.step and self._bucket_number(step) == self._bucket_number(series.last.step)
 
     def _is_current(self, rank: int) -> bool:
-        return self._restarted is None or rank in self._restarted
+        return self._current_ranks is None or rank in self._current_ranks
 
-    def _go_back(self, rank: int, step: float, restarted: set[int]) -> None:
+    def _drop_repeated(self, rank: int, step: float, current_ranks: set[int]) -> None:
         """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
-        if not restarted:
-            self._cut = step
-            later = self._from(step)
+        if not current_ranks:
+            self._repeated_from = step
+            later = self._slots_from(step)
             for series in self.series.values():
                 series.forget(later.values(), step)
             for number in later:
                 del self._spans[number]
             for span in self._spans.values():
                 span.high = min(span.high, step)
-        elif step < self._cut:
+        elif step < self._repeated_from:
             self.forget_from(rank, step)
-        restarted.add(rank)
+        current_ranks.add(rank)
 
     def forget_from(self, rank: int, step: float) -> None:
         """Remove the reports of one rank for this step and later ones."""
         if rank in self.series:
-            self.series[rank].forget(self._from(step).values(), step)
+            self.series[rank].forget(self._slots_from(step).values(), step)
 
-    def _from(self, step: float) -> dict[int, int]:
+    def _slots_from(self, step: float) -> dict[int, int]:
         """Return the slots of the buckets that begin at a step or later."""
         return {number: self._slots[number] for number, span in self._spans.items() if span.low >= step}
 
-    def _groups(self, limit: int) -> tuple[int, dict[int, list[int]]]:
+    def _group_buckets(self, limit: int) -> tuple[int, dict[int, list[int]]]:
         """Return the buckets in order of steps, in at most ``limit`` groups of the smallest possible width.
 
-        The first value is how often that width is the double of the current one.
+        The first value is how many times the current width must be doubled for that.
         """
         doublings = 0
         while len({number >> doublings for number in self._spans}) > limit:
@@ -333,26 +333,26 @@ class Metric:
 
     def _coarsen(self) -> None:
         """Merge buckets into wider ones."""
-        doublings, groups = self._groups(self._limit)
+        doublings, groups = self._group_buckets(self._max_buckets)
         self._doublings += doublings
         spans, slots = self._spans, self._slots
         self._spans = {}
-        for wide, numbers in groups.items():
+        for new_number, numbers in groups.items():
             merged = [spans[number] for number in numbers]
             last = max(merged, key=lambda span: (span.high, span.time))
-            self._spans[wide] = _Span(min(span.low for span in merged), last.high, last.time)
-        self._slots = {wide: slot for slot, wide in enumerate(groups)}
+            self._spans[new_number] = _Span(min(span.low for span in merged), last.high, last.time)
+        self._slots = {new_number: slot for slot, new_number in enumerate(groups)}
         for series in self.series.values():
             cells, series.cells = series.cells, array("d")
             for slot, numbers in enumerate(groups.values()):
-                at = series.make_bucket(slot)
-                for first in (slots[number] * _WIDTH for number in numbers):
-                    if first < len(cells):
-                        _merge(series.cells, at, cells[first : first + _WIDTH])
+                offset = series.make_bucket(slot)
+                for start in (slots[number] * _WIDTH for number in numbers):
+                    if start < len(cells):
+                        _merge(series.cells, offset, cells[start : start + _WIDTH])
 
     # ---- curves from buckets ----
 
-    def _ranked(self) -> list[tuple[int, _Series]]:
+    def _sorted_series(self) -> list[tuple[int, _Series]]:
         """Return (rank, series) in order of ranks; every series has all buckets."""
         for series in self.series.values():
             series.make_bucket(len(self._slots) - 1)
@@ -360,13 +360,13 @@ class Metric:
 
     def band(self) -> Band:
         """Return the metric over all ranks."""
-        ranked = self._ranked()
+        ranked = self._sorted_series()
         if not ranked or not self._spans:
             return Band()
         spans, cells = sorted(self._spans.items()), [(rank, series.cells) for rank, series in ranked]
-        current = self._restarted or self.series
+        current = self._current_ranks or self.series
         newest = [(series.last.value, rank) for rank, series in ranked if series.last and rank in current]
-        rows = [_row(span, self._slots[number] * _WIDTH, cells) for number, span in spans]
+        rows = [_build_row(span, self._slots[number] * _WIDTH, cells) for number, span in spans]
         start, end = min(span.low for _, span in spans), max(span.high for _, span in spans)
         last = _mean([value for value, _ in newest])
         if len(rows) > 1 and start < rows[0].step:  # the first bucket has several steps
@@ -382,27 +382,27 @@ class Metric:
                 lows, highs = [*lows, (row.low, row.low_rank or 0)], [*highs, (row.high, row.high_rank or 0)]
             low, low_rank = min(lows)
             high, high_rank = max(highs, key=lambda pair: (pair[0], -pair[1]))
-            rows.append(Row(end, row.time, _within(last, low, high), low, low_rank, high, high_rank))
-        return Band(rows, self._marks(cells), [rank for rank, _ in ranked], self.count, last, end)
+            rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, high_rank))
+        return Band(rows, self._find_marks(cells), [rank for rank, _ in ranked], self.count, last, end)
 
-    def lines(self, most: int) -> list[RankCurve]:
-        """Return the curve of each rank with at most ``most`` points (3 or more)."""
-        _, groups = self._groups(most - 2)  # plus the exact first and last point
-        return [self._curve(rank, series, groups.values()) for rank, series in self._ranked()]
+    def lines(self, max_points: int) -> list[RankCurve]:
+        """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
+        _, groups = self._group_buckets(max_points - 2)  # plus the exact first and last point
+        return [self._build_curve(rank, series, groups.values()) for rank, series in self._sorted_series()]
 
-    def _curve(self, rank: int, series: _Series, groups: Iterable[Sequence[int]]) -> RankCurve:
+    def _build_curve(self, rank: int, series: _Series, groups: Iterable[Sequence[int]]) -> RankCurve:
         cells, first, last = series.cells, series.first, series.last
         points: list[tuple[float, float | None, float]] = []
         for group in groups:
             buckets = [(self._spans[number], self._slots[number] * _WIDTH) for number in group]
-            finite = [(span, at) for span, at in buckets if cells[at]]
+            finite = [(span, offset) for span, offset in buckets if cells[offset]]
             if finite:
                 merged = cells[finite[0][1] : finite[0][1] + _WIDTH]
-                for _, at in finite[1:]:
-                    _merge(merged, 0, cells[at : at + _WIDTH])
+                for _, offset in finite[1:]:
+                    _merge(merged, 0, cells[offset : offset + _WIDTH])
                 step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
                 points.append((step, _mean_of(merged), finite[-1][0].time))
-            elif any(cells[at + _KINDS_SEEN] for _, at in buckets):
+            elif any(cells[offset + _BAD_KINDS] for _, offset in buckets):
                 points.append((buckets[0][0].low, None, buckets[0][0].time))
         if first is not None and math.isfinite(first.value) and first.step < points[0][0]:
             points.insert(0, (first.step, first.value, first.time))
@@ -411,32 +411,32 @@ class Metric:
         steps, values, times = map(list, zip(*points, strict=True)) if points else ([], [], [])
         return RankCurve(rank, steps, values, times, series.count, last.value if last is not None else None)
 
-    def _marks(self, ranked: Sequence[tuple[int, array[float]]]) -> list[Mark]:
-        ranked = [(rank, cells) for rank, cells in ranked if any(cells[_KINDS_SEEN::_WIDTH])]
+    def _find_marks(self, ranked: Sequence[tuple[int, array[float]]]) -> list[Mark]:
+        ranked = [(rank, cells) for rank, cells in ranked if any(cells[_BAD_KINDS::_WIDTH])]
         marks = []
         for number in sorted(self._spans) if ranked else ():
-            at = self._slots[number] * _WIDTH
-            bad = {rank: int(cells[at + _KINDS_SEEN]) for rank, cells in ranked if cells[at + _KINDS_SEEN]}
-            if bad:
-                step = min(cells[at + _BAD_STEP] for rank, cells in ranked if rank in bad)
-                kinds = tuple(name for bit, name in _KINDS.items() if any(seen & bit for seen in bad.values()))
-                marks.append(Mark(step, kinds, tuple(bad)))
+            offset = self._slots[number] * _WIDTH
+            bad_ranks = {rank: int(cells[offset + _BAD_KINDS]) for rank, cells in ranked if cells[offset + _BAD_KINDS]}
+            if bad_ranks:
+                step = min(cells[offset + _BAD_STEP] for rank, cells in ranked if rank in bad_ranks)
+                kinds = tuple(name for bit, name in _KINDS.items() if any(bits & bit for bits in bad_ranks.values()))
+                marks.append(Mark(step, kinds, tuple(bad_ranks)))
         return marks
 
 
-def _row(span: _Span, at: int, ranked: Sequence[tuple[int, array[float]]]) -> Row:
-    """Return the row of the buckets that begin at ``at``."""
-    buckets = [(rank, cells) for rank, cells in ranked if cells[at] or cells[at + _KINDS_SEEN]]
-    means = [(_mean_of(cells, at), rank) for rank, cells in buckets if cells[at]]
+def _build_row(span: _Span, offset: int, ranked: Sequence[tuple[int, array[float]]]) -> Row:
+    """Return the row of the buckets that begin at ``offset``."""
+    buckets = [(rank, cells) for rank, cells in ranked if cells[offset] or cells[offset + _BAD_KINDS]]
+    means = [(_mean_of(cells, offset), rank) for rank, cells in buckets if cells[offset]]
     if not means:
         return Row(span.middle, span.time, None)
     lows, highs = means, [(mean, -rank) for mean, rank in means]
     if span.low < span.high:
-        lows = [(cells[at + _LOW], rank) for rank, cells in buckets]
-        highs = [(cells[at + _HIGH], -rank) for rank, cells in buckets]
+        lows = [(cells[offset + _LOW], rank) for rank, cells in buckets]
+        highs = [(cells[offset + _HIGH], -rank) for rank, cells in buckets]
     (low, low_rank), (high, high_rank) = min(lows), max(highs)
     # A rank without a finite value here makes a gap.
-    mean = _within(sum(mean for mean, _ in means) / len(means), low, high) if len(means) == len(buckets) else None
+    mean = _clamp(sum(mean for mean, _ in means) / len(means), low, high) if len(means) == len(buckets) else None
     return Row(span.middle, span.time, mean, low, low_rank, high, -high_rank)
 
 
@@ -462,7 +462,7 @@ class SeriesBook:
         type_ = event.get("type")
         if type_ == "metric":
             try:
-                self._report(event)
+                self._add_report(event)
             except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
                 return
         elif type_ == "restart":
@@ -475,7 +475,7 @@ class SeriesBook:
                 self.output_metrics.discard(name)
                 self.metrics.pop(name, None)
 
-    def _report(self, event: Event) -> None:
+    def _add_report(self, event: Event) -> None:
         rank, step, time = int(event["rank"]), float(event["step"]), float(event["t"])
         if not (abs(step) <= MAX_STEP and math.isfinite(time)):
             return
@@ -514,9 +514,9 @@ class SeriesBook:
         """Return the metric over all ranks; an unknown name gives an empty band."""
         return self.metrics[name].band() if name in self.metrics else Band()
 
-    def lines(self, name: str, most: int = MAX_POINTS) -> list[RankCurve]:
-        """Return the curve of each rank with at most ``most`` points (3 or more); [] for an unknown name."""
-        return self.metrics[name].lines(most) if name in self.metrics else []
+    def lines(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
+        """Return the curve of each rank with at most ``max_points`` points (3 or more); [] for an unknown name."""
+        return self.metrics[name].lines(max_points) if name in self.metrics else []
 
 
 # the figure of ``job.figure()``; pages draw theirs themselves --------------------------------------
@@ -537,24 +537,24 @@ def figure(
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
-    the job ``earlier`` is grey. Only the title contains text of a user. It is escaped, because plotly renders markup.
+    the job ``earlier`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
     band, name = book.band(metric), "mean"
     if len(band.ranks) > 1:
         name = f"mean of {len(band.ranks)}"
     finite = [row for row in band.rows if row.low is not None]
-    x, differ = [row.step for row in finite], any(row.low != row.high for row in finite)
-    edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": differ}
+    x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
+    edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
-    lines = [_line(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
+    lines = [_trace(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
     data = [
-        _line("min", x, [row.low for row in finite], showlegend=False, **edge),
-        _line("min to max", x, [row.high for row in finite], **edge, **fill),
-        *(lines or [_line(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
+        _trace("min", x, [row.low for row in finite], showlegend=False, **edge),
+        _trace("min to max", x, [row.high for row in finite], **edge, **fill),
+        *(lines or [_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
     ]
     if earlier is not None and (rows := earlier.book.band(metric).rows):
         grey = {"color": "grey", "width": 1}
-        data.append(_line(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
+        data.append(_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
     notes = []
     if band.marks:
         first = band.marks[0]
@@ -571,5 +571,5 @@ def figure(
     return {"data": data, "layout": layout}
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float | None], **more: Any) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **more}
+def _trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}

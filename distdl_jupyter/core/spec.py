@@ -46,7 +46,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The study that a job belongs to, with ``size`` parts that each run at least once; equal in all its jobs.
+    """The study of a job, identical in all its jobs; each of its ``size`` parts runs at least once.
 
     ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is the request as plain JSON data.
     """
@@ -95,7 +95,7 @@ class JobSpec(JobOptions):
     parameters: dict[str, Any] = field(default_factory=dict)
     python: str = ""
     working_directory: str = ""
-    #: Command line after the script's name, for kind "script".
+    #: Arguments after the script's name, for kind "script".
     script_arguments: tuple[str, ...] = ()
     source: CodeSource = CodeSource()
     captured: tuple[Captured, ...] = ()
@@ -118,16 +118,16 @@ class JobSpec(JobOptions):
 
     @property
     def most_processes(self) -> int:
-        """The processes of the largest run in the job's scaling study, else of the job."""
-        return max([self.process_count, *self._study("processes")])
+        """Process count of the largest run in the scaling study, or of the job itself."""
+        return max([self.process_count, *self._study_values("processes")])
 
     @property
     def most_processes_per_node(self) -> int:
-        """The maximum processes on a node in the study; it sets the share of cores, so all runs have equal threads."""
-        counts = zip(self._study("processes"), self._study("nodes"), strict=True)
+        """Maximum processes on a node; cores are divided by it so that all runs use the same number of threads."""
+        counts = zip(self._study_values("processes"), self._study_values("nodes"), strict=True)
         return max([self.process_count_per_node, *(count // nodes for count, nodes in counts)])
 
-    def _study(self, name: str) -> list[int]:
+    def _study_values(self, name: str) -> list[int]:
         return self.group.plan[name] if self.group is not None and self.group.kind == "scale" else []
 
     def to_json(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class JobEnvironment:
     def freeze(self) -> str:
         """Return the packages as a requirements.txt."""
         split = ((name, version, *version.partition(" @ ")[1:]) for name, version in self.packages.items())
-        return "".join(f"{name} @ {origin}\n" if at else f"{name}=={version}\n" for name, version, at, origin in split)
+        return "".join(f"{name} @ {url}\n" if sep else f"{name}=={version}\n" for name, version, sep, url in split)
 
     def __str__(self) -> str:
         """Return it as a requirements.txt with everything else in comments."""

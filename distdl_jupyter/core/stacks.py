@@ -39,9 +39,9 @@ _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 #: The file name of a cell compiled by a persistent rank: <in [7], 12>.
 _REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
-_COUNT = re.compile(r"\[(\d+)\]")
-_LARGEST_SOURCE = 4_000_000
-_LONGEST_LINE = 300
+_EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
+_MAX_SOURCE_BYTES = 4_000_000
+_MAX_LINE = 300
 
 
 # threads ----------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Thread:
 
     @property
     def waits_in(self) -> str:
-        """The collective operation in which it waits for other ranks ("hvd.allreduce"), "" for none."""
+        """The collective operation in which the thread waits for other ranks ("hvd.allreduce"), "" for none."""
         if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
             return ""  # the module is being imported, so nothing waits
         for frame in reversed(self.inside):
@@ -119,10 +119,10 @@ def parse(text: str) -> tuple[Thread, ...]:
     threads: dict[str, Thread] = {}
     frames: list[Frame] = []
     for line in text.splitlines():
-        if (head := _THREAD.fullmatch(line)) is not None:
+        if (header := _THREAD.fullmatch(line)) is not None:
             frames = []
-            threads.pop(head[2], None)
-            threads[head[2]] = Thread(head[2], name=head[3] or "", current=head[1] != "Thread")
+            threads.pop(header[2], None)
+            threads[header[2]] = Thread(header[2], name=header[3] or "", current=header[1] != "Thread")
         elif threads and (call := _FRAME.fullmatch(line)) is not None:
             # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
             file, name = (_ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
@@ -143,11 +143,11 @@ class Names:
     ) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
         #: A cell that the rank compiles itself has the notebook's line numbers.
-        self._compiled = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
-        self._worker = _folder(about.get("worker"))
-        self._code = _folder(about.get("code"))
-        self._stdlib = _folder(about.get("stdlib"))
-        self._directory = _folder(payload.get("working_directory"))
+        self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
+        self._worker = _as_prefix(about.get("worker"))
+        self._code = _as_prefix(about.get("code"))
+        self._stdlib = _as_prefix(about.get("stdlib"))
+        self._directory = _as_prefix(payload.get("working_directory"))
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
@@ -160,10 +160,10 @@ class Names:
             kind, is_hook = self._kind(frame.file), self._is_package(frame.file)
             if is_hook and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
-            starts = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
-            if main and starts and all(outer.kind == "worker" for outer in frames):
+            is_startup = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
+            if main and is_startup and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
-            frames.append(self._named(frame, kind))
+            frames.append(self._label(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
     def _is_package(self, file: str) -> bool:
@@ -178,10 +178,10 @@ class Names:
             return "user"
         if self._is_package(file):
             return "library"
-        inside = "site-packages/" in file or "dist-packages/" in file or file.startswith("<")
-        return "library" if inside or (self._stdlib and file.startswith(self._stdlib)) else "user"
+        is_installed = "site-packages/" in file or "dist-packages/" in file or file.startswith("<")
+        return "library" if is_installed or (self._stdlib and file.startswith(self._stdlib)) else "user"
 
-    def _named(self, frame: Frame, kind: str) -> Frame:
+    def _label(self, frame: Frame, kind: str) -> Frame:
         if kind != "cell":
             source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
             roots = (self._code, self._stdlib, self._directory)
@@ -192,18 +192,18 @@ class Names:
             return replace(frame, kind=kind, label=label, source=source)
         cell = self._cells.get(frame.file, {})
         shift = int(cell.get("first_line") or 1) - 1
-        compiled = frame.file == self._compiled
+        is_compiled = frame.file == self._compiled_file
         lines = str(cell.get("text", "")).split("\n")
-        at = frame.line - 1 - (shift if compiled else 0)
-        source = redact.text(lines[at].strip()[:_LONGEST_LINE]) if frame.line and 0 <= at < len(lines) else ""
+        index = frame.line - 1 - (shift if is_compiled else 0)
+        source = redact.text(lines[index].strip()[:_MAX_LINE]) if frame.line and 0 <= index < len(lines) else ""
         request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
-        line = frame.line + shift if frame.line and not compiled else frame.line
-        count = _COUNT.search(label)
+        line = frame.line + shift if frame.line and not is_compiled else frame.line
+        count = _EXECUTION_COUNT.search(label)
         return replace(frame, kind=kind, label=label, line=line, source=source, cell=int(count[1]) if count else None)
 
 
-def _folder(path: object) -> str:
+def _as_prefix(path: object) -> str:
     return f"{path}/" if path else ""
 
 
@@ -214,7 +214,7 @@ def sources(
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, about in texts:
-        names, code = Names(payload, about, {}), _folder(about.get("code"))
+        names, code = Names(payload, about, {}), _as_prefix(about.get("code"))
         frames = [frame for thread in parse(text) for frame in names.thread(thread, main=False).frames]
         for frame in frames:
             if frame.kind != "user" or frame.line < 1:
@@ -222,10 +222,10 @@ def sources(
             # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
-                if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
+                if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 if line := linecache.getline(str(path), frame.line).strip():
-                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_LONGEST_LINE]
+                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE]
     return excerpts
 
 
@@ -254,7 +254,7 @@ class RankStacks:
     def others(self) -> tuple[Thread, ...]:
         """The other threads that run code of the user or of libraries, without the worker's own."""
         others = [thread for thread in self.threads if thread.frames and not thread.main]
-        return tuple(each for each in others if each.frames[0].kind != "worker" or each.user_frame is not None)
+        return tuple(other for other in others if other.frames[0].kind != "worker" or other.user_frame is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +277,13 @@ class RankGroup:
     def clause(self, awaited: str = "") -> str:
         """Return the position as a clause: "rank 0 waits for it in hvd.allreduce (In [7], line 12)".
 
-        ``awaited`` are the ranks for which they wait: "it", "them", or "" if unknown.
+        ``awaited`` are the ranks they wait for: "it", "them", or "" if unknown.
         """
-        who, is_single = ranks_in_words(self.ranks), len(self.ranks) == 1
+        subject, is_single = ranks_in_words(self.ranks), len(self.ranks) == 1
         if not self.thread.waits_in:
-            return f"{who} {'is' if is_single else 'are'} in {self.position}"
-        whom = f" for {awaited}" if awaited else ""
-        return f"{who} {'waits' if is_single else 'wait'}{whom} in {self.position}"
+            return f"{subject} {'is' if is_single else 'are'} in {self.position}"
+        suffix = f" for {awaited}" if awaited else ""
+        return f"{subject} {'waits' if is_single else 'wait'}{suffix} in {self.position}"
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class Taken:
         return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
     def groups(self) -> tuple[RankGroup, ...]:
-        """Return groups of ranks at the same position, smallest first; of equally large ones, waiting ones last."""
+        """Return groups of ranks at the same position, smallest first; waiting groups last among equally large ones."""
         by_position: dict[object, list[int]] = {}
         for rank in sorted(self.ranks):
             main = self.ranks[rank].main
@@ -326,7 +326,7 @@ class Taken:
 
     @property
     def sentence(self) -> str:
-        """Return where the ranks are and whom they wait for, as a clause without a full stop; "" without any stacks."""
+        """Return where the ranks are and which ranks they wait for, as a clause without a period; "" without stacks."""
         groups = self.groups()
         awaited = ("", "it", "them")[min(2, len(self.differ))]
         if any(group.thread.waits_in for group in groups[:-1]):
@@ -365,13 +365,13 @@ def read(folder: JobFolder, number: int | None = None) -> Taken | None:
 def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
     """Parse the content of a dump. Raises LookupError, TypeError, ValueError, AttributeError."""
     lines = data.get("sources") or {}
-    reported = {int(rank): collectives.read(entry) for rank, entry in (data.get("collectives") or {}).items()}
+    reported = {int(rank): collectives.read(item) for rank, item in (data.get("collectives") or {}).items()}
     reports = {rank: operations for rank, (operations, _) in reported.items()}
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
     states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *reports, *ended})}
 
-    def locator(about: Mapping[str, Any]) -> collectives.Place:
+    def make_locator(about: Mapping[str, Any]) -> collectives.Place:
         names = Names(code, about, lines)
 
         def locate(calls: Sequence[collectives.Call]) -> str:
@@ -380,11 +380,11 @@ def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Take
 
         return locate
 
-    table = collectives.rows(reports, states, {rank: locator(about) for rank, (_, about) in reported.items()})
+    table = collectives.rows(reports, states, {rank: make_locator(about) for rank, (_, about) in reported.items()})
     waiting = {rank: row.title for row in table if row.state == "waiting" for rank in row.ranks}
     ranks = {
-        int(rank): _rank(int(rank), entry, Names(code, entry.get("about") or {}, lines), waiting.get(int(rank), ""))
-        for rank, entry in data["ranks"].items()
+        int(rank): _parse_rank(int(rank), item, Names(code, item.get("about") or {}, lines), waiting.get(int(rank), ""))
+        for rank, item in data["ranks"].items()
     }
     positions = {}
     for rank, stacks in ranks.items():
@@ -396,7 +396,7 @@ def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Take
     return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
 
 
-def _rank(rank: int, data: Mapping[str, Any], names: Names, waits: str) -> RankStacks:
+def _parse_rank(rank: int, data: Mapping[str, Any], names: Names, waits: str) -> RankStacks:
     """Return the threads of a rank, the main one first; ``waits`` is the operation that it has not finished."""
     threads, main = parse(str(data["text"])), str((data.get("about") or {}).get("main") or "")
     if all(thread.ident != main for thread in threads):

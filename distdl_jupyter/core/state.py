@@ -23,7 +23,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether it is a final state."""
+        """Whether this is a final state."""
         return self in ENDED
 
 
@@ -31,13 +31,13 @@ ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, State.LOST})
 _ORDER = tuple(State)
 
 
-def may_follow(now: State, after: State) -> bool:
-    """Return whether a job may change from ``now`` to ``after``.
+def may_follow(current: State, new: State) -> bool:
+    """Return whether a job may change from ``current`` to ``new``.
 
     An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at
     any time; a final state never changes.
     """
-    return not now.ended and _ORDER.index(after) > _ORDER.index(now)
+    return not current.ended and _ORDER.index(new) > _ORDER.index(current)
 
 
 #: The phases of a job in the order in which a panel shows them.

@@ -31,12 +31,12 @@ Record = list[int]
 #: The parts of a step in display order.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
 #: Minimum number of measured steps to report a straggler: with fewer, chance decides which rank is late.
-_FEWEST_STEPS = 15
+_MIN_STEPS = 15
 #: Minimum delay by a straggler: as a share of its mean step, in seconds, and as a multiple of the standard error.
-_LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
+_MIN_SHARE, _MIN_SECONDS, _MIN_SIGMA = 0.05, 0.0005, 4.0
 #: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a straggler, also as a multiple
 #: of those of any other rank. Pauses vary too much for the test of the mean.
-_LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
+_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS, _MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO = 0.1, 3.0, 3, 3
 _MICRO = 1e-6
 
 
@@ -75,11 +75,11 @@ class RankTime:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """The rank for which the others wait most.
+    """The rank that the others wait for most.
 
     ``cause`` is "data", "compute" or "rest"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
-    ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 where the
-    rank is late in most steps. ``ended`` is true if the job is over.
+    ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 if the rank
+    is late in most steps. ``ended`` is true if the job has ended.
     """
 
     rank: int
@@ -115,7 +115,7 @@ _CAUSES = {
 
 @dataclass
 class StepTimes:
-    """The steps of one job; ``hosts`` are the hosts of its ranks, ``ended`` is true if the job is over.
+    """The steps of one job; ``hosts`` are the hosts of its ranks, ``ended`` is true if the job has ended.
 
     ``why`` is the reason why there are no steps, or "".
     """
@@ -132,7 +132,7 @@ class StepTimes:
     @functools.cached_property
     def _means(self) -> list[RankTime]:
         by_rank: dict[int, list[StepTime]] = defaultdict(list)
-        for row in _warm(self.rows):
+        for row in _drop_first(self.rows):
             by_rank[row.rank].append(row)
         means = []
         for rank, rows in sorted(by_rank.items()):
@@ -144,8 +144,8 @@ class StepTimes:
     @property
     def samples_per_second(self) -> float | None:
         """Return the samples per second of all ranks, or None if their number is unknown."""
-        measured = [mean for mean in self.ranks() if mean.samples and mean.seconds]
-        return sum(mean.samples / (mean.steps * mean.seconds) for mean in measured) if measured else None
+        means = [mean for mean in self.ranks() if mean.samples and mean.seconds]
+        return sum(mean.samples / (mean.steps * mean.seconds) for mean in means) if means else None
 
     @property
     def own_share(self) -> float | None:
@@ -157,29 +157,29 @@ class StepTimes:
     @property
     def has_enough_steps(self) -> bool:
         """Return whether enough steps were measured to distinguish a late rank from chance."""
-        return max((mean.steps for mean in self.ranks()), default=0) >= _FEWEST_STEPS
+        return max((mean.steps for mean in self.ranks()), default=0) >= _MIN_STEPS
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
-        """The rank for which the others wait most; None if no rank is significantly slower than the others."""
+        """The rank that the others wait for most; None if no rank is significantly slower than the others."""
         means = {mean.rank: mean for mean in self.ranks()}
         if len(means) < 2 or not self.has_enough_steps:
             return None
-        #: By rank: by how much it is later than the median of the others, and the number of steps, for each record.
-        late: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        for _, group in itertools.groupby(_warm(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
+        #: By rank, for each record: the delay relative to the median of the others, and the number of steps.
+        lateness: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        for _, group in itertools.groupby(_drop_first(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
             rows = sorted(group, key=lambda row: row.waiting)
             if len(rows) == len(means):
                 for position, row in enumerate(rows):
-                    late[row.rank].append((_median_without(rows, position) - row.waiting, row.steps))
-        if not late:
+                    lateness[row.rank].append((_median_without(rows, position) - row.waiting, row.steps))
+        if not lateness:
             return None
-        rank = max(late, key=lambda candidate: _weighted(late[candidate]))
-        seconds, step = _weighted(late[rank]), means[rank].seconds
-        if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * step):
+        rank = max(lateness, key=lambda candidate: _weighted(lateness[candidate]))
+        seconds, step = _weighted(lateness[rank]), means[rank].seconds
+        if seconds < max(_MIN_SECONDS, _MIN_SHARE * step):
             return None
-        pauses = _long_pauses(late, rank, max(_LEAST_PAUSE, _PAUSE_STEPS * (step - seconds)))
-        if not pauses and seconds < _LEAST_SIGMA * _error(late[rank], seconds):
+        pauses = _long_pauses(lateness, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
+        if not pauses and seconds < _MIN_SIGMA * _weighted_error(lateness[rank], seconds):
             return None
 
         def excess(part: str) -> float:
@@ -198,19 +198,19 @@ class StepTimes:
         )
 
 
-def _long_pauses(late: Mapping[int, Sequence[tuple[float, int]]], rank: int, least: float) -> list[float]:
-    """Return the delays of a rank beyond its median of at least ``least`` seconds a record.
+def _long_pauses(lateness: Mapping[int, Sequence[tuple[float, int]]], rank: int, min_seconds: float) -> list[float]:
+    """Return the delays of a rank that exceed its median by at least ``min_seconds`` per record.
 
-    Empty if they do not explain most of its lateness, or if other ranks pause too.
+    Empty if they do not explain most of its lateness, or if other ranks also pause.
     """
     pauses: dict[int, list[float]] = {}
-    for other, values in late.items():
-        usual = _median(value for value, _ in values)
-        pauses[other] = [delay for value, steps in values if (delay := (value - usual) * steps) >= least]
+    for other, values in lateness.items():
+        median = _median(value for value, _ in values)
+        pauses[other] = [delay for value, steps in values if (delay := (value - median) * steps) >= min_seconds]
     others = max(len(delays) for other, delays in pauses.items() if other != rank)
-    total = sum(value * steps for value, steps in late[rank])
-    is_too_few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
-    return [] if is_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
+    total = sum(value * steps for value, steps in lateness[rank])
+    has_too_few = len(pauses[rank]) < max(_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO * others)
+    return [] if has_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
 
 def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
@@ -221,20 +221,20 @@ def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = Fa
 
 
 class StepTimesReader:
-    """Reads a job's steps while they are written; ``newest`` is how many records are kept, None for all."""
+    """Reads a job's steps while they are written; keeps the ``newest`` records, None for all."""
 
     def __init__(self, path: Path, newest: int | None = None) -> None:
-        self._path, self._newest, self._cursor = path, newest, 0
+        self._path, self._max_records, self._cursor = path, newest, 0
         self._records: dict[tuple[int, int, int], dict[int, Record]] = {}
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
-        #: A supervisor that takes over may write some reports twice.
-        self._seen: set[tuple[int, int, int]] = set()
+        #: The reports read so far: a supervisor that takes over may write some of them twice.
+        self._keys: set[tuple[int, int, int]] = set()
 
     @property
     def count(self) -> int:
         """Return the number of reports read."""
-        return len(self._seen)
+        return len(self._keys)
 
     def read(self) -> bool:
         """Read new reports; return False if there are none."""
@@ -242,36 +242,36 @@ class StepTimesReader:
         for batch, cursor in events.batches(self._path, self._cursor):
             self._cursor = cursor
             for event in batch:
-                if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._seen:
+                if event["type"] != "steps" or (key := (event["attempt"], event["rank"], event["first"])) in self._keys:
                     continue
-                self._seen.add(key)
+                self._keys.add(key)
                 attempt, rank, first = key
                 self._ranks[attempt].add(rank)
-                for at, record in enumerate(event["records"]):
-                    step = first + at * event["size"]
+                for index, record in enumerate(event["records"]):
+                    step = first + index * event["size"]
                     self._records.setdefault((attempt, step, event["size"]), {})[rank] = record
-                if self._newest is not None:
-                    for old in sorted(self._records)[: -self._newest]:
+                if self._max_records is not None:
+                    for old in sorted(self._records)[: -self._max_records]:
                         del self._records[old]
         return self.count > count_before
 
     def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
 
-        Ranks that wait for each other make the same steps but report them at different times, so steps that a rank has
+        Ranks that wait for each other run the same steps but report them at different times, so steps that a rank has
         not reported yet are left out.
         """
         records = sorted(self._records.items())
-        whole = [
+        complete = [
             (key, by_rank)
             for key, by_rank in records
             if len(by_rank) >= len(self._ranks[key[0]]) or all(len(record) == HEAD for record in by_rank.values())
         ]
-        rows = [row for key, by_rank in whole or records for row in _compared(*key, by_rank)]
+        rows = [row for key, by_rank in complete or records for row in _compare_ranks(*key, by_rank)]
         return StepTimes(rows, hosts or {}, ended=ended)
 
 
-def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
+def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
     """Yield the rows of one record of all ranks."""
     waits = {rank: record[HEAD:] for rank, record in records.items()}
     if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
@@ -292,7 +292,7 @@ def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) ->
         )  # fmt: skip
 
 
-def _warm(rows: Sequence[StepTime]) -> Iterable[StepTime]:
+def _drop_first(rows: Sequence[StepTime]) -> Iterable[StepTime]:
     """Return the rows without the first step of each attempt, or all rows if there are no others."""
     return [row for row in rows if row.step] or rows
 
@@ -317,12 +317,12 @@ def _median(values: Iterable[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _median_without(rows: Sequence[StepTime], left_out: int) -> float:
-    """Return the median waiting time of rows in order of this time, without the row at index ``left_out``."""
+def _median_without(rows: Sequence[StepTime], excluded: int) -> float:
+    """Return the median waiting time of rows in order of this time, without the row at index ``excluded``."""
     middle = (len(rows) - 1) // 2
 
     def at(index: int) -> float:
-        return rows[index + (index >= left_out)].waiting
+        return rows[index + (index >= excluded)].waiting
 
     return at(middle) if len(rows) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
 
@@ -331,7 +331,7 @@ def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
-def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
+def _weighted_error(values: Sequence[tuple[float, int]], mean: float) -> float:
     """Return the standard error of a mean."""
     spread = sum(weight * (value - mean) ** 2 for value, weight in values) / sum(weight for _, weight in values)
     return math.sqrt(spread / len(values))
@@ -372,7 +372,7 @@ class Run:
         return self.steps * self.batch / self.rate
 
     def is_whole(self, state: State, seconds: float) -> bool:
-        """Return whether a run in this state was measured to its end, or for ``seconds`` if it had not ended."""
+        """Return whether a run in this state was measured to its end, or for ``seconds`` if it was stopped."""
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
 
@@ -389,11 +389,11 @@ def measured(times: StepTimes) -> Run | None:
         return None
     counts_samples = all(row.samples for record in records for row in record)
     # In a long training, a record covers several steps.
-    work = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
-    spent = [_average(row.seconds for row in record) * record[0].steps for record in records]
-    rate = sum(work) / sum(spent)
-    blocks = [slice(len(work) * at // _BLOCKS, len(work) * (at + 1) // _BLOCKS) for at in range(_BLOCKS)]
-    rates = [sum(work[block]) / sum(spent[block]) for block in blocks if spent[block]]
+    amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
+    durations = [_average(row.seconds for row in record) * record[0].steps for record in records]
+    rate = sum(amounts) / sum(durations)
+    blocks = [slice(len(amounts) * index // _BLOCKS, len(amounts) * (index + 1) // _BLOCKS) for index in range(_BLOCKS)]
+    rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
     error = _standard_error(rates) if len(rates) > 1 else rate
     means = StepTimes([row for record in records for row in record]).ranks()
     return Run(
@@ -401,7 +401,7 @@ def measured(times: StepTimes) -> Run | None:
         busy=_median(rank_time.data + rank_time.compute + rank_time.rest for rank_time in means),
         communication=_median(rank_time.communication for rank_time in means),
         waiting=_median(rank_time.waiting for rank_time in means),
-        batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
+        batch=sum(amounts) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 
 
@@ -435,8 +435,8 @@ class ScalingPoint:
 def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> ScalingPoint:
     """Return the mean of runs. Its error is the standard error of the mean, including the spread between runs."""
     rates = [run.rate for run in runs]
-    within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
-    between = _standard_error(rates) if len(rates) > 1 else 0.0
+    run_error = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
+    spread = _standard_error(rates) if len(rates) > 1 else 0.0
     means = {
         name: _average(getattr(run, name) for run in runs) for name in ("busy", "communication", "waiting", "batch")
     }
@@ -445,7 +445,7 @@ def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Scal
         processes,
         nodes,
         _average(rates),
-        max(within, between),
+        max(run_error, spread),
         **means,
         runs=len(runs),
         counts_samples=all(run.counts_samples for run in runs),
@@ -457,8 +457,8 @@ def efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | No
 
     None above ``MOST_EFFICIENT``, because such runs cannot be compared.
     """
-    share = (other[1] / other[0]) / (first[1] / first[0])
-    return share if share <= MOST_EFFICIENT else None
+    ratio = (other[1] / other[0]) / (first[1] / first[0])
+    return ratio if ratio <= MOST_EFFICIENT else None
 
 
 @dataclass(slots=True)

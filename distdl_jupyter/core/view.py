@@ -24,8 +24,8 @@ from distdl_jupyter.core.state import State, may_follow
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
-#: Maximum number of points of a trail.
-MOST = 64
+#: Maximum number of points in a trail.
+MAX_TRAIL_POINTS = 64
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ class StagingView:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is on the node."""
+        """Whether the whole source is on the node."""
         return self.files >= self.of and self.done >= self.total
 
 
 @dataclass(slots=True)
 class Stall:
-    """A stalled job: when the stall began (epoch seconds), the ranks that differ from the others, and a sentence."""
+    """A stalled job: when the stall began (epoch seconds), the ranks that differ from the others, and a description."""
 
     since: float
     ranks: list[int] = field(default_factory=list)
@@ -162,16 +162,16 @@ class MetricView:
     #: The step of each rank's value.
     steps: dict[int, float] = field(default_factory=dict)
     count: int = 0
-    #: Step and mean of finished steps at about equal distances, and the minimum distance to the next one.
+    #: (step, mean) of finished steps, roughly evenly spaced, and the minimum spacing.
     trail: list[tuple[float, float]] = field(default_factory=list)
-    distance: float = 0.0
+    min_spacing: float = 0.0
     #: The highest step so far, which is open until a later one starts.
     newest: float = -math.inf
     #: Whether the ranks that reported these values were replaced by others that have not reported yet.
     stale: bool = False
 
     def take(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
-        """Add the last of ``reports`` values of one rank; ``repeated`` means that it reports the step again."""
+        """Add the last of ``reports`` values of one rank; ``repeated``: the rank reports this step a second time."""
         if self.stale:
             self.values, self.steps, self.stale = {}, {}, False
             repeated = True
@@ -179,24 +179,24 @@ class MetricView:
             self.trail = [point for point in self.trail if point[0] < step]
             self.newest = -math.inf
         if step > self.newest:
-            # Add the last step to the trail if it is due; when ``MOST`` points are reached, drop every second one.
-            is_due = not self.trail or self.newest - self.trail[-1][0] >= self.distance
+            # Add the last step to the trail if it is due; at ``MAX_TRAIL_POINTS`` points, drop every second one.
+            is_due = not self.trail or self.newest - self.trail[-1][0] >= self.min_spacing
             if self.newest != -math.inf and is_due:
                 self.trail.append((self.newest, self.mean))
-            if len(self.trail) >= MOST:
+            if len(self.trail) >= MAX_TRAIL_POINTS:
                 self.trail = self.trail[::2]
-                self.distance = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
+                self.min_spacing = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
             self.newest = step
         self.count += reports
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
 
-    def sparkline(self, most: int) -> list[float]:
-        """Return at most ``most`` means, evenly spaced, ending with the newest."""
+    def sparkline(self, max_points: int) -> list[float]:
+        """Return at most ``max_points`` means, evenly spaced, ending with the newest."""
         means = [*(mean for _, mean in self.trail), self.mean]
-        if len(means) <= most:
+        if len(means) <= max_points:
             return means
-        return [means[round(at * (len(means) - 1) / (most - 1))] for at in range(most)]
+        return [means[round(index * (len(means) - 1) / (max_points - 1))] for index in range(max_points)]
 
     @property
     def mean(self) -> float:
@@ -277,8 +277,8 @@ class JobView:
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
         """Return the initial view of a job with this spec."""
-        same: dict[str, Any] = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
-        view = cls(**same, last_sign=spec.created)
+        shared_fields = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
+        view = cls(**shared_fields, last_sign=spec.created)
         view.ranks = view._new_ranks(spec.process_count_per_node, range(spec.process_count))
         return view
 
@@ -314,7 +314,7 @@ class JobView:
 
     @property
     def restart_count(self) -> int:
-        """How often the ranks were restarted."""
+        """How many times the ranks were restarted."""
         return len(self.restarts)
 
     @property
@@ -327,22 +327,22 @@ class JobView:
         return max(0.0, (self.ended or now) - self.created)
 
     def waiting_time(self, now: float) -> float:
-        """Return the seconds in a queue until its end or ``now``."""
+        """Return the seconds spent in queues until the job ends or ``now``."""
         since = self.queued_since
         waited = self.waited + (0.0 if since is None else max(0.0, (self.ended or now) - since))
         return waited if waited >= SHORT_WAIT else 0.0
 
     def run_time(self, now: float) -> float:
-        """Return the seconds from creation to the end or ``now``, without the time in queues."""
+        """Return the seconds from creation until the job ends or ``now``, without the time in queues."""
         return max(0.0, self.elapsed(now) - self.waiting_time(now))
 
     @property
     def paid_since(self) -> float | None:
-        """Return when its nodes were allocated, plus the time in queues since then."""
+        """Return when billing starts: the allocation time plus later time in queues."""
         return None if self.placed is None else self.placed + self.requeued
 
     def cost(self, now: float) -> float | None:
-        """Return nodes x hours x price from the allocation to the end or ``now``; None without a price.
+        """Return nodes x hours x price from the allocation until the job ends or ``now``; None without a price.
 
         Not included: the startup of nodes before the allocation, later time in queues, and idle time of nodes after the
         end.
@@ -357,10 +357,10 @@ class JobView:
         """Estimated remaining seconds at the mean pace so far, None if unknown."""
         if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
             return None
-        since, first = self.progress_from
-        if self.done <= first or self.progress_at is None or self.progress_at <= since:
+        start, initial = self.progress_from
+        if self.done <= initial or self.progress_at is None or self.progress_at <= start:
             return None
-        pace = (self.done - first) / (self.progress_at - since)
+        pace = (self.done - initial) / (self.progress_at - start)
         return max(0.0, (self.total - self.done) / pace - (now - self.progress_at))
 
     def to_json(self) -> dict[str, Any]:
@@ -432,14 +432,14 @@ class JobView:
         if rank.status == "ended":
             rank.ended = event["t"]
         if event.get("status") == "ready":
-            self._withdraw("backend-not-initialised")
+            self._remove_notes("backend-not-initialised")
 
     def _on_averaged(self, _event: Event) -> None:
-        """Remove notes that are wrong if all ranks use a wrapper that averages gradients and have equal weights."""
-        self._withdraw("backend-not-initialised", "gradients-not-averaged", "no-common-start")
+        """Remove notes that do not apply if all ranks use a wrapper that averages gradients and have equal weights."""
+        self._remove_notes("backend-not-initialised", "gradients-not-averaged", "no-common-start")
 
-    def _withdraw(self, *codes: str) -> None:
-        """Remove notes about the code that the running job has shown to be wrong."""
+    def _remove_notes(self, *codes: str) -> None:
+        """Remove notes that the running job has disproved."""
         self.notes = [note for note in self.notes if note["code"] not in codes]
 
     def _on_log(self, event: Event) -> None:
@@ -455,7 +455,7 @@ class JobView:
             rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
 
     def _on_count(self, event: Event) -> None:
-        """Set the number of all lines so far, including deleted ones (see core.events)."""
+        """Set the total number of lines so far, including deleted ones (see core.events)."""
         self.lines = event["lines"]
         for number, (lines, errors) in event["counts"].items():
             if (rank := self.rank(int(number))) is not None:
@@ -497,7 +497,7 @@ class JobView:
         self.progress_at = event["t"]
 
     def _on_note(self, event: Event) -> None:
-        self.notes.append({k: event.get(k, "") for k in ("t", "level", "text", "code")})
+        self.notes.append({name: event.get(name, "") for name in ("t", "level", "text", "code")})
 
     def _on_result(self, event: Event) -> None:
         rank = self.rank(event.get("rank"))
@@ -508,7 +508,7 @@ class JobView:
         rank.collectives = event.get("collectives") or rank.collectives
         rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
         if code := str((rank.error or {}).get("code") or ""):
-            self._withdraw(code)  # the failure contains it
+            self._remove_notes(code)  # the failure contains it
 
     def _on_stop(self, event: Event) -> None:
         by = self.stop.by if self.stop is not None and self._is_requested_stop else event.get("by", "user")
@@ -549,8 +549,8 @@ class JobView:
         self.restarts.append(msgspec.convert(event, Restart))
         for metric in self.metrics.values():
             metric.stale = True
-        same = ("rank", "node", "host", "local_rank", "gpu", "lines", "error_lines")
-        self.ranks = [RankView(**{name: getattr(rank, name) for name in same}) for rank in self.ranks]
+        shared_fields = ("rank", "node", "host", "local_rank", "gpu", "lines", "error_lines")
+        self.ranks = [RankView(**{name: getattr(rank, name) for name in shared_fields}) for rank in self.ranks]
         self.state, self.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
         self._join_queue(event["t"])
         self.phases = [previous for previous in self.phases if previous.phase == "capture"]
@@ -562,8 +562,8 @@ class JobView:
 
     def _on_stacks(self, event: Event) -> None:
         finding = event.get("finding") or {}
-        flat = {"finding": finding.get("text", ""), **{name: finding.get(name, "") for name in ("remedy", "code")}}
-        self.stacks.append(msgspec.convert({**event, **flat}, StacksView))
+        fields = {"finding": finding.get("text", ""), **{name: finding.get(name, "") for name in ("remedy", "code")}}
+        self.stacks.append(msgspec.convert({**event, **fields}, StacksView))
 
     def _on_profile(self, event: Event) -> None:
         profile = next((entry for entry in self.profiles if entry.number == event["number"]), None)

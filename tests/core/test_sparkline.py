@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.view import MOST, JobView, MetricView
+from distdl_jupyter.core.view import MAX_TRAIL_POINTS, JobView, MetricView
 
 
 def walked(steps):
@@ -26,10 +26,10 @@ def means(metric):
 def test_points_are_evenly_spread_and_few(many):
     metric = walked(range(many))
     points = means(metric)
-    assert len(points) < MOST
-    assert len(points) >= min(many - 1, MOST // 2 - 1)
+    assert len(points) < MAX_TRAIL_POINTS
+    assert len(points) >= min(many - 1, MAX_TRAIL_POINTS // 2 - 1)
     gaps = {right - left for left, right in pairwise(points)}
-    assert gaps <= {max(1, metric.distance)}
+    assert gaps <= {max(1, metric.min_spacing)}
     shown = metric.sparkline(40)
     assert len(shown) == min(40, len(points) + 1)
     assert shown[-1] == many - 1
@@ -39,7 +39,7 @@ def test_points_are_evenly_spread_and_few(many):
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(10**20), 10**20), min_size=1, max_size=300))
 def test_steps_in_any_order_keep_it_short(steps):
     metric = walked(steps)
-    assert len(metric.trail) < MOST
+    assert len(metric.trail) < MAX_TRAIL_POINTS
     assert metric.newest == max(steps)
     assert len(metric.sparkline(40)) <= 40
 
