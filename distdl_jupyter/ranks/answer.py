@@ -185,8 +185,8 @@ class Failures:
 
     def rest(self) -> list[str]:
         """Return one sentence for each other error and its ranks."""
-        partly = self.alike and len(self.alike) + 1 < len(self.ranks)
-        groups = [*([(self.alike, "the same error")] if partly else []), *self.others]
+        is_partial = self.alike and len(self.alike) + 1 < len(self.ranks)
+        groups = [*([(self.alike, "the same error")] if is_partial else []), *self.others]
         return [f"{named(ranks).capitalize()}: {error}." for ranks, error in groups]
 
 
@@ -249,8 +249,8 @@ def spans(ranks: Sequence[int]) -> str:
     """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
     ordered = sorted(set(ranks))
     runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
-    ends = [(run[0][1], run[-1][1]) for run in runs]
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ends)
+    bounds = [(run[0][1], run[-1][1]) for run in runs]
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in bounds)
 
 
 def named(ranks: Sequence[int]) -> str:

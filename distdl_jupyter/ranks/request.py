@@ -40,18 +40,18 @@ _LOCK = f"{NOTES}/turn"
 #: Timeout in seconds for the response of a rank's service thread, which waits while user code holds the GIL.
 _RESPONSE_TIMEOUT = 60.0
 #: Seconds between two reads of the log: the minimum, for short cells, and the maximum, for long ones.
-_SHORTEST, _LONGEST = 0.0005, 0.02
-#: Seconds until a notice names the ranks that still run: after another rank has failed, and after an interrupt.
-_WAITS_FOR_FAILED = 2.0
-_DEAF = 5.0
+_MIN_POLL, _MAX_POLL = 0.0005, 0.02
+#: Seconds until a notice names the ranks that are still running: after another rank has failed, and after an interrupt.
+_FAILURE_NOTICE_AFTER = 2.0
+_INTERRUPT_NOTICE_AFTER = 5.0
 #: Timeout in seconds for the last lines of a rank to appear in the log.
 _LOG_TIMEOUT = 15.0
 #: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
-_TIMEOUT, _ATTACH_TIMEOUT = 30.0, 75.0
+_REASON_TIMEOUT, _ATTACH_TIMEOUT = 30.0, 75.0
 _POLL = 0.02
-_RESTART = "Start new ones with %dist_ranks start, or ranks.start()."
+_START_HINT = "Start new ones with %dist_ranks start, or ranks.start()."
 #: Bytes at the end of the log that are searched for the last cell.
-_END = 1_000_000
+_TAIL_BYTES = 1_000_000
 
 OnEvent = Callable[[Event], object]
 
@@ -95,13 +95,13 @@ def stamps(folder: JobFolder) -> dict[str, int]:
 
 # one client at a time -----------------------------------------------------------------------------
 #
-# While a client has the lock, the file contains what the client does and its process. Afterwards it names the client,
-# so that a client knows whether another one has used the ranks in the meantime.
+# While a client has the lock, the file contains its activity and pid; after release it contains the client's id, so
+# that a client knows whether another one has used the ranks in the meantime.
 
 
 @contextlib.contextmanager
 def locked(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
-    """Lock the session for one request; yield whether ``client`` also made the request before. Raises RanksBusy.
+    """Lock the session for one request; yield whether the previous request was from the same client. Raises RanksBusy.
 
     ``doing`` describes the request in messages to other clients. The lock is also released if this process exits.
     """
@@ -124,7 +124,7 @@ def locked(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
 
 
 def lock_holder(folder: JobFolder) -> tuple[str, int]:
-    """Return what the client that has locked the session does, and its pid; ("", 0) if it is not locked."""
+    """Return the activity and pid of the lock holder; ("", 0) if the session is not locked."""
     try:
         doing, pid = json.loads((folder.path / _LOCK).read_bytes())
         os.kill(pid, 0)
@@ -170,9 +170,9 @@ class PendingRequest:
 
     def wait(self, header: dict[str, Any], body: bytes) -> Answer:
         """Send the request and wait for all responses. Raises the errors of ``Ranks.run``."""
-        pause = _SHORTEST
-        prints = self.running if header["do"] in ("run", "distributed") else ()
-        self.output = CellOutput(self.job.folder, prints, header["id"])
+        pause = _MIN_POLL
+        output_ranks = self.running if header["do"] in ("run", "distributed") else ()
+        self.output = CellOutput(self.job.folder, output_ranks, header["id"])
         with _count_interrupts() as interrupts, selectors.DefaultSelector() as selector:
             for connection in self.connections.values():
                 selector.register(connection, selectors.EVENT_READ, connection)
@@ -182,27 +182,27 @@ class PendingRequest:
                 while self.running or self.done:
                     readable = selector.select(pause)
                     for key, _ in readable:
-                        self._take(key.data.rank, key.data.receive())
+                        self._on_reply(key.data.rank, key.data.receive())
                     received = self._read_output() or bool(readable)
-                    pause = _SHORTEST if received or not self.running else min(_LONGEST, pause * 1.5)
-                    self._pass_on(len(interrupts))
+                    pause = _MIN_POLL if received or not self.running else min(_MAX_POLL, pause * 1.5)
+                    self._forward_interrupts(len(interrupts))
                     self._warn()
             except ConnectionLost:
                 # Report the output of all ranks before the reason.
                 replaced = is_replaced(self.job, self.stamps, self._read_output)
                 self._read_output()
                 if not replaced:
-                    raise why_ended(self.job) from None
+                    raise session_error(self.job) from None
                 raise JobNotRunning(
                     "The supervisor of the ranks was replaced, so the result of this cell is unknown.",
                     code="kept-ranks-supervisor-replaced",
-                    hint="The ranks keep running with all their variables. Check with %dist_ranks when they are idle.",
+                    hint="The ranks keep running with all their variables. Run %dist_ranks to see when they are idle.",
                 ) from None
         if self.interrupts_sent:
             raise Interrupted(self.answer)
         return self.answer
 
-    def _take(self, rank: int, message: RankMessage) -> None:
+    def _on_reply(self, rank: int, message: RankMessage) -> None:
         header = message.header
         if header.get("say") == "busy":
             raise busy(str(header.get("doing") or ""))
@@ -233,11 +233,11 @@ class PendingRequest:
                 self.on_event(done)
         return bool(outputs)
 
-    def _pass_on(self, interrupts: int) -> None:
+    def _forward_interrupts(self, interrupts: int) -> None:
         """Send new interrupts to the ranks. Kill ranks that did not respond to the first one and raise JobFailed."""
         while self.interrupts_sent < interrupts:
             self.interrupts_sent += 1
-            if "deaf" in self.warned:
+            if "unresponsive" in self.warned:
                 with contextlib.suppress(JobNotRunning):
                     self.job.cancel(now=True)
                 self.job.wait()
@@ -246,7 +246,7 @@ class PendingRequest:
                     f"The ranks were stopped because {ranks} did not respond to an interrupt.",
                     code="kept-ranks-not-interrupted",
                     job_id=self.job.id,
-                    hint=_RESTART,
+                    hint=_START_HINT,
                 )
             self.interrupted_at = min(self.interrupted_at, time.monotonic())
             for rank in self.running:
@@ -256,20 +256,19 @@ class PendingRequest:
         """Report once which ranks the cell waits for after an interrupt or a failure, and what to do."""
         if not self.running:
             return
-        now, left = time.monotonic(), named(sorted(self.running))
-        verb = "runs" if len(self.running) == 1 else "run"
-        if now - self.interrupted_at > _DEAF and "deaf" not in self.warned:
-            self.warned.add("deaf")
-            text = (
-                f"{left.capitalize()} still {verb} {_DEAF:g} s after the interrupt, perhaps in a collective operation"
-            )
-            self.on_event(Notice(f"{text} whose peers are gone. Interrupt again to stop the ranks."))
-        elif now - self.failed_at > _WAITS_FOR_FAILED and not self.interrupts_sent and "failed" not in self.warned:
+        now, running = time.monotonic(), named(sorted(self.running))
+        running += " is still running" if len(self.running) == 1 else " are still running"
+        if now - self.interrupted_at > _INTERRUPT_NOTICE_AFTER and "unresponsive" not in self.warned:
+            self.warned.add("unresponsive")
+            text = f"{running.capitalize()} {_INTERRUPT_NOTICE_AFTER:g} s after the interrupt"
+            reason = "possibly in a collective operation whose peers have exited"
+            self.on_event(Notice(f"{text}, {reason}. Interrupt again to stop the ranks."))
+        elif now - self.failed_at > _FAILURE_NOTICE_AFTER and not self.interrupts_sent and "failed" not in self.warned:
             self.warned.add("failed")
             failed = sorted(self.answer.errors)
             peers = "it" if len(failed) == 1 else "them"
-            text = f"{named(failed).capitalize()} failed; {left} still {verb}, perhaps waiting for {peers}."
-            self.on_event(Notice(f"{text} Interrupt to stop the wait."))
+            text = f"{named(failed).capitalize()} failed; {running}, possibly waiting for {peers}."
+            self.on_event(Notice(f"{text} Interrupt the cell to stop waiting."))
 
 
 @contextlib.contextmanager
@@ -282,11 +281,11 @@ def _count_interrupts() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    previous_handler = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
     try:
         yield received
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, previous_handler if previous_handler is not None else signal.SIG_DFL)
 
 
 class CellOutput:
@@ -296,11 +295,11 @@ class CellOutput:
         self._path = folder.log
         _, self._cursor = logfile.last_lines(self._path, 0)
         self._number = number
-        self._begun: set[tuple[Any, Any]] = set()
+        self._started: set[tuple[Any, Any]] = set()
         #: Reported part of each stream's unfinished line.
-        self._unended: dict[tuple[Any, Any], str] = {}
+        self._partial_lines: dict[tuple[Any, Any], str] = {}
         #: Streams without an end mark yet.
-        self._open = {(rank, stream) for rank in ranks for stream in _STREAMS}
+        self._open_streams = {(rank, stream) for rank in ranks for stream in _STREAMS}
 
     def read(self) -> list[Output]:
         """Return the output since the last call, in order; adjacent pieces of one stream are joined."""
@@ -308,28 +307,28 @@ class CellOutput:
         pieces: list[tuple[tuple[Any, Any], str]] = []
         for event in events:
             key = (event.get("rank"), event.get("stream"))
-            if key not in self._open:
+            if key not in self._open_streams:
                 continue
             if event["type"] == "mark" and event.get("cell") == self._number:
-                (self._open.discard if event.get("ended") else self._begun.add)(key)
-            elif event["type"] == "log" and key in self._begun:
-                pieces.append((key, self._text(key, event)))
+                (self._open_streams.discard if event.get("ended") else self._started.add)(key)
+            elif event["type"] == "log" and key in self._started:
+                pieces.append((key, self._new_text(key, event)))
         streams = groupby(pieces, key=lambda piece: piece[0])
         return [Output(rank, stream, "".join(text for _, text in group)) for (rank, stream), group in streams]
 
     def is_complete(self, rank: int) -> bool:
         """Return whether all output of a rank was read."""
-        return not any((rank, stream) in self._open for stream in _STREAMS)
+        return not any((rank, stream) in self._open_streams for stream in _STREAMS)
 
-    def _text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
+    def _new_text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
         """Return the new text for a terminal: a line that grew is continued, a redrawn line starts again."""
-        shown, text = self._unended.pop(key, ""), str(event["text"])
+        reported, text = self._partial_lines.pop(key, ""), str(event["text"])
         if not event.get("redraws"):
             return f"{text}\n"
         if not event.get("closed"):
-            self._unended[key] = text
-        new = text[len(shown) :] if text.startswith(shown) else f"\r{text}"
-        return f"{new}\n" if event.get("closed") else new
+            self._partial_lines[key] = text
+        new_text = text[len(reported) :] if text.startswith(reported) else f"\r{text}"
+        return f"{new_text}\n" if event.get("closed") else new_text
 
 
 class LastCell(NamedTuple):
@@ -342,7 +341,7 @@ class LastCell(NamedTuple):
 def last_cell(log: Path) -> LastCell | None:
     """Return the last cell that ran on the ranks, from the end of their job's log; None if there is none."""
     end = logfile.size(log)
-    lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _END), end), end)
+    lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
     return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
 
@@ -350,28 +349,28 @@ def last_cell(log: Path) -> LastCell | None:
 # how a session ends -------------------------------------------------------------------------------
 
 
-def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], object] = bool) -> bool:
+def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], object] = bool) -> bool:
     """Wait for the reason why ranks do not respond; return whether their supervisor was replaced.
 
     ``before`` are the earlier ``stamps`` of their address files; ``meanwhile`` is called during the wait.
     """
-    attaches = registry.get("clusters", job.spec.cluster).can_attach
-    deadline = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
+    can_attach = registry.get("clusters", job.spec.cluster).can_attach
+    deadline = time.monotonic() + (_ATTACH_TIMEOUT if can_attach else _REASON_TIMEOUT)
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < deadline:
-        now = stamps(job.folder)
-        if now.keys() == before.keys() and not now.items() & before.items():
+        new_stamps = stamps(job.folder)
+        if new_stamps.keys() == old_stamps.keys() and not new_stamps.items() & old_stamps.items():
             return True
-        meanwhile()
+        on_poll()
         time.sleep(_POLL)
     return False
 
 
-def why_ended(job: Job) -> DistDLError:
+def session_error(job: Job) -> DistDLError:
     """Return the exception for a session that has ended or lost a rank."""
     view = job.view()
     if view.failure is not None:
         error = results.job_failed(job.folder, view)
-        error.hint = f"{error.hint} {_RESTART}".strip()
+        error.hint = f"{error.hint} {_START_HINT}".strip()
         return error
     reasons = {
         State.COMPLETED: "The ranks were stopped.",
@@ -379,4 +378,4 @@ def why_ended(job: Job) -> DistDLError:
         State.LOST: f"The ranks are lost. {view.reason}",
         State.FAILED: view.reason,
     }
-    return JobNotRunning(reasons.get(view.state, "The ranks are not responding."), code="ranks-ended", hint=_RESTART)
+    return JobNotRunning(reasons.get(view.state, "The ranks are not responding."), code="ranks-ended", hint=_START_HINT)

@@ -35,7 +35,7 @@ from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.request import OnEvent, PendingRequest, RankConnection, busy, lock_holder, locked, stamps
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
 
-_NUMBER = re.compile(r"In \[(\d+)\]")
+_CELL_LABEL = re.compile(r"In \[(\d+)\]")
 #: Seconds between two checks whether the ranks listen.
 _POLL = 0.01
 #: Seconds between two progress reports during the start of ranks.
@@ -49,7 +49,7 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._client = uuid.uuid4().hex
+        self._client_id = uuid.uuid4().hex
         self._connections: dict[int, RankConnection] = {}
         #: The ``stamps`` of the address files of these connections.
         self._stamps: dict[str, int] = {}
@@ -91,21 +91,21 @@ class Ranks:
         RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning if the ranks are gone.
         """
-        header = _cell(code, label, raw_cell)
-        more, body = _names(values or {})
-        return self._request(self._selected(on), {**header, **more}, body, on_event)
+        header = _cell_request(code, label, raw_cell)
+        value_fields, body = _pack_values(values or {})
+        return self._request(self._resolve_ranks(on), {**header, **value_fields}, body, on_event)
 
     def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
         """Set variables in the namespaces of the ranks. Raises InvalidSpec for values that cannot be sent."""
-        more, body = _names(values)
-        if more:
-            header = {"do": "push", "label": f"push({', '.join(values)})", **more}
-            self._request(self._selected(on), header, body).check()
+        value_fields, body = _pack_values(values)
+        if value_fields:
+            header = {"do": "push", "label": f"push({', '.join(values)})", **value_fields}
+            self._request(self._resolve_ranks(on), header, body).check()
 
     def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
         """Return the value of a variable by rank. Raises JobFailed if it is not defined on a rank."""
         header = {"do": "pull", "name": name, "label": f"pull({name})"}
-        return dict(self._request(self._selected(on), header, b"").check().values)
+        return dict(self._request(self._resolve_ranks(on), header, b"").check().values)
 
     def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
         """Run a job's code on these ranks, with its captured variables, in a separate namespace.
@@ -122,23 +122,23 @@ class Ranks:
             draft.write(folder)
             archive.add(name, ".")
         header = {"do": "distributed", "label": draft.name}
-        return self._request(self._selected(None), header, packed.getvalue(), on_event)
+        return self._request(self._resolve_ranks(None), header, packed.getvalue(), on_event)
 
-    def _selected(self, on: Iterable[int] | None) -> list[int]:
+    def _resolve_ranks(self, on: Iterable[int] | None) -> list[int]:
         ranks = list(range(self.size)) if on is None else sorted(set(on))
         unknown = [rank for rank in ranks if not 0 <= rank < self.size]
         if unknown or not ranks:
-            what = f"Unknown rank {unknown[0]}" if unknown else "No rank was given"
+            problem = f"Unknown rank {unknown[0]}" if unknown else "No rank was given"
             raise InvalidSpec(
-                f"{what}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
+                f"{problem}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
             )
         return ranks
 
     def _request(
         self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
     ) -> Answer:
-        header.setdefault("id", _number())
-        with locked(self.job.folder, str(header["label"]), self._client) as is_same_client:
+        header.setdefault("id", _request_number())
+        with locked(self.job.folder, str(header["label"]), self._client_id) as is_same_client:
             try:
                 self._connect(ranks, reuse=is_same_client)
                 on_event = (lambda _event: None) if on_event is None else on_event
@@ -158,22 +158,22 @@ class Ranks:
         connections = self._connections
         intact = reuse and connections and all(not connection.is_readable() for connection in connections.values())
         if not intact or any(connections[rank].doing for rank in ranks):
-            connections, now = self._opened()
+            connections, new_stamps = self._open_connections()
             self._close()
-            self._connections, self._stamps = connections, now
+            self._connections, self._stamps = connections, new_stamps
             if doing := next(filter(None, (connections[rank].doing for rank in ranks)), ""):
                 raise busy(doing)
 
-    def _opened(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
+    def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
         """Return new connections to all ranks and their ``stamps``. Raises why the ranks are gone."""
         for _ in range(2):  # the supervisor may be replaced meanwhile
-            now = stamps(self.job.folder)
+            current_stamps = stamps(self.job.folder)
             try:
-                return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, now
+                return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, current_stamps
             except ConnectionLost:
-                if not request.is_replaced(self.job, self._stamps or now):
+                if not request.is_replaced(self.job, self._stamps or current_stamps):
                     break
-        raise request.why_ended(self.job)
+        raise request.session_error(self.job)
 
     def _close(self) -> None:
         for connection in self._connections.values():
@@ -186,8 +186,8 @@ class Ranks:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
         try:
             if self.is_over:
-                raise request.why_ended(self.job)
-            connections, _ = self._opened()
+                raise request.session_error(self.job)
+            connections, _ = self._open_connections()
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
         doing = next(filter(None, (connection.doing for connection in connections.values())), "")
@@ -210,7 +210,7 @@ class Ranks:
         if not self.job.view().state.ended:
             # If a rank is busy, none is asked to exit.
             with contextlib.suppress(DistDLError, ConnectionLost), locked(self.job.folder, "stop", ""):
-                self._connect(self._selected(None))
+                self._connect(self._resolve_ranks(None))
                 for connection in self._connections.values():
                     connection.send({"do": "stop"})
                 self.job.wait()
@@ -235,7 +235,7 @@ class Ranks:
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
-                error = request.why_ended(self.job)
+                error = request.session_error(self.job)
                 if isinstance(error, JobNotRunning):
                     error.message = f"The ranks could not be started: {self.job.view().reason or error.message}"
                     error.hint = ""
@@ -251,18 +251,18 @@ class Ranks:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
 
 
-def _number() -> int:
+def _request_number() -> int:
     """Return a unique number for a request."""
     return time.time_ns() // 1000
 
 
-def _cell(code: str, label: str, raw_cell: str) -> dict[str, Any]:
+def _cell_request(code: str, label: str, raw_cell: str) -> dict[str, Any]:
     """Return the request to run a cell. Raises InvalidSpec, SyntaxError (with line numbers of the cell)."""
-    notebook, number = capture.here(), _number()
+    notebook, number = capture.here(), _request_number()
     raw = raw_cell or notebook.raw
     position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
     first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
-    match = _NUMBER.fullmatch(label)
+    match = _CELL_LABEL.fullmatch(label)
     count = int(match[1]) if match else notebook.execution_count if first_line else None
     title = cell_label(count, notebook.name) if count is not None or not label else label
     filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
@@ -278,7 +278,7 @@ def _cell(code: str, label: str, raw_cell: str) -> dict[str, Any]:
     }
 
 
-def _names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return ``names``, ``sources`` and pickles of a request. Raises InvalidSpec for values that cannot be sent."""
     if not values:
         return {}, b""
@@ -332,7 +332,7 @@ def current(only: str = "") -> Ranks | None:
     started on another host.
     """
     if not only:
-        # The session of a killed supervisor may still run in a Slurm allocation, in which case its address files exist.
+        # The session of a killed supervisor may still be running in a Slurm allocation; then its address files exist.
         sessions = (
             Ranks(client.Job(folder))
             for folder in JobStore().folders()

@@ -26,11 +26,11 @@ from distdl_jupyter.ranks.answer import Failures, named, spans, what
 #: Maximum number of stored slots.
 MOST = 1000
 #: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
-_REACH, _COMPARED = 64, 4
+_MAX_DISTANCE, _MAX_COMPARED = 64, 4
 #: Maximum number of stored characters of an unfinished line.
-_LONGEST_OPEN = 20_000
+_MAX_PARTIAL_CHARS = 20_000
 #: Maximum number of frames of an error that are shown.
-_FRAMES = 12
+_MAX_FRAMES = 12
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -66,63 +66,63 @@ class Fold:
     def __init__(self, ranks: Sequence[int], most: int = MOST) -> None:
         self.ranks = tuple(ranks)
         self.total = 0
-        self._most = most
-        self._pieces = 0
-        self._count = dict.fromkeys(self.ranks, 0)
+        self._max_slots = most
+        self._chunks = 0
+        self._line_counts = dict.fromkeys(self.ranks, 0)
         self._lines: dict[int, deque[RankLine]] = {rank: deque(maxlen=most) for rank in self.ranks}
-        self._open: dict[tuple[int, str], str] = {}
+        self._partial_lines: dict[tuple[int, str], str] = {}
         #: Cache of the newest slots by number of lines, valid until more lines arrive.
-        self._merged: dict[int, list[Slot]] = {}
+        self._merge_cache: dict[int, list[Slot]] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
         """Add the next chunk that a rank wrote to a stream ("out" or "err"); it may end within a line."""
-        *complete, rest = (self._open.pop((rank, stream), "") + text).split("\n")
-        if rest:
+        *complete, partial = (self._partial_lines.pop((rank, stream), "") + text).split("\n")
+        if partial:
             # Only the last redraw of an unfinished line is visible.
-            redraws = rest.rsplit("\r", 2)
-            rest = f"\r{redraws[-1] or redraws[-2]}" if len(redraws) > 1 else rest
-            self._open[rank, stream] = rest[-_LONGEST_OPEN:]
+            redraws = partial.rsplit("\r", 2)
+            partial = f"\r{redraws[-1] or redraws[-2]}" if len(redraws) > 1 else partial
+            self._partial_lines[rank, stream] = partial[-_MAX_PARTIAL_CHARS:]
         if complete:
             self._add_lines(rank, stream, complete)
 
     def close(self) -> None:
         """Complete all unfinished lines; no more output will arrive."""
-        for (rank, stream), text in sorted(self._open.items()):
+        for (rank, stream), text in sorted(self._partial_lines.items()):
             self._add_lines(rank, stream, [text])
-        self._open.clear()
+        self._partial_lines.clear()
 
     def _add_lines(self, rank: int, stream: str, texts: list[str]) -> None:
         """Add one chunk of complete lines of a rank."""
-        self._pieces += 1
+        self._chunks += 1
         self.total += len(texts)
-        self._count[rank] += len(texts)
-        newest = texts[-self._most :]
-        first = self._count[rank] - len(newest) + 1
-        self._lines[rank].extend(_line(stream, text, number, self._pieces) for number, text in enumerate(newest, first))
-        self._merged.clear()
+        self._line_counts[rank] += len(texts)
+        newest = texts[-self._max_slots :]
+        first = self._line_counts[rank] - len(newest) + 1
+        self._lines[rank].extend(_line(stream, text, number, self._chunks) for number, text in enumerate(newest, first))
+        self._merge_cache.clear()
 
     @property
     def empty(self) -> bool:
         """Whether nothing was printed."""
-        return not self._open and not self.total
+        return not self._partial_lines and not self.total
 
     def blocks(self, newest: int | None = None) -> list[Block]:
         """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
         unfinished: dict[str, Slot] = {}
-        for (rank, stream), text in sorted(self._open.items()):
-            line = _line(stream, text, self._count[rank] + 1, 0)
+        for (rank, stream), text in sorted(self._partial_lines.items()):
+            line = _line(stream, text, self._line_counts[rank] + 1, 0)
             unfinished.setdefault(line.pattern, {})[rank] = line
         # Adjacent slots whose lines differ stay together if they arrived in one chunk from each rank, as an array does.
         runs: list[list[Slot]] = []
-        before = None
+        previous_chunks = None
         for slot in [*self._newest(newest), *unfinished.values()]:
             differs = len({line.text for line in slot.values()}) > 1
             chunks = {rank: line.piece for rank, line in slot.items()} if differs else None
-            if chunks is not None and chunks == before:
+            if chunks is not None and chunks == previous_chunks:
                 runs[-1].append(slot)
             else:
                 runs.append([slot])
-            before = chunks
+            previous_chunks = chunks
         parts = []
         for run in runs:
             # One block for each distinct output, ordered by its first rank.
@@ -139,17 +139,17 @@ class Fold:
 
     def _newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots, which together show about ``newest`` lines."""
-        remaining = most = self._most if newest is None else newest
-        if most not in self._merged:
+        remaining = limit = self._max_slots if newest is None else newest
+        if limit not in self._merge_cache:
             slots: list[Slot] = []
             for rank, lines in self._lines.items():
-                slots = _merge(slots, rank, [*islice(reversed(lines), most)][::-1])
+                slots = _merge(slots, rank, [*islice(reversed(lines), limit)][::-1])
             first = len(slots)
             while first and remaining > 0:
                 first -= 1
                 remaining -= len({line.text for line in slots[first].values()})
-            self._merged[most] = slots[first:]
-        return self._merged[most]
+            self._merge_cache[limit] = slots[first:]
+        return self._merge_cache[limit]
 
 
 def _line(stream: str, text: str, number: int, piece: int) -> RankLine:
@@ -164,37 +164,37 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     by_text: dict[str, list[int]] = {}
     by_number: dict[tuple[int, int], int] = {}
     for position, slot in enumerate(slots):
-        compared = [*islice(slot.items(), _COMPARED)]
+        compared = [*islice(slot.items(), _MAX_COMPARED)]
         for text in {line.text for _, line in compared}:
             by_text.setdefault(text, []).append(position)
         by_number.update(((other, line.number), position) for other, line in compared)
     others = dict.fromkeys(other for other, _ in by_number)
     merged: list[Slot] = []
-    waiting: list[Slot] = []
+    new_slots: list[Slot] = []
     shared: Slot = {}
     start = 0
 
     def find(line: RankLine) -> int | None:
         """Return the position, ``start`` or later, of the slot that a line joins, None if it needs a new one."""
         distance = line.number - (shared[rank].number if shared else 0)
-        for other in islice(shared or others, _COMPARED):
+        for other in islice(shared or others, _MAX_COMPARED):
             position = by_number.get((other, (shared[other].number if shared else 0) + distance), -1)
             if position >= start and next(iter(slots[position].values())).pattern == line.pattern:
                 return position
         positions = by_text.get(line.text, ())
-        n = bisect_left(positions, start)
-        return positions[n] if n < len(positions) and positions[n] - start < _REACH else None
+        index = bisect_left(positions, start)
+        return positions[index] if index < len(positions) and positions[index] - start < _MAX_DISTANCE else None
 
     for line in lines:
         match = find(line)
         if match is None:
-            waiting.append({rank: line})
+            new_slots.append({rank: line})
             continue
         shared = slots[match]
         shared[rank] = line
-        merged += [*slots[start:match], *waiting, shared]
-        waiting, start = [], match + 1
-    return [*merged, *slots[start:], *waiting]
+        merged += [*slots[start:match], *new_slots, shared]
+        new_slots, start = [], match + 1
+    return [*merged, *slots[start:], *new_slots]
 
 
 # plain text, for terminals and clients without HTML ---------------------------------------------------
@@ -203,8 +203,8 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
 def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
     """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the short id of the job."""
     blocks = fold.blocks(newest)
-    heads = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
-    lines = [f"{head}{text}" for head, block in zip(heads, blocks, strict=True) for _, text in block.rows]
+    prefixes = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
+    lines = [f"{prefix}{text}" for prefix, block in zip(prefixes, blocks, strict=True) for _, text in block.rows]
     if earlier := left_out(fold, job, newest):
         lines.insert(0, earlier)
     if failed is not None and failed.interrupted:
@@ -258,10 +258,10 @@ def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> st
 
 
 def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
-    """Return the status of a running cell, such as ``Ranks 2-3 still run, 12 s``."""
-    left = [rank for rank in ranks if rank not in done] or ranks
-    verb = "runs" if len(left) == 1 else "run"
-    return f"{named(left).capitalize()}{' still' if done else ''} {verb}, {humanize.duration(seconds)}."
+    """Return the status of a running cell, such as ``Ranks 2-3 are still running, 12 s``."""
+    pending = [rank for rank in ranks if rank not in done] or ranks
+    verb = "is" if len(pending) == 1 else "are"
+    return f"{named(pending).capitalize()} {verb}{' still' if done else ''} running, {humanize.duration(seconds)}."
 
 
 def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
@@ -276,10 +276,10 @@ def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
 def _failure(failed: Failures) -> dict[str, Any]:
     error = failed.error
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
-    with_source = [frame for frame in frames if frame.get("source")][-_FRAMES:]
+    with_source = [frame for frame in frames if frame.get("source")][-_MAX_FRAMES:]
     groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
     groups += [(ranks, reason.partition(":")[0]) for ranks, reason in failed.others]
-    short = "; ".join(f"{named(ranks)}: {reason}" for ranks, reason in groups)
+    summary = "; ".join(f"{named(ranks)}: {reason}" for ranks, reason in groups)
     return {
         "what": what(error),
         "hint": error.get("hint", ""),
@@ -290,6 +290,6 @@ def _failure(failed: Failures) -> dict[str, Any]:
         ],
         "hidden": len(frames) - len(with_source),
         "traceback": str(error.get("traceback", "")).rstrip(),
-        "others": f"{humanize.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({short})",
+        "others": f"{humanize.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({summary})",
         "rest": failed.rest(),
     }

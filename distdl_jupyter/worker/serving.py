@@ -35,11 +35,11 @@ from distdl_jupyter.worker.sources import CellSources
 #: Maximum size in bytes of a value that is sent to a client.
 LARGEST = 256 * 1024 * 1024
 #: Maximum number of characters in one representation of a value. Longer representations are omitted.
-_LONGEST = 2_000_000
-#: The text of a container or string is shortened above ``_LARGE`` items, other text above ``_LONG`` characters.
-_LARGE, _LONG = 1_000, 4_000
+_MAX_REPR_CHARS = 2_000_000
+#: The text of a container or string is shortened above ``_MAX_ITEMS`` items, other text above ``_MAX_TEXT`` characters.
+_MAX_ITEMS, _MAX_TEXT = 1_000, 4_000
 #: IPython's representation methods and the MIME types of their results.
-_METHODS = {
+_REPR_METHODS = {
     "_repr_html_": "text/html",
     "_repr_markdown_": "text/markdown",
     "_repr_svg_": "image/svg+xml",
@@ -47,7 +47,7 @@ _METHODS = {
     "_repr_jpeg_": "image/jpeg",
     "_repr_latex_": "text/latex",
 }
-#: Seconds in which a signal counts as sent on behalf of a client.
+#: Seconds within which a signal is attributed to a client's interrupt request.
 _SIGNAL_SECONDS = 10.0
 
 
@@ -86,8 +86,8 @@ class Server:
             data_path=data_path,
         )
         builtins.display = pictures.display  # type: ignore[attr-defined]
-        builtins.input = _no_input
-        #: Channels to the original streams, which user code may redirect, so marks are in order with the output.
+        builtins.input = _refuse_input
+        #: Channels to the original streams, which user code may redirect, to keep marks and output in order.
         self._channels = {
             name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
         }
@@ -101,7 +101,7 @@ class Server:
         #: Times of signals that were sent for clients and have not arrived yet. Two may be delivered as one.
         self._client_signals: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
-            raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
+            raise RuntimeError("This rank cannot accept connections because it was not started by an agent.")
         self._listener = Listener(identity.pipes, identity.rank)
         # Write crash traces to the rank's original stderr, even while a cell redirects descriptor 2.
         faulthandler.enable(os.dup(2))
@@ -167,7 +167,7 @@ class Server:
             self._mark(number, str(header.get("label") or ""), ended=False)
         try:
             response, body, error = self._handle(message)
-        except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being described
+        except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being formatted
             self._interruptible = False
             response, body, error = self._describe_failure(interrupt)
         with contextlib.suppress(Exception):
@@ -199,13 +199,13 @@ class Server:
             self._interruptible = True
             kind = message.header.get("do")
             if kind not in self._handlers:
-                raise ValueError(f"Unknown request {kind!r}. Restart the ranks, for example after an update.")  # noqa: TRY301
-            response, body = _value(self._handlers[kind](message.header, message.body))
+                raise ValueError(f"Unknown request {kind!r}. Restart the ranks if the package was updated.")  # noqa: TRY301
+            response, body = _value_reply(self._handlers[kind](message.header, message.body))
             self._interruptible = False
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._interruptible = False
             if isinstance(error, SystemExit) and error.code in (None, 0):
-                return *_value(None), ""
+                return *_value_reply(None), ""
             return self._describe_failure(error)
         finally:
             # A handler installed by a cell applies only to that cell.
@@ -213,9 +213,9 @@ class Server:
         return response, body, ""
 
     def _describe_failure(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
-        described = failure.describe(error, self._sources, self._identity.folder / "code")
-        interrupted = isinstance(error, KeyboardInterrupt)
-        return {"ok": False, "error": described}, b"", "Interrupted.\n" if interrupted else str(described["traceback"])
+        error_fields = failure.describe(error, self._sources, self._identity.folder / "code")
+        text = "Interrupted.\n" if isinstance(error, KeyboardInterrupt) else str(error_fields["traceback"])
+        return {"ok": False, "error": error_fields}, b"", text
 
     # requests, which return a value or raise the exception of the user's code ---------------------
 
@@ -244,7 +244,7 @@ class Server:
     def _run_distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
         """Run the code of a job in a separate namespace. ``body`` is a tar archive of the job's files."""
         folder = self._identity.folder / NOTES / f"run-{int(header['id'])}-{self._identity.rank}"
-        before = (list(sys.path), list(sys.argv), Path.cwd())
+        saved_state = (list(sys.path), list(sys.argv), Path.cwd())
         try:
             folder.mkdir(mode=0o700, parents=True)
             with tarfile.open(fileobj=io.BytesIO(body)) as archive:
@@ -257,8 +257,8 @@ class Server:
             with distributed.keep_groups():
                 return payload.run(folder, code, self._sources)
         finally:
-            sys.path[:], sys.argv[:] = before[0], before[1]
-            os.chdir(before[2])
+            sys.path[:], sys.argv[:] = saved_state[0], saved_state[1]
+            os.chdir(saved_state[2])
             sys.modules["__main__"] = self._main_module
             # Modules sent with this code may have changed when the next code runs, so it must import them again.
             for name, module in list(sys.modules.items()):
@@ -267,19 +267,19 @@ class Server:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _value(value: Any) -> tuple[dict[str, Any], bytes]:
+def _value_reply(value: Any) -> tuple[dict[str, Any], bytes]:
     body, problem = values.pickled(value, "The value", LARGEST)
-    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": problem}, body
+    return {"ok": True, "repr": values.text(value), "shown": mime_bundle(value), "unsent": problem}, body
 
 
-def _no_input(*_: object) -> str:
-    raise RuntimeError("input() does not work on ranks because they have no keyboard. Write the value into the cell.")
+def _refuse_input(*_: object) -> str:
+    raise RuntimeError("input() is not available on ranks. Set the value in the cell instead.")
 
 
 # representations of values ----------------------------------------------------------------------------
 
 
-def forms(value: Any) -> dict[str, str]:
+def mime_bundle(value: Any) -> dict[str, str]:
     """Return the representations of a value by MIME type, {} for None. Images are base64-encoded.
 
     ``text/plain`` is always included.
@@ -288,17 +288,17 @@ def forms(value: Any) -> dict[str, str]:
         return {}
     plain = ""
     # Tables and arrays have a short repr, so only the text of built-in containers and strings is shortened.
-    if not isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) or len(value) <= _LARGE:
+    if not isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) or len(value) <= _MAX_ITEMS:
         with contextlib.suppress(Exception):  # a user-defined method
             plain = repr(value)
-    by_type = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _LONG else values.text(value)}
-    for method, mime in _METHODS.items():
+    bundle = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _MAX_TEXT else values.text(value)}
+    for method, mime in _REPR_METHODS.items():
         call = None if isinstance(value, type) else getattr(type(value), method, None)
-        form = None
+        data = None
         with contextlib.suppress(Exception):  # a user-defined method
-            form = call and call(value)
-        if isinstance(form, bytes):
-            form = base64.b64encode(form).decode()
-        if isinstance(form, str) and 0 < len(form) <= _LONGEST:
-            by_type[mime] = secret_patterns.redact(form)
-    return by_type
+            data = call and call(value)
+        if isinstance(data, bytes):
+            data = base64.b64encode(data).decode()
+        if isinstance(data, str) and 0 < len(data) <= _MAX_REPR_CHARS:
+            bundle[mime] = secret_patterns.redact(data)
+    return bundle

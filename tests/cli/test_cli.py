@@ -95,7 +95,7 @@ def test_run_and_show_give_the_hint_that_the_result_has(tmp_path, code, word):
     assert failed.value.hint in distdl("show", job.id).stdout
 
 
-@pytest.mark.parametrize(("code", "word"), [(DIVERGES, "different weights"), (ALONE, "do not communicate")])
+@pytest.mark.parametrize(("code", "word"), [(DIVERGES, "different weights"), (ALONE, "not communicating")])
 def test_run_ends_with_the_warnings_that_came_while_the_job_ran(tmp_path, code, word):
     path = tmp_path / "train.py"
     path.write_text(code)

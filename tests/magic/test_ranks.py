@@ -154,7 +154,7 @@ def test_a_rank_that_failed_is_shown_while_the_others_wait(shared):
         "%%ranks\nimport time\nif rank == 1: raise ValueError('bad')\nwhile True: time.sleep(.1)", during=during
     )
     assert "Rank 1 of 3 failed first: ValueError: bad" in ran.shown[0]["text/plain"]
-    assert "Ranks 0,2 still run" in ran.shown[0]["text/plain"]
+    assert "Ranks 0,2 are still running" in ran.shown[0]["text/plain"]
     assert "Ranks 0,2: KeyboardInterrupt" in plain(ran)
 
 

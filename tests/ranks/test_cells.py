@@ -168,9 +168,7 @@ def test_ranks_survive_errors_and_exits(shared):
 
 def test_input_is_refused_with_a_sentence(shared):
     error = shared.run("input('name? ')", on=[0]).errors[0]
-    assert error["message"] == (
-        "input() does not work on ranks because they have no keyboard. Write the value into the cell."
-    )
+    assert error["message"] == "input() is not available on ranks. Set the value in the cell instead."
 
 
 def test_a_cell_may_await_and_keeps_its_loop(shared):

@@ -96,7 +96,7 @@ def test_signal_handlers_of_a_cell_end_with_it(shared, told):
 
 
 def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, told, monkeypatch):
-    monkeypatch.setattr(request, "_WAITS_FOR_FAILED", 0.5)
+    monkeypatch.setattr(request, "_FAILURE_NOTICE_AFTER", 0.5)
     begin, came = time.monotonic(), []
 
     def tell(event):
@@ -108,14 +108,14 @@ def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, tol
     assert (first.rank, first.error["type"]) == (1, "KeyError")
     assert (second.rank, second.ok) == (0, True)
     assert told.notices() == [
-        "Rank 1 failed; rank 0 still runs, perhaps waiting for it. Interrupt to stop the wait."
+        "Rank 1 failed; rank 0 is still running, possibly waiting for it. Interrupt the cell to stop waiting."
     ]  # fmt: skip
     assert [type(event) for event in told] == [ranks.Done, ranks.Notice, ranks.Done]
     assert came[1] - came[0] > 0.4
 
 
 def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_session(started, told, monkeypatch):
-    monkeypatch.setattr(request, "_DEAF", 1.0)
+    monkeypatch.setattr(request, "_INTERRUPT_NOTICE_AFTER", 1.0)
     session = started()
     # Deaf as a rank in a collective whose peer is gone.
     code = (
@@ -131,8 +131,8 @@ def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_sessio
     second.join()
     assert time.monotonic() - begin < 60
     (notice,) = told.notices()
-    assert notice.startswith("Rank 1 still runs 1 s after the interrupt, perhaps in a collective")
-    assert notice.endswith("are gone. Interrupt again to stop the ranks.")
+    assert notice.startswith("Rank 1 is still running 1 s after the interrupt, possibly in a collective")
+    assert notice.endswith("have exited. Interrupt again to stop the ranks.")
     assert session.state() == "ended"
     assert session.job.state.value == "canceled"
 

@@ -56,7 +56,7 @@ def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
     wait_for(lambda: sent and sent.plain == "[0] begin")
     output.done(0, error())
     wait_for(lambda: "Rank 0 of 2 failed first" in sent.plain)
-    assert "Rank 1 still runs" in sent.plain
+    assert "Rank 1 is still running" in sent.plain
     output.say("Rank 1 waits.")
     wait_for(lambda: sent.plain.endswith("Rank 1 waits."))
     output.finish()
@@ -69,7 +69,7 @@ def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
 def test_a_silent_cell_shows_that_it_runs():
     sent = Sent()
     output = CellDisplay(range(4), "k3f9", publish=sent)
-    wait_for(lambda: sent and sent.plain.startswith("Ranks 0-3 run, "))
+    wait_for(lambda: sent and sent.plain.startswith("Ranks 0-3 are running, "))
     output.finish()
     assert sent.plain.startswith("Ran ")
 

@@ -74,7 +74,7 @@ def others(pid, text="", **facts):
     memory = gpu_memory.parse(f"Process {pid} has 2.00 GiB memory in use. {text}")
     for name, value in facts.items():
         setattr(memory, name, value)
-    return gpu_memory._named(memory)
+    return gpu_memory._list_processes(memory)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
     ("facts", "present", "absent"),
     [
         ({}, ["2.00 GiB requested, 1.00 GiB free of 16.00 GiB", "smaller batch", "--record-gpu-memory"], ["segments"]),
-        ({"requested": 32 * GIB}, ["larger than the GPU"], ["hold", "--record"]),
+        ({"requested": 32 * GIB}, ["larger than the GPU"], ["Tensors", "--record"]),
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (

@@ -26,7 +26,7 @@ VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
 #: Environment variable with host name and process id of the process that submitted the job, usually a kernel.
 SUBMITTER = "DISTDL_SUBMITTER"
 #: Maximum number of lines and of processes in the message, and the minimum share of the GPU's memory to be listed.
-_MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
+_MAX_LINES, _MAX_PROCESSES, _MIN_SHARE = 3, 3, 0.01
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(?P<size>[\d.]+) (?P<unit>bytes|[KMGT]iB)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
@@ -109,10 +109,10 @@ class GpuMemory:
 def watch(finder: PostImport) -> None:
     """Record which lines allocate memory after torch is imported, if the job enables this."""
     if os.environ.get(VARIABLE):
-        finder.after("torch", _record)
+        finder.after("torch", _start_recording)
 
 
-def _record(torch: ModuleType) -> None:
+def _start_recording(torch: ModuleType) -> None:
     cuda = torch.cuda
     if not cuda.is_available():
         return
@@ -134,7 +134,7 @@ def lines_from_snapshot(snapshot: Mapping[str, Any], device: int | None, locate:
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
                 sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
     lines = [AllocatingLine(label, line, sum(blocks), len(blocks)) for (label, line), blocks in sizes.items() if label]
-    return sorted(lines, key=lambda entry: entry.size, reverse=True)[:_MOST_LINES]
+    return sorted(lines, key=lambda entry: entry.size, reverse=True)[:_MAX_LINES]
 
 
 # sizes and lines ------------------------------------------------------------------------------
@@ -172,29 +172,29 @@ def collect(error: BaseException, locate: Locate) -> GpuMemory:
         with contextlib.suppress(Exception):  # queries can fail on a full GPU
             snapshot = sys.modules["torch"].cuda.memory._snapshot()  # noqa: SLF001
             memory.lines, memory.recorded = lines_from_snapshot(snapshot, memory.device, locate), True
-    memory.processes = _named(memory)
+    memory.processes = _list_processes(memory)
     return memory
 
 
 # other processes -----------------------------------------------------------------------------
 
 
-def _named(memory: GpuMemory) -> list[GpuProcess]:
+def _list_processes(memory: GpuMemory) -> list[GpuProcess]:
     """Return the other processes with their names, largest first.
 
     In a container the driver reports process ids of the host, so this process may be listed under an unknown id. It is
     assumed to be the smallest hidden process that uses at least the memory that torch has reserved.
     """
-    others = [_name(process) for process in memory.processes if process.pid != os.getpid()]
+    others = [_identify_process(process) for process in memory.processes if process.pid != os.getpid()]
     is_listed = memory.this_process is not None or len(others) < len(memory.processes)
-    held = (memory.allocated or 0) + (memory.unused or 0)
-    hidden = [process for process in others if process.kind == "hidden" and process.size >= held]
+    reserved = (memory.allocated or 0) + (memory.unused or 0)
+    hidden = [process for process in others if process.kind == "hidden" and process.size >= reserved]
     if hidden and not is_listed:
         others.remove(min(hidden, key=lambda process: process.size))
     return sorted(others, key=lambda process: process.size, reverse=True)
 
 
-def _name(process: GpuProcess) -> GpuProcess:
+def _identify_process(process: GpuProcess) -> GpuProcess:
     """Return the process with its name and owner from ``/proc``."""
     folder, variables = Path("/proc", str(process.pid)), {}
     try:
@@ -243,46 +243,46 @@ def explain(memory: GpuMemory, job: str = "") -> str:
     head = f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
     if memory.requested is not None and memory.total is not None and memory.requested > memory.total:
         return f"{head} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
-    least = _LEAST * (memory.total or 0)
-    others = [_other(process) for process in memory.processes[:_MOST_PROCESSES] if process.size >= least]
+    min_size = _MIN_SHARE * (memory.total or 0)
+    others = [_format_process(process) for process in memory.processes[:_MAX_PROCESSES] if process.size >= min_size]
     unused = (memory.unused or 0) - (memory.pools or 0)
-    if unused > max(least, (memory.requested or 0) - (memory.free or 0)):
+    if unused > max(min_size, (memory.requested or 0) - (memory.free or 0)):
         others.append(
             f"torch holds {_size(unused)} in pieces that no tensor uses and that are too small for this allocation. "
             f"Start the job with --env {memory.variable}=expandable_segments:True"
         )
-    held, hint = "", ""
+    usage, hint = "", ""
     if memory.allocated or memory.lines:
-        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}"
+        usage = f"Tensors on this rank use {_size(memory.allocated or 0)}"
         if memory.lines:
-            held += ", most of it " + "; ".join(
+            usage += ", mainly " + "; ".join(
                 f"{_size(entry.size)} from {entry.label}, line {entry.line} "
                 f"({entry.count:,} block{'s' * (entry.count != 1)})"
                 for entry in memory.lines
             )
-        held += ". "
+        usage += ". "
         if not memory.recorded:
             command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
             hint = f" To see which lines hold the memory, run: {command}"
-    use_less = f"{held}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
+    use_less = f"{usage}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
     return " ".join([head, *others, use_less])
 
 
-def _other(process: GpuProcess) -> str:
-    held = f"holds {_size(process.size)}"
+def _format_process(process: GpuProcess) -> str:
+    usage = f"holds {_size(process.size)}"
     name = f"process {process.pid}" + (f" ({process.name})" if process.name else "")
     if process.kind == "job":
-        short = process.job.rpartition("-")[2]
+        job_id = process.job.rpartition("-")[2]
         rank = f"Rank {process.rank}" if process.rank else "A process"
         if process.job == os.environ.get("DISTDL_JOB_ID"):
-            return f"{rank} of this job (process {process.pid}) {held} of the same GPU: use fewer processes per node."
-        return f"{rank} of your job {short} {held}: wait for that job, or run: distdl stop {short}"
+            return f"{rank} of this job (process {process.pid}) {usage} of the same GPU: use fewer processes per node."
+        return f"{rank} of your job {job_id} {usage}: wait for that job, or run: distdl stop {job_id}"
     return {
-        "submitter": f"The kernel of your notebook (process {process.pid}) {held}: restart the kernel.",
-        "notebook": f"Another notebook kernel of yours (process {process.pid}) {held}: shut it down in JupyterLab.",
-        "own": f"Your {name} {held}: end it, or run: kill {process.pid}",
-        "other": f"{name.capitalize()} of user {process.user} {held}: ask {process.user}, or use another GPU.",
-        "hidden": f"{name.capitalize()}, which is not visible from here, {held}: use another GPU, or see nvidia-smi.",
+        "submitter": f"The kernel of your notebook (process {process.pid}) {usage}: restart the kernel.",
+        "notebook": f"Another notebook kernel of yours (process {process.pid}) {usage}: shut it down in JupyterLab.",
+        "own": f"Your {name} {usage}: end it, or run: kill {process.pid}",
+        "other": f"{name.capitalize()} of user {process.user} {usage}: ask {process.user}, or use another GPU.",
+        "hidden": f"{name.capitalize()}, which is not visible from here, {usage}: use another GPU, or see nvidia-smi.",
     }[process.kind]
 
 

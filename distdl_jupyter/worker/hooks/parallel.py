@@ -48,7 +48,7 @@ def _size() -> int:
 
 UNUSED = "unused-parameters"
 #: Maximum number of parameters named in a hint.
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
@@ -59,11 +59,11 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
         return ""
     names = {id(value): name for name, value in model.module.named_parameters()}
     unused = [model._module_parameters[int(index)] for index in indices[1].split()]  # noqa: SLF001  in torch's order
-    listed = ", ".join(f"`{names[id(value)]}`" for value in unused[:_MOST_NAMES])
-    if len(unused) > _MOST_NAMES:
-        listed += f" and {len(unused) - _MOST_NAMES} more"
+    name_list = ", ".join(f"`{names[id(value)]}`" for value in unused[:_MAX_NAMES])
+    if len(unused) > _MAX_NAMES:
+        name_list += f" and {len(unused) - _MAX_NAMES} more"
     # torch raises the error when the forward pass of the next step begins.
-    missing = f"{listed} got no gradient in step {recorder.step - recorder.detailed + 1}"
+    missing = f"{name_list} got no gradient in step {recorder.step - recorder.detailed + 1}"
     if not all(value.requires_grad for value in unused):
         return (
             f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
@@ -104,7 +104,7 @@ def _model_of(trace: TracebackType | None) -> Any:
 #: Environment variable with the number of steps between two checks, 0 for none. The first checks are at 1, 2, 4, ...
 VARIABLE = "DISTDL_WEIGHT_CHECK"
 #: Maximum number of elements of a parameter in the checksum. They are evenly spaced.
-_MOST_ELEMENTS = 1 << 20
+_MAX_ELEMENTS = 1 << 20
 #: Integer types by element size in bytes. Sums of integers wrap around, so they do not depend on the order.
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -145,18 +145,18 @@ class _WeightChecker:
 
         def begun(optimizer: Any, *_: Any) -> None:
             if not steps.is_compiling():
-                self._of(optimizer).depth += 1
+                self._get_state(optimizer).depth += 1
 
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(begun)
 
-    def _of(self, optimizer: Any) -> _Optimizer:
+    def _get_state(self, optimizer: Any) -> _Optimizer:
         if (state := self._optimizers.get(optimizer)) is None:
             state = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
         return state
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
-        state = self._of(optimizer)
+        state = self._get_state(optimizer)
         if state.depth > 1:
             state.depth -= 1
             return
@@ -224,7 +224,7 @@ def _checksum(parameters: list[Any]) -> str:
         for index, parameter in enumerate(parameters):
             flat = parameter.detach().reshape(-1)
             flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-            flat = flat[:: -(-parameter.numel() // _MOST_ELEMENTS) or 1].contiguous()
+            flat = flat[:: -(-parameter.numel() // _MAX_ELEMENTS) or 1].contiguous()
             bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
             sums.append(bits.sum(dtype=torch.int64) * (2 * index + 1))
         total = sums[0].clone() if len(sums) == 1 else torch.stack([part.to(sums[0].device) for part in sums]).sum()
@@ -256,7 +256,7 @@ _REMEDIES = {
     "deepspeed": "Train with the engine that deepspeed.initialize() returns.",
 }  # fmt: skip
 #: Modules that ranks may use for communication that is not tracked here.
-_OTHER_WAYS = ("mpi4py.MPI", "ray", "tensorflow", "jax")
+_UNTRACKED_MODULES = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
 class _CommunicationChecker:
@@ -288,11 +288,10 @@ class _CommunicationChecker:
         if has_group and count < _WITHOUT_COLLECTIVE:
             self._next = _WITHOUT_COLLECTIVE
             return
-        if os.getpid() != self._pid or any(name in sys.modules for name in _OTHER_WAYS):
+        if os.getpid() != self._pid or any(name in sys.modules for name in _UNTRACKED_MODULES):
             return
-        missing = "a collective operation" if has_group else "a process group of several ranks"
-        text = (
-            f"The ranks do not communicate: after {count} optimizer steps the code had not used {missing}, so each "
-            f"rank trains its own model. {self._remedy}"
-        )
+        reason = f"after {count} optimizer steps there is no process group with more than one rank"
+        if has_group:
+            reason = f"no collective operation ran in {count} optimizer steps"
+        text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {self._remedy}"
         channel.note("warning", text, "no-communication")
