@@ -20,9 +20,9 @@ def main(arguments: list[str]) -> int:
 def _take_streams() -> tuple[int, int]:
     """Return copies of stdin and stdout; redirect stdin to /dev/null and stdout to stderr, for all other code."""
     source, sink = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     os.dup2(2, 1)
     return source, sink
 

@@ -1,9 +1,9 @@
 """The agent: one loop on another host that serves one supervisor over a pair of byte streams.
 
 It starts processes, sends the output of each on a separate channel, and reports the exit of each. It stops everything
-when the supervisor is gone: at once when its input ends, or after ``timeout`` seconds without a message. The loop only
-waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny process,
-forked before the agent does anything else, that only waits for the end of a pipe.
+when the supervisor is gone: immediately when its input ends, or after ``timeout`` seconds without a message. The loop
+only waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny
+process, forked before the agent does anything else, that only waits for the end of a pipe.
 
 Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
 thread. The messages:
@@ -85,11 +85,11 @@ if TYPE_CHECKING:
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
 #: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
-_SOON = 0.05
+_SOON_SECONDS = 0.05
 #: Timeout in seconds for sending the last response.
-_LAST = 5.0
+_LAST_SECONDS = 5.0
 #: Maximum length of the queue through which threads send frames to the loop.
-_READY = 16
+_MAX_POSTED = 16
 #: Timeout in seconds for connecting to a rank's socket, which blocks only under very many connections.
 _CONNECT_SECONDS = 1.0
 _GOODBYE = "goodbye"
@@ -107,29 +107,29 @@ class Watchdog:
 
     def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
         """Set the marks of the processes to kill, and the private, copied and staged folders to remove."""
-        self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
+        self._send({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
 
     def dismiss(self) -> None:
         """Stop the watchdog and wait for its exit."""
-        self._say(_GOODBYE)
+        self._send(_GOODBYE)
         os.close(self._write)
         os.waitpid(self.pid, 0)
 
-    def _say(self, content: Any) -> None:
+    def _send(self, content: Any) -> None:
         os.write(self._write, json.dumps(content).encode() + b"\n")
 
 
-def _watch(read: int) -> None:
-    """Run in the forked child: wait for the end of the pipe ``read``, and never return."""
+def _watch(pipe_fd: int) -> None:
+    """Run in the forked child: wait for the end of the pipe ``pipe_fd``, and never return."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # Close all other descriptors, because an open copy would keep the connection open.
-        os.dup2(read, 3)
-        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(pipe_fd, 3)
+        devnull = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
-            os.dup2(null, fd)
+            os.dup2(devnull, fd)
         os.closerange(4, 65_536)
         with open(3, encoding="utf-8") as pipe:
             messages = [json.loads(line) for line in pipe]
@@ -162,16 +162,16 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._urgent = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
-        self._posted: queue.Queue[bytes] = queue.Queue(_READY)
+        self._posted: queue.Queue[bytes] = queue.Queue(_MAX_POSTED)
         self._incoming: dict[int, Inbox | Outgoing] = {}
         self._threads: set[threading.Thread] = set()
-        self._received_at = self._beaten = time.monotonic()
+        self._received_at = self._beat_at = time.monotonic()
         #: Resource samples to send with the next heartbeat.
         self._samples: list[dict[str, Any]] = []
-        self._over = False
+        self._has_ended = False
         #: Whether SIGTERM was received.
         self.terminating = False
-        self._writing = False
+        self._is_writing = False
         self._channels = Channels(self._selector, self._outbox)
         self._shells = Shells(self._selector, self.send)
         self._ports = node_ports.Ports()
@@ -219,12 +219,12 @@ class Agent:
         self._outbox.put(frames.GREETING)
         try:
             self._flush()
-            while not self._over:
+            while not self._has_ended:
                 self._round()
-            until = time.monotonic() + _LAST
-            while not self._outbox.empty and time.monotonic() < until:
+            deadline = time.monotonic() + _LAST_SECONDS
+            while not self._outbox.empty and time.monotonic() < deadline:
                 self._flush()
-                time.sleep(_SOON if self._writing else 0)
+                time.sleep(_SOON_SECONDS if self._is_writing else 0)
         except BaseException as error:
             if self.job is not None:
                 self.job.give_up()
@@ -239,12 +239,12 @@ class Agent:
 
     def _round(self) -> None:
         # Do not read from the supervisor while the disk cannot keep up.
-        readable = not any(incoming.behind for incoming in self._incoming.values())
-        if not readable:
+        is_readable = not any(incoming.behind for incoming in self._incoming.values())
+        if not is_readable:
             self._received_at = time.monotonic()
-        watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=readable)
+        watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=is_readable)
         # Pause before reading busy ranks again; requests and process exits interrupt the pause.
-        if (pause := self._channels.pause()) and not self._writing:
+        if (pause := self._channels.pause()) and not self._is_writing:
             self._urgent.select(pause)
         for key, _ in self._selector.select(self._seconds_to_next()):
             key.data()
@@ -261,8 +261,8 @@ class Agent:
         """Return for how many seconds the loop may wait for an event."""
         job, now = self.job, time.monotonic()
         if self.terminating or (job is not None and job.polls_soon):
-            return _SOON
-        return max(0.0, min(self._beaten + self.beat_seconds - now, math.inf if job is None else job.sample_due(now)))
+            return _SOON_SECONDS
+        return max(0.0, min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.sample_due(now)))
 
     def _receive(self) -> None:
         content = b""
@@ -281,7 +281,7 @@ class Agent:
 
     def _report_job(self) -> None:
         """Report exits, stacks and resource samples of the job's processes."""
-        if self.job is None or self._over:
+        if self.job is None or self._has_ended:
             return
         for end in self.job.ended(full=self._outbox.full):
             self.send("exit", **end)
@@ -296,8 +296,8 @@ class Agent:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if now - self._beaten >= self.beat_seconds:
-            self._beaten = now
+        if now - self._beat_at >= self.beat_seconds:
+            self._beat_at = now
             if self._slot is not None and self._slot.holds:
                 self._slot.beat()
             if self._samples and not self._outbox.full:
@@ -311,8 +311,8 @@ class Agent:
             self._outbox.flush()
         except OSError:
             raise SupervisorLost from None
-        self._writing = not self._outbox.empty
-        watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._writing)
+        self._is_writing = not self._outbox.empty
+        watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._is_writing)
 
     def _release(self) -> None:
         if self._slot is not None:
@@ -323,18 +323,18 @@ class Agent:
     def _handle(self, fields: Fields) -> None:
         """Handle a request; a handler returns the response, or a function that a thread calls for it."""
         type_ = str(fields["type"])
-        if type_ == "beat" or self._over:
+        if type_ == "beat" or self._has_ended:
             return
 
         def call() -> Any:
             handler = getattr(self, f"_on_{type_}", None)
             return handler(fields) if handler is not None else self._prepared_job.handle(type_, fields)
 
-        answer = _answer(type_, call)
-        if not callable(answer):
-            self._respond(fields, answer, self._outbox.put)
+        reply = _answer(type_, call)
+        if not callable(reply):
+            self._respond(fields, reply, self._outbox.put)
             return
-        thread = threading.Thread(target=lambda: self._respond(fields, _answer(type_, answer), self._post), daemon=True)
+        thread = threading.Thread(target=lambda: self._respond(fields, _answer(type_, reply), self._post), daemon=True)
         self._threads.add(thread)
         thread.start()
 
@@ -344,13 +344,13 @@ class Agent:
             raise RequestFailed("The agent has no job. Send the request 'prepare' first.")
         return self.job
 
-    def _respond(self, fields: Fields, answer: Answer | None, put: Callable[[bytes], object]) -> None:
+    def _respond(self, fields: Fields, reply: Answer | None, send: Callable[[bytes], object]) -> None:
         if (number := fields.get("request")) is None:
             return
         try:
-            put(frames.message("reply", **{**(answer or {}), "request": number}))
+            send(frames.message("reply", **{**(reply or {}), "request": number}))
         except (TypeError, ValueError) as error:
-            put(frames.message("reply", request=number, error=f"The reply cannot be sent: {error}."))
+            send(frames.message("reply", request=number, error=f"The reply cannot be sent: {error}."))
 
     def _post(self, frame: bytes) -> None:
         """Send frames from a thread; blocks while the outbox is full."""
@@ -395,10 +395,10 @@ class Agent:
             if workdir.copied:
                 files.remove(workdir.folder)
             raise
-        answer = {"shared": not workdir.copied, "folder": str(workdir.folder), "run": str(run)}
+        reply = {"shared": not workdir.copied, "folder": str(workdir.folder), "run": str(run)}
         if directory := fields.get("working_directory"):
-            answer["working_directory_there"] = Path(str(directory)).is_dir()
-        return answer
+            reply["working_directory_there"] = Path(str(directory)).is_dir()
+        return reply
 
     def _on_look(self, fields: Fields) -> Answer:
         try:
@@ -468,7 +468,7 @@ class Agent:
         """End the job; exit after this round."""
         ended = self.job.kill() if self.job is not None else 0
         self._channels.end_all()
-        self._over = True
+        self._has_ended = True
         if self.job is not None:
             self.job.clear(None if fields.get("keep") else files.remove)
         self._release()

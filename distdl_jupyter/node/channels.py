@@ -1,7 +1,7 @@
 """Forward bytes between a job's processes and the supervisor: pipes, frame queues, receive buffers and sockets.
 
 If the supervisor reads slowly, the agent stops reading, so processes block as on any full pipe. Reads are paced:
-reading each line at once would slow down training. This module does not know which channel belongs to which rank.
+reading each line immediately would slow down training. This module does not know which channel belongs to which rank.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from dataclasses import dataclass
 from distdl_jupyter.node import frames
 
 #: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
-_ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
+_MAX_TOTAL, _MAX_PIPE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
 _PAUSE, BURST = 0.03, 20
 #: Queued bytes above which an outbox is full, and below which data may be added again. Both exceed one frame of data.
-_FULL, _ROOM = 1024 * 1024, 256 * 1024
+_FULL_BYTES, _ROOM_BYTES = 1024 * 1024, 256 * 1024
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.
-_SMALL = 4096
+_SMALL_BYTES = 4096
 #: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
-_MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
+_HOLD_BYTES, _RESUME_BYTES = 4 * 1024 * 1024, 1024 * 1024
 
 
 class ReadPace:
-    """Limits how often pipes are read: at once after an idle time, ``1 / _PAUSE`` times a second in the long run."""
+    """Limits how often pipes are read: immediately after an idle time, ``1 / _PAUSE`` times a second on average."""
 
     def __init__(self) -> None:
-        self._left = float(BURST)
-        self._at = time.monotonic()
+        self._budget = float(BURST)
+        self._updated_at = time.monotonic()
 
     def round(self, *, hurried: bool) -> None:
         """Record a round that read data. A ``hurried`` round, in which a pipe was half full, needs no pause."""
         now = time.monotonic()
-        self._left = min(BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
-        self._at = now
+        self._budget = min(BURST, self._budget + (now - self._updated_at) / _PAUSE) - (not hurried)
+        self._updated_at = now
 
     def pause(self) -> float:
         """Return the seconds until the next round."""
-        return max(0.0, -self._left * _PAUSE - (time.monotonic() - self._at)) if self._left < 0 else 0.0
+        return max(0.0, -self._budget * _PAUSE - (time.monotonic() - self._updated_at)) if self._budget < 0 else 0.0
 
 
 def widen(fd: int, pipes: int) -> int:
     """Set the capacity of one of ``pipes`` pipes to its share; return its capacity in bytes."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         return 16 * 1024  # the initial capacity on macOS
-    share = max(LEAST, min(_MOST_OF_ONE, _ALL // max(1, pipes)))
+    share = max(LEAST, min(_MAX_PIPE, _MAX_TOTAL // max(1, pipes)))
     with contextlib.suppress(OSError):  # not a pipe, or the user's limit for pipes is reached
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (share.bit_length() - 1))
     try:
@@ -77,7 +77,7 @@ class Outbox:
         os.set_blocking(fd, False)
         self.fd = fd
         self._frames: deque[bytes] = deque()
-        self._begun = b""
+        self._partial = b""
         #: Bytes queued behind the frame that is being sent.
         self.size = 0
 
@@ -89,24 +89,24 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether only responses should be added."""
-        return self.size > _FULL
+        return self.size > _FULL_BYTES
 
     @property
     def empty(self) -> bool:
         """Whether everything was sent."""
-        return not (self._begun or self._frames)
+        return not (self._partial or self._frames)
 
     def flush(self) -> None:
         """Write as much as possible without blocking. Raises OSError when the connection is closed."""
         while not self.empty:
-            if not self._begun:
-                self._begun = self._frames.popleft()
-                self.size -= len(self._begun)
+            if not self._partial:
+                self._partial = self._frames.popleft()
+                self.size -= len(self._partial)
             try:
-                written = os.write(self.fd, self._begun)
+                written = os.write(self.fd, self._partial)
             except BlockingIOError:
                 return
-            self._begun = self._begun[written:]
+            self._partial = self._partial[written:]
 
 
 class Inbox:
@@ -125,7 +125,7 @@ class Inbox:
         self._fed = threading.Condition()
         self._pieces: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
-        self._closed = False
+        self._is_closed = False
         #: Number of unread bytes, and whether the end was received.
         self.pending = 0
         self.ended = False
@@ -141,11 +141,11 @@ class Inbox:
             self.ended = self.ended or not content
             skipped = min(self._skip, len(content))
             self._skip -= skipped
-            if (new := content[skipped:]) and not self._closed:
-                self.pending += len(new)
-                if self._pieces and len(self._pieces[-1]) < _SMALL:
-                    new = self._pieces.pop() + new
-                self._pieces.append(new)
+            if (rest := content[skipped:]) and not self._is_closed:
+                self.pending += len(rest)
+                if self._pieces and len(self._pieces[-1]) < _SMALL_BYTES:
+                    rest = self._pieces.pop() + rest
+                self._pieces.append(rest)
             self._fed.notify()
             self._on_fed()
 
@@ -155,23 +155,23 @@ class Inbox:
             self._on_fed = on_fed
             on_fed()
 
-    def take(self, most: int, timeout: float | None = 0.0) -> bytes | None:
-        """Return at most ``most`` bytes, b"" at the end, None after ``timeout`` seconds (None: no limit)."""
+    def take(self, max_bytes: int, timeout: float | None = 0.0) -> bytes | None:
+        """Return at most ``max_bytes`` bytes, b"" at the end, None after ``timeout`` seconds (None: no limit)."""
         with self._fed:
-            if not self._fed.wait_for(lambda: self._pieces or self.ended or self._closed, timeout):
+            if not self._fed.wait_for(lambda: self._pieces or self.ended or self._is_closed, timeout):
                 return None
             was_behind = self.pending > self.MOST // 2
-            taken, count = list[bytes](), 0
-            while self._pieces and count < most:
+            pieces, count = list[bytes](), 0
+            while self._pieces and count < max_bytes:
                 piece = self._pieces.popleft()
-                if rest := piece[most - count :]:
-                    self._pieces.appendleft(rest)
-                taken.append(piece[: most - count])
-                count += len(taken[-1])
+                if excess := piece[max_bytes - count :]:
+                    self._pieces.appendleft(excess)
+                pieces.append(piece[: max_bytes - count])
+                count += len(pieces[-1])
             self.pending -= count
         if was_behind and self.pending <= self.MOST // 2:
             self._has_room()
-        return b"".join(taken)
+        return b"".join(pieces)
 
     def read(self, size: int, /) -> bytes:
         """Wait for ``size`` bytes and return them, fewer only at the end."""
@@ -184,7 +184,7 @@ class Inbox:
     def close(self) -> None:
         """Discard all bytes, including those received later."""
         with self._fed:
-            self._closed, self._on_fed, self.pending = True, bool, 0
+            self._is_closed, self._on_fed, self.pending = True, bool, 0
             self._pieces.clear()
             self._fed.notify()
         self._has_room()
@@ -197,10 +197,10 @@ def watch(
     selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, enabled: bool
 ) -> None:
     """Call ``call`` when a descriptor is ready; unregister it unless ``enabled``."""
-    watched = fd in selector.get_map()
-    if enabled and not watched:
+    is_watched = fd in selector.get_map()
+    if enabled and not is_watched:
         selector.register(fd, event, call)
-    elif watched and not enabled:
+    elif is_watched and not enabled:
         selector.unregister(fd)
 
 
@@ -225,8 +225,8 @@ class Channels:
         self._selector = selector
         self._outbox = outbox
         self._sources: list[ChannelSource] = []
-        self._paused = False
-        self._has_read = self._hurried = False
+        self._is_paused = False
+        self._has_read = self._is_hurried = False
         self._pace = ReadPace()
 
     def open(self, channel: int) -> tuple[int, ChannelSource | None]:
@@ -244,15 +244,15 @@ class Channels:
         return source
 
     def _watch(self, source: ChannelSource) -> None:
-        enabled = source.open and not (self._paused or source.held)
+        enabled = source.open and not (self._is_paused or source.held)
         call = functools.partial(self._read, source)
         watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full; continue when it has room."""
-        paused = self._outbox.full or (self._paused and self._outbox.size >= _ROOM)
-        if paused != self._paused:
-            self._paused = paused
+        is_paused = self._outbox.full or (self._is_paused and self._outbox.size >= _ROOM_BYTES)
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
             for source in self._sources:
                 self._watch(source)
 
@@ -266,8 +266,8 @@ class Channels:
     def pause(self) -> float:
         """Return the seconds until the next round (see ``ReadPace``). Call it once per round."""
         if self._has_read:
-            self._pace.round(hurried=self._hurried)
-        self._has_read = self._hurried = False
+            self._pace.round(hurried=self._is_hurried)
+        self._has_read = self._is_hurried = False
         return self._pace.pause()
 
     def _read(self, source: ChannelSource) -> None:
@@ -282,17 +282,17 @@ class Channels:
             content = b""
         if content:
             self._outbox.put(frames.data(source.channel, content))
-            self._has_read, self._hurried = True, self._hurried or len(content) >= min(source.half, frames.PIECE)
+            self._has_read, self._is_hurried = True, self._is_hurried or len(content) >= min(source.half, frames.PIECE)
         else:
             self.close_source(source)
 
     def drain_all(self) -> None:
         """Forward everything written so far to any source, even if the outbox is full."""
         for source in self._sources:
-            left = waiting(source.fd)
-            while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
+            remaining = waiting(source.fd)
+            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.PIECE))):
                 self._outbox.put(frames.data(source.channel, content))
-                left -= len(content)
+                remaining -= len(content)
 
     def close_source(self, source: ChannelSource, *, end: bool = True) -> None:
         """Close the descriptor and, with ``end``, send the end of the channel."""
@@ -313,8 +313,8 @@ class Channels:
     def discard_all(self) -> None:
         """Discard everything written so far, because the supervisor is gone."""
         for source in self._sources:
-            if left := waiting(source.fd):
-                os.read(source.fd, left)
+            if remaining := waiting(source.fd):
+                os.read(source.fd, remaining)
 
 
 class Outgoing:
@@ -333,30 +333,30 @@ class Outgoing:
         self._outbox = Outbox(connection.fileno())
         self._selector = selector
         self._hold = hold
-        self._over = self._held = self._closed = False
+        self._has_ended = self._is_held = self._is_closed = False
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece; b"" is the end."""
-        if self._closed:
+        if self._is_closed:
             return
         if piece:
             self._outbox.put(piece)
         else:
-            self._over = True
+            self._has_ended = True
         self._write()
 
     def _write(self) -> None:
         try:
             self._outbox.flush()
         except OSError:  # connection lost; the reader of this socket handles it
-            self._outbox, self._over = Outbox(self._outbox.fd), True
-        held = self._outbox.size > (_LEAST if self._held else _MOST)
-        if held != self._held:
-            self._held = held
-            self._hold(held=held)
+            self._outbox, self._has_ended = Outbox(self._outbox.fd), True
+        is_held = self._outbox.size > (_RESUME_BYTES if self._is_held else _HOLD_BYTES)
+        if is_held != self._is_held:
+            self._is_held = is_held
+            self._hold(held=is_held)
         watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.empty)
-        if self._over and self._outbox.empty:
-            self._closed = True
+        if self._has_ended and self._outbox.empty:
+            self._is_closed = True
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)  # the other direction is read elsewhere
             self._socket.close()

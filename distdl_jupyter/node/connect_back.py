@@ -57,7 +57,7 @@ async def _serve(
     try:
         writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
         await writer.drain()
-        await _carry(reader, writer, python, environment)
+        await _relay(reader, writer, python, environment)
     except OSError:
         pass  # the supervisor is gone
     finally:
@@ -66,7 +66,7 @@ async def _serve(
             await asyncio.wait_for(writer.wait_closed(), _LAST_SECONDS)
 
 
-async def _carry(
+async def _relay(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, python: str, environment: Mapping[str, str]
 ) -> None:
     """Start the agent and forward its bytes until it has exited."""
@@ -100,12 +100,12 @@ async def _carry(
         await asyncio.sleep(_AGENT_SECONDS)
         agent.kill()
 
-    feeding = asyncio.create_task(feed())
+    feed_task = asyncio.create_task(feed())
     try:
         await asyncio.gather(send(stdout, 1), send(stderr, 2))
         body = json.dumps({"type": "exit", "code": await agent.wait()}).encode()
         writer.write(struct.pack(">cI", b"J", len(body)) + body)
         await writer.drain()
     finally:
-        feeding.cancel()
+        feed_task.cancel()
         stdin.close()

@@ -28,23 +28,23 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node.files import DEFAULT_BASE
 
 MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
-_OTHER = "Choose another folder for staged data."
-_SHARED = "Use a path that every node can read, or put the data into an object store."
+_REMEDY_FOLDER = "Choose another folder for staged data."
+_REMEDY_SHARED = "Use a path that every node can read, or put the data into an object store."
 #: Suffix of a file that is being fetched.
 PART = ".part"
 #: Names of folders and files that the cache creates; anything else belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: Default limit of the cache: disk size / _SHARE, at most _MOST bytes, because ``statvfs`` does not report quotas.
-_SHARE, _MOST = 10, 100 * 10**9
+#: Default limit of the cache: disk size / _SHARE, at most _MAX_BYTES bytes, because ``statvfs`` does not report quotas.
+_SHARE, _MAX_BYTES = 10, 100 * 10**9
 #: The time of the last use of a file that a job links to.
 _IN_USE = math.inf
 #: Files up to this size are published without fsync, because their length proves that they are complete.
-_SMALL = 4 * 2**20
+_SMALL_BYTES = 4 * 2**20
 #: Error numbers of a file system without hard links, and of a file with too many links.
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 #: Maximum number of a folder's entries that a fingerprint covers.
-_ENTRIES = 10_000
+_MAX_ENTRIES = 10_000
 _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
@@ -92,7 +92,7 @@ class Cache:
         self.base = Path(base).expanduser() if base else default_base()
         self.staged = self.base / "staged"
         self._blobs = str(self.base / "blobs")
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
     def prepare(self) -> None:
         """Create the folders, accessible only to this user. Raises StagingFailed."""
@@ -101,16 +101,18 @@ class Cache:
             for path in (self.staged, Path(self._blobs)):
                 permissions.private_folder(path)
         except OSError as error:
-            why = error.strerror
-            raise StagingFailed(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
+            reason = error.strerror
+            raise StagingFailed(
+                f"Cannot store data in {self.base} ({reason})." if reason else f"{error}.", _REMEDY_FOLDER
+            ) from None
 
     def path(self, address: str, name: str, version: str) -> str:
         """Return the path for this version of an object. The file need not exist."""
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
-        if folder not in self._made:
+        if folder not in self._created:
             permissions.private_folder(Path(folder))
-            self._made.add(folder)
+            self._created.add(folder)
         return f"{folder}/{key[2:]}"
 
     def has(self, path: str, size: int) -> bool:
@@ -119,8 +121,8 @@ class Cache:
             status = os.lstat(path)
         except FileNotFoundError:
             return False
-        ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
-        if ours and status.st_size == size and int(status.st_mtime) == stamp(path):
+        is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+        if is_ours and status.st_size == size and int(status.st_mtime) == stamp(path):
             os.utime(path, (time.time(), stamp(path)))
             return True
         Path(path).unlink(missing_ok=True)
@@ -135,23 +137,23 @@ class Cache:
         if limit is None and not needed and missing <= 0:
             return 0
         entries, disk = sorted(self._entries()), os.statvfs(self.base)
-        usual = min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
-        over = sum(size for _, size, _ in entries) + needed - (usual if limit is None else limit)
-        for used, size, path in entries:
-            if over <= 0 and missing <= 0:
+        default_limit = min(disk.f_blocks * disk.f_frsize // _SHARE, _MAX_BYTES)
+        excess = sum(size for _, size, _ in entries) + needed - (default_limit if limit is None else limit)
+        for used_at, size, path in entries:
+            if excess <= 0 and missing <= 0:
                 break
-            if used < _IN_USE and _remove(path):
-                over, missing = over - size, missing - size
+            if used_at < _IN_USE and _remove(path):
+                excess, missing = excess - size, missing - size
         if (free := self._free()) < needed:
             raise StagingFailed(
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
             )
-        return max(over, 0)
+        return max(excess, 0)
 
     def clear_unused(self) -> None:
         """Remove all unused files, when the disk or the user's quota is full."""
-        for used, _size, path in self._entries():
-            if used < _IN_USE:
+        for used_at, _size, path in self._entries():
+            if used_at < _IN_USE:
                 _remove(path)
 
     def _free(self) -> int:
@@ -175,8 +177,8 @@ class Cache:
                     if not is_ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
                         continue
                     if is_part or int(status.st_mtime) == stamp(file.path):
-                        used = 0.0 if is_part else _IN_USE if status.st_nlink > 1 else status.st_atime
-                        yield used, status.st_blocks * 512, file.path
+                        used_at = 0.0 if is_part else _IN_USE if status.st_nlink > 1 else status.st_atime
+                        yield used_at, status.st_blocks * 512, file.path
 
 
 def stamp(path: str) -> int:
@@ -219,23 +221,23 @@ class PartialFile:
             os.close(self.fd)  # it was renamed or removed between the two calls
         os.ftruncate(self.fd, 0)
 
-    def write(self, at: int, content: memoryview) -> None:
+    def write(self, offset: int, content: memoryview) -> None:
         """Write bytes at a position."""
         while content:
-            written = os.pwrite(self.fd, content, at)
-            at, content = at + written, content[written:]
+            written = os.pwrite(self.fd, content, offset)
+            offset, content = offset + written, content[written:]
 
     def md5(self) -> bytes:
         """Return the MD5 of the content."""
-        digest, at = hashlib.md5(usedforsecurity=False), 0
-        while content := os.pread(self.fd, _SMALL, at):
+        digest, offset = hashlib.md5(usedforsecurity=False), 0
+        while content := os.pread(self.fd, _SMALL_BYTES, offset):
             digest.update(content)
-            at += len(content)
+            offset += len(content)
         return digest.digest()
 
     def publish(self, link: Callable[[str], None]) -> None:
         """Move the complete file to its path; ``link`` is called first, so that the file is never unused."""
-        if os.fstat(self.fd).st_size > _SMALL:
+        if os.fstat(self.fd).st_size > _SMALL_BYTES:
             os.fsync(self.fd)  # after a system crash, the length alone would not prove that it is complete
         os.fchmod(self.fd, 0o400)
         os.utime(self.fd, (time.time(), stamp(self.path)))
@@ -261,7 +263,7 @@ class Tree:
 
     def __init__(self, cache: Cache, job: str, node: int) -> None:
         self._root = cache.staged / job / str(node)
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._root)
         self._root.mkdir(parents=True, mode=0o700)
@@ -269,16 +271,16 @@ class Tree:
     def folder(self, source: str, path: str = "") -> str:
         """Return the folder of a source, or one below it; create it if necessary."""
         folder = str(self._root / source / path)
-        if folder not in self._made:
+        if folder not in self._created:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._made.add(folder)
+            self._created.add(folder)
         return folder
 
     def add(self, source: str, path: str, file: str) -> None:
         """Link to ``file`` of the cache as ``path`` below a source's folder.
 
-        Raises FileNotFoundError if the file was removed, and StagingFailed if another file has that name, or without
-        hard links.
+        Raises FileNotFoundError if the file was removed, and StagingFailed if another file has that name or if the file
+        system has no hard links.
         """
         folder, _, name = path.rpartition("/")
         link = f"{self.folder(source, folder)}/{name}"
@@ -286,15 +288,15 @@ class Tree:
             os.link(file, link)
         except FileExistsError:
             raise StagingFailed(
-                f"The names of two objects are the same on this disk: {path!r}.",
+                f"Two objects have the same name on this file system: {path!r}.",
                 "Rename one of them, or choose a folder on another disk.",
                 source,
             ) from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            why = f"{self._root} is on a file system without hard links ({error.strerror})."
-            raise StagingFailed(why, _OTHER, source) from None
+            reason = f"{self._root} is on a file system without hard links ({error.strerror})."
+            raise StagingFailed(reason, _REMEDY_FOLDER, source) from None
 
 
 def forget(job: str, base: str = "") -> None:
@@ -309,15 +311,12 @@ def forget(job: str, base: str = "") -> None:
 
 
 def fingerprint(path: str) -> dict[str, Any]:
-    """Return a fingerprint by which two machines recognize the same folder or file.
-
-    It covers the names and sizes of the first level, not the content. Raises OSError.
-    """
+    """Return a fingerprint to compare a path between machines: names and sizes of the first level. Raises OSError."""
     root = Path(path)
     if root.is_dir():
         with os.scandir(root) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
-        lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_ENTRIES]]
+        lines = [f"{entry.name}\0{entry.stat().st_size if entry.is_file() else ''}" for entry in entries[:_MAX_ENTRIES]]
         count = len(entries)
     else:
         count, lines = 1, [f"{root.name}\0{root.stat().st_size}"]
@@ -326,21 +325,21 @@ def fingerprint(path: str) -> dict[str, Any]:
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
-    """Return the path of a source on this node. Raises StagingFailed if the node does not see the source."""
+    """Return the path of a source on this node. Raises StagingFailed if the node cannot access the source."""
     local, problem = str(Path(path).expanduser()), ""
     try:
-        here = fingerprint(local)
+        actual = fingerprint(local)
         if not os.access(local, os.R_OK | (os.X_OK if Path(local).is_dir() else 0)):
             problem = "is not readable on this node"
-        elif expected is not None and expected != here:
-            counts = f"{here['entries']} here, {expected.get('entries')} there"
+        elif expected is not None and expected != actual:
+            counts = f"{actual['entries']} on this node, {expected.get('entries')} on the others"
             problem = f"has different files on this node than on the other machines ({counts})"
     except FileNotFoundError:
         problem = "does not exist on this node"
     except OSError as error:
         problem = f"cannot be read on this node ({error.strerror})"
     if problem:
-        raise StagingFailed(f"{path} {problem}.", _SHARED, name)
+        raise StagingFailed(f"{path} {problem}.", _REMEDY_SHARED, name)
     return local
 
 

@@ -23,10 +23,10 @@ _DRIVER = Path("/sys/module/nvidia/version")
 #: Timeout in seconds for nvidia-smi, which takes seconds to load the driver without persistence mode.
 _TIMEOUT = 8.0
 #: Seconds for which the output of nvidia-smi is cached.
-_KNOWN_SECONDS = 60.0
+_CACHE_SECONDS = 60.0
 #: Lines of ``nvidia-smi -L``: a GPU, and a MIG instance of the GPU above.
-_WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
-_PART = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
+_GPU_LINE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
+_MIG_LINE = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
 
 
 class Gpu(NamedTuple):
@@ -40,11 +40,11 @@ class Gpu(NamedTuple):
 
 def visible() -> list[Gpu]:
     """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``known``."""
-    present, variable = known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
+    present, variable = known(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
         return list(present)
     matches = named(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
-    return [present[at]._replace(identifier=identifier) for at, identifier in matches.items()]
+    return [present[index]._replace(identifier=identifier) for index, identifier in matches.items()]
 
 
 @functools.lru_cache(maxsize=1)
@@ -57,16 +57,16 @@ def known(_period: int) -> list[Gpu]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    answer = subprocess.run(
+    result = subprocess.run(
         [program, "-L"], capture_output=True, text=True, timeout=_TIMEOUT, check=True, stdin=subprocess.DEVNULL
     )
     gpus: list[tuple[Gpu, list[Gpu]]] = []
-    for line in answer.stdout.splitlines():
-        if match := _WHOLE.fullmatch(line.rstrip()):
+    for line in result.stdout.splitlines():
+        if match := _GPU_LINE.fullmatch(line.rstrip()):
             gpus.append((Gpu(int(match[1]), match[1], match[3], match[2]), []))
-        elif (match := _PART.fullmatch(line.rstrip())) and gpus:
-            whole, parts = gpus[-1]
-            parts.append(Gpu(0, match[2], match[2], f"{whole.name} ({match[1]})"))
+        elif (match := _MIG_LINE.fullmatch(line.rstrip())) and gpus:
+            parent, parts = gpus[-1]
+            parts.append(Gpu(0, match[2], match[2], f"{parent.name} ({match[1]})"))
     undivided = [gpu for gpu, parts in gpus if not parts]
     first = max((gpu.number for gpu in undivided), default=-1) + 1
     instances = [part for _, parts in gpus for part in parts]
@@ -88,10 +88,10 @@ def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
     """
     matches: dict[int, str] = {}
     for identifier in filter(None, map(str.strip, visible.split(","))):
-        for at, (index, uuid) in enumerate(present):
+        for position, (index, uuid) in enumerate(present):
             is_uuid = identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
             if identifier == index if identifier.isdigit() else is_uuid:
-                matches.setdefault(at, identifier)
+                matches.setdefault(position, identifier)
                 break
     return matches
 
@@ -144,20 +144,20 @@ class Gpus:
             (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
         ]
         for rank, identifiers in visible.items():
-            for at in named(identifiers, present):
-                self._gpus.setdefault(at, (handles[at][1], []))[1].append(rank)
+            for index in named(identifiers, present):
+                self._gpus.setdefault(index, (handles[index][1], []))[1].append(rank)
 
     def _handles(self) -> list[tuple[str, Any]]:
         """Return UUID and handle of each GPU, then of each MIG instance."""
-        nvml, whole, parts = self._nvml, [], []
+        nvml, gpus, instances = self._nvml, [], []
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
-            whole.append((nvml.nvmlDeviceGetUUID(gpu), gpu))
-            for at in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
+            gpus.append((nvml.nvmlDeviceGetUUID(gpu), gpu))
+            for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
                 with contextlib.suppress(nvml.NVMLError):  # no instance with this number
-                    part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at)
-                    parts.append((nvml.nvmlDeviceGetUUID(part), part))
-        return whole + parts
+                    instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+                    instances.append((nvml.nvmlDeviceGetUUID(instance), instance))
+        return gpus + instances
 
     def about(self) -> tuple[list[dict[str, Any]], str]:
         """Return each GPU's number, name, memory (bytes) and ranks, and why GPUs cannot be read ("" if they can)."""

@@ -38,7 +38,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     ``modules``, are returned if installed. ``time`` and ``until`` are this host's clock before and after everything
     else.
     """
-    begin = time.time()
+    start_time = time.time()
     problems: dict[str, str] = {}
     mpirun = find_program("mpirun") if "mpirun" in programs else ""
     with ThreadPoolExecutor(2) as pool:  # both run programs, each with a timeout
@@ -48,7 +48,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "host": socket.gethostname,
             "python": lambda: {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable},
             "packages": lambda: _packages(packages, modules),
-            "modules": lambda: {name: _is_there(name) for name in modules},
+            "modules": lambda: {name: _is_importable(name) for name in modules},
             "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.driver,
             "infiniband": devices.infiniband,
@@ -60,14 +60,14 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "interfaces": interfaces,
             "ranks": lambda: len(rank_marks()),
         }
-        known = {name: _guarded(name, ask, problems) for name, ask in probes.items()}
-        known |= {"gpus": gpus.result(), "mpirun": version.result()}
-    return {"time": begin, **known, "problems": problems, "until": time.time()}
+        facts = {name: _guarded(name, probe, problems) for name, probe in probes.items()}
+        facts |= {"gpus": gpus.result(), "mpirun": version.result()}
+    return {"time": start_time, **facts, "problems": problems, "until": time.time()}
 
 
-def _guarded(name: str, ask: Callable[[], Any], problems: dict[str, str]) -> Any:
+def _guarded(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
     try:
-        return ask()
+        return probe()
     except Exception as error:  # noqa: BLE001 - one unknown fact must not hide the others
         problems[name] = f"{type(error).__name__}: {error}"
         return None
@@ -80,9 +80,9 @@ def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]
     """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
     names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
     versions = {name: _version(name) for name in names}
-    if lacking := [name for name in names if not versions[name] and _is_there(name)]:
-        holders = metadata.packages_distributions()  # a distribution of another name, such as PyYAML for yaml
-        versions |= {name: _version(holders[name][0]) for name in lacking if name in holders}
+    if missing := [name for name in names if not versions[name] and _is_importable(name)]:
+        distributions = metadata.packages_distributions()  # a distribution of another name, such as PyYAML for yaml
+        versions |= {name: _version(distributions[name][0]) for name in missing if name in distributions}
     return {name: version for name, version in versions.items() if version}
 
 
@@ -93,7 +93,7 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _is_there(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     """Return whether a module could be imported, without importing it or its parent."""
     spec = importlib.util.find_spec(module.partition(".")[0])
     return spec is not None and spec.origin is not None  # a bare folder of that name has no origin
@@ -106,18 +106,18 @@ def find_program(name: str) -> str:
     """
     if "/" in name:
         return name if Path(name).exists() else ""
-    beside = shutil.which(name, path=str(Path(sys.executable).parent))
-    return beside or shutil.which(name) or ""
+    path = shutil.which(name, path=str(Path(sys.executable).parent))
+    return path or shutil.which(name) or ""
 
 
 def _mpirun_version(program: str) -> str:
     """Return the version of Open MPI, "" without mpirun or for another MPI."""
     if not program:
         return ""
-    answer = subprocess.run(
+    result = subprocess.run(
         [program, "--version"], capture_output=True, text=True, timeout=8, check=False, stdin=subprocess.DEVNULL
     )
-    match = re.search(r"Open MPI\)?\s*v?(\d+\.\d+\.\d+)", answer.stdout)
+    match = re.search(r"Open MPI\)?\s*v?(\d+\.\d+\.\d+)", result.stdout)
     return match[1] if match else ""
 
 
@@ -127,8 +127,8 @@ def _mpirun_version(program: str) -> str:
 def _disk() -> dict[str, dict[str, Any]]:
     """Return the bytes available to this user in the folders of jobs (``jobs``) and temporary files (``temp``)."""
     # An agent's copy of this package is in BASE/lib/DIGEST.
-    copied = Path(__file__).resolve().parents[3]
-    base = copied.parent if copied.name == "lib" else Path.home()
+    package_root = Path(__file__).resolve().parents[3]
+    base = package_root.parent if package_root.name == "lib" else Path.home()
     paths = {"jobs": str(base), "temp": tempfile.gettempdir()}
     return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
 
@@ -139,16 +139,16 @@ _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 def rank_marks() -> set[tuple[bytes, bytes]]:
     """Return (job, rank) of each rank that runs here; children of a rank inherit its mark."""
-    namespace, marks = _space("self"), set()
+    namespace, marks = _uts_namespace("self"), set()
     for entry in _PROC.glob("[0-9]*"):
         variables = processes.variables(int(entry.name))
         job, rank = variables.get(processes.MARK.encode()), next(filter(None, map(variables.get, _RANK)), None)
-        if job and rank and _space(entry.name) == namespace:
+        if job and rank and _uts_namespace(entry.name) == namespace:
             marks.add((job, rank))
     return marks
 
 
-def _space(pid: str) -> str:
+def _uts_namespace(pid: str) -> str:
     """Return the UTS namespace of a process, because a container counts as another host."""
     try:
         return str((_PROC / pid / "ns" / "uts").readlink())
@@ -162,8 +162,8 @@ def _space(pid: str) -> str:
 _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 #: Bytes of a ``struct ifreq`` on 64-bit Linux: a name of 16 and a union whose largest member has 24.
-_ENTRY = 40
-_SYSTEM = Path("/sys/class/net")
+_ENTRY_BYTES = 40
+_NET = Path("/sys/class/net")
 
 
 #: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes, which do not lead to other hosts.
@@ -178,30 +178,30 @@ def interfaces() -> list[dict[str, Any]]:
     """
     if sys.platform != "linux":
         return []
-    buffer = array.array("B", bytes(_ENTRY * 512))
+    buffer = array.array("B", bytes(_ENTRY_BYTES * 512))
     pointer, size = buffer.buffer_info()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        used = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer)))[0]
-        content = buffer.tobytes()[:used]
-        return [_described(sock, content[at : at + _ENTRY]) for at in range(0, used, _ENTRY)]
+        length = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer)))[0]
+        content = buffer.tobytes()[:length]
+        return [_describe(sock, content[offset : offset + _ENTRY_BYTES]) for offset in range(0, length, _ENTRY_BYTES)]
 
 
-def _described(sock: socket.socket, entry: bytes) -> dict[str, Any]:
+def _describe(sock: socket.socket, entry: bytes) -> dict[str, Any]:
     label, address = entry[:16].split(b"\0", 1)[0], entry[20:24]
 
-    def ask(question: int) -> bytes:
+    def query(operation: int) -> bytes:
         # Without the address, the kernel uses the first address of the interface.
         request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
-        return fcntl.ioctl(sock, question, request.ljust(_ENTRY, b"\0"))
+        return fcntl.ioctl(sock, operation, request.ljust(_ENTRY_BYTES, b"\0"))
 
     name = label.decode(errors="replace").split(":", 1)[0]  # eth0:1 is an old label of eth0
-    flags, speed = struct.unpack_from("H", ask(_SIOCGIFFLAGS), 16)[0], 0
+    flags, speed = struct.unpack_from("H", query(_SIOCGIFFLAGS), 16)[0], 0
     with contextlib.suppress(OSError, ValueError):  # many virtual devices report no speed
-        speed = max(0, int((_SYSTEM / name / "speed").read_text()))
+        speed = max(0, int((_NET / name / "speed").read_text()))
     return {
         "name": name,
         "address": socket.inet_ntoa(address),
-        "prefix": int.from_bytes(ask(_SIOCGIFNETMASK)[20:24], "big").bit_count(),
+        "prefix": int.from_bytes(query(_SIOCGIFNETMASK)[20:24], "big").bit_count(),
         "up": flags & (_UP | _RUNNING) == _UP | _RUNNING,
         "loopback": bool(flags & _LOOPBACK),
         "speed": speed,

@@ -55,14 +55,14 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     skipped: list[str] = []
     target = cast("IO[bytes]", SimpleNamespace(write=lambda content: write(bytes(content))))
     with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
-        for name in itertools.chain.from_iterable(_below(root, "/".join(path)) for path in outermost):
-            if (file := _opened(root, name)) is None:
+        for name in itertools.chain.from_iterable(_list_files(root, "/".join(path)) for path in outermost):
+            if (file := _open(root, name)) is None:
                 skipped.append(name)
                 continue
             with file:
-                about = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
                 info = tarfile.TarInfo(name)
-                info.size, info.mtime, info.mode = about.st_size, about.st_mtime, about.st_mode & 0o700
+                info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
                 archive.addfile(info, cast("IO[bytes]", _FixedSizeFile(file, info.size)))
                 files, count = files + 1, count + info.size
     return TransferSummary(files, count, tuple(skipped))
@@ -76,19 +76,19 @@ def parts(name: str) -> tuple[str, ...]:
     return path.parts
 
 
-def _below(root: Path, path: str) -> Iterator[str]:
+def _list_files(root: Path, path: str) -> Iterator[str]:
     """Yield everything below ``path`` except folders, relative to ``root``; links to folders are not followed."""
     if not (root / path).is_dir() or (root / path).is_symlink():
         if os.path.lexists(root / path):
             yield path
         return
     for parent, folders, names in os.walk(root / path):
-        at = Path(parent)
-        links = [name for name in folders if (at / name).is_symlink()]
-        yield from (str((at / name).relative_to(root)) for name in sorted(names + links))
+        folder = Path(parent)
+        links = [name for name in folders if (folder / name).is_symlink()]
+        yield from (str((folder / name).relative_to(root)) for name in sorted(names + links))
 
 
-def _opened(root: Path, name: str) -> io.BufferedReader | None:
+def _open(root: Path, name: str) -> io.BufferedReader | None:
     """Open a regular file inside ``root``; return None for anything else, a link out of it, or if it is unreadable."""
     with contextlib.suppress(OSError):
         target = (root / name).resolve(strict=True)
@@ -103,12 +103,12 @@ class _FixedSizeFile:
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
         self._file = file
-        self._left = size
+        self._remaining = size
 
     def read(self, size: int) -> bytes:
-        length = min(size, self._left)
+        length = min(size, self._remaining)
         content = self._file.read(length)
-        self._left -= length
+        self._remaining -= length
         return content + bytes(length - len(content))
 
 
@@ -130,11 +130,11 @@ def unpack(
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     raise Refused(f"{member.name!r} is neither a regular file nor a folder.")
-                *above, name = parts(member.name)
+                *parents, name = parts(member.name)
                 if member.isdir():
-                    os.close(_enter(root, [*above, name]))
+                    os.close(_enter(root, [*parents, name]))
                 elif accepts(member.name, member.size):
-                    _write(archive, member, root, above, name)
+                    _write(archive, member, root, parents, name)
                     files, count = files + 1, count + member.size
     finally:
         os.close(root)
@@ -148,17 +148,17 @@ def _enter(root: int, names: Iterable[str]) -> int:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=fd)
         try:
-            deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         except OSError:
             raise Refused(f"{name!r} is not a folder.") from None
         finally:
             os.close(fd)
-        fd = deeper
+        fd = child
     return fd
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, above: Iterable[str], name: str) -> None:
-    parent = _enter(root, above)
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parents: Iterable[str], name: str) -> None:
+    parent = _enter(root, parents)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
@@ -195,10 +195,10 @@ def receive_files(
 def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:
     """Send files as data of ``channel`` through ``post``, which applies backpressure."""
     try:
-        moved = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
+        summary = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
     finally:
         post(frames.data(channel, b""))
-    return moved._asdict()
+    return summary._asdict()
 
 
 # the folder of a job -------------------------------------------------------------------------------
@@ -230,11 +230,11 @@ def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Wor
             if path.read_text(encoding="utf-8") == proof[1]:
                 return Workdir(Path(folder), copied=False)
     jobs = _jobs(base)
-    first = jobs / plain(job)
+    base_path = jobs / plain(job)
     permissions.user_folder(jobs.parent)
     permissions.private_folder(jobs)
     for number in itertools.count(1):  # several agents may share this home or machine
-        path = first if number == 1 else first.with_name(f"{job}-{number}")
+        path = base_path if number == 1 else base_path.with_name(f"{job}-{number}")
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
             break
@@ -272,12 +272,12 @@ def remove(folder: Path) -> None:
 
 def abandon(folder: Path) -> None:
     """Remove a copied folder that was not collected, except for results and outputs."""
-    kept = [name for name in KEPT if any((folder / name).glob("*"))]
-    if not kept:
+    kept_names = [name for name in KEPT if any((folder / name).glob("*"))]
+    if not kept_names:
         remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink() and entry.name not in kept:
+        if entry.is_dir() and not entry.is_symlink() and entry.name not in kept_names:
             remove(entry)
-        elif entry.name not in kept:
+        elif entry.name not in kept_names:
             entry.unlink(missing_ok=True)

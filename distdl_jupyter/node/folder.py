@@ -1,8 +1,8 @@
 """An agent that communicates through files, on nodes of a batch system that share a folder with the supervisor.
 
 ``python -m distdl_jupyter.node.folder FOLDER NODE`` serves node number NODE. Frames are exchanged through three files
-that exist before the job starts, because a network file system shows a change of a known file at once, but a new file
-after up to half a minute:
+that exist before the job starts, because a network file system shows a change of a known file immediately, but a new
+file after up to half a minute:
 
 =============== =====================================================================================================
 ``node-N.in``   frames from the supervisor, overwritten with zeros once read, as they may contain a signature
@@ -33,7 +33,7 @@ from distdl_jupyter.node.processes import signal_number
 
 #: Seconds without a message from the supervisor after which the node is released: before ranks were started, and after
 #: their exit.
-TIMEOUT, _LEAVE = 60.0, 20.0
+TIMEOUT, _LEAVE_SECONDS = 60.0, 20.0
 #: Seconds between two heartbeats of either side; each is a write to a shared file.
 BEAT_SECONDS = 5.0
 #: The file with the exit code of the first failed rank.
@@ -45,13 +45,13 @@ _WARN_SECONDS = 1.0
 #: Seconds that ranks may run after another rank has failed, if no supervisor stops them.
 _FAILED_TIMEOUT = 60.0
 #: Polling interval of a file in seconds: while it grows, and otherwise.
-_SOON, _LATER = 0.02, 0.2
+_FAST_POLL, _SLOW_POLL = 0.02, 0.2
 #: Seconds without data after which polling slows down.
-_BUSY = 2.0
+_BUSY_SECONDS = 2.0
 #: Seconds before a write is retried on a full disk.
-_FULL = 1.0
+_RETRY_SECONDS = 1.0
 #: Timeout in seconds for writing the last frames.
-_LAST = 10.0
+_LAST_SECONDS = 10.0
 _PIECE = 1 << 20
 
 
@@ -69,13 +69,13 @@ class Follower:
     def __init__(self, path: Path, position: int = 0) -> None:
         self._path = path
         self.position = position
-        self._came_at = time.monotonic()
+        self._grew_at = time.monotonic()
 
-    def read(self, most: int = _PIECE) -> bytes:
+    def read(self, max_bytes: int = _PIECE) -> bytes:
         """Return new bytes, b"" if there are none. Raises OSError."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            content = os.pread(descriptor, most, self.position)
+            content = os.pread(descriptor, max_bytes, self.position)
         finally:
             os.close(descriptor)
         return content
@@ -83,12 +83,12 @@ class Follower:
     def took(self, count: int) -> None:
         """Advance the position by ``count`` bytes."""
         self.position += count
-        self._came_at = time.monotonic()
+        self._grew_at = time.monotonic()
 
     @property
     def pause(self) -> float:
         """Seconds until the next read."""
-        return _SOON if time.monotonic() - self._came_at < _BUSY else _LATER
+        return _FAST_POLL if time.monotonic() - self._grew_at < _BUSY_SECONDS else _SLOW_POLL
 
 
 class _Mailbox:
@@ -110,20 +110,20 @@ class _Mailbox:
 
     def _receive(self) -> None:
         """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
-        most, check_at = _PIECE, 0.0
+        max_bytes, check_at = _PIECE, 0.0
         while True:
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
-                content = self._inbox.read(most)
+                content = self._inbox.read(max_bytes)
             count = frames.whole(content)
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.took(count)
                 with contextlib.suppress(OSError), self._read.open("r+b", buffering=0) as file:
                     file.write(b"%020d" % self._inbox.position)
-                most = _PIECE
-            elif len(content) == most:
-                most *= 2
+                max_bytes = _PIECE
+            elif len(content) == max_bytes:
+                max_bytes *= 2
                 continue
             if time.monotonic() >= check_at:
                 check_at = time.monotonic() + _WARN_SECONDS
@@ -140,7 +140,7 @@ class _Mailbox:
     def close(self) -> None:
         """Write the last frames of the agent."""
         os.close(self.sink)
-        self._sender.join(_LAST)
+        self._sender.join(_LAST_SECONDS)
 
 
 def _write(fd: int, content: bytes) -> None:
@@ -150,7 +150,7 @@ def _write(fd: int, content: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except OSError:
-            time.sleep(_FULL)
+            time.sleep(_RETRY_SECONDS)
 
 
 class FolderAgent(Agent):
@@ -167,31 +167,31 @@ class FolderAgent(Agent):
         self._has_reported_warning = False
         self._warn_at = 0.0
         #: Whether SIGTERM was forwarded to the ranks.
-        self._passed_on = False
+        self._has_forwarded = False
 
     def is_over(self) -> bool:
         """Return whether to stop: there is no supervisor, and the ranks have exited or ranks elsewhere have failed.
 
         SIGTERM comes from the batch system, which ends the job soon. Ranks receive it too; their exits are reported.
         """
-        its, now = self.job, time.monotonic()
-        if its is not None and self._mailbox.is_warned and now >= self._warn_at:
+        active_job, now = self.job, time.monotonic()
+        if active_job is not None and self._mailbox.is_warned and now >= self._warn_at:
             self._warn_at = now + _WARN_SECONDS
-            self._report_warning(its)
-            its.warn()
-        if self.terminating and its is not None and not self._passed_on:
-            self._passed_on = True
-            self._report_warning(its)
-            its.signal("TERM", "all")
-        if its is None or not (its.any_started or self.terminating):
+            self._report_warning(active_job)
+            active_job.warn()
+        if self.terminating and active_job is not None and not self._has_forwarded:
+            self._has_forwarded = True
+            self._report_warning(active_job)
+            active_job.signal("TERM", "all")
+        if active_job is None or not (active_job.any_started or self.terminating):
             return self.terminating or self.silence > TIMEOUT
-        if not self.terminating and self.silence <= _LEAVE:
+        if not self.terminating and self.silence <= _LEAVE_SECONDS:
             return False
-        has_ended = not its.unreported and not its.alive()
+        has_ended = not active_job.unreported and not active_job.alive()
         return has_ended or (not self.terminating and self._others_failed())
 
-    def _report_warning(self, its: job.Job) -> None:
-        if its.any_started and not self._has_reported_warning:
+    def _report_warning(self, active_job: job.Job) -> None:
+        if active_job.any_started and not self._has_reported_warning:
             self._has_reported_warning = True
             self.send("warned")
 

@@ -21,7 +21,7 @@ MAX_BEFORE = 1024 * 1024
 #: Maximum bytes of data in one frame.
 PIECE = 64 * 1024
 
-_HEAD = struct.Struct(">cI")
+_HEADER = struct.Struct(">cI")
 _CHANNEL = struct.Struct(">I")
 
 
@@ -39,31 +39,31 @@ class Data(NamedTuple):
 def message(type_: str, /, **fields: Any) -> bytes:
     """Return a message as one frame. Raises TypeError for values that JSON cannot represent."""
     body = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
-    return _HEAD.pack(b"J", len(body)) + body
+    return _HEADER.pack(b"J", len(body)) + body
 
 
 def data(channel: int, content: bytes) -> bytes:
     """Return bytes of a channel as frames; b"" gives the frame that ends the channel."""
-    pieces = [content[at : at + PIECE] for at in range(0, len(content), PIECE)] or [b""]
-    return b"".join(_HEAD.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
+    pieces = [content[offset : offset + PIECE] for offset in range(0, len(content), PIECE)] or [b""]
+    return b"".join(_HEADER.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
 
 
 def whole(content: bytes) -> int:
     """Return the length of the complete frames at the start. Raises BrokenWire."""
-    at = 0
-    while (end := _end(content, at)) is not None:
-        at = end
-    return at
+    offset = 0
+    while (end := _end(content, offset)) is not None:
+        offset = end
+    return offset
 
 
-def _end(content: bytes | bytearray, at: int) -> int | None:
+def _end(content: bytes | bytearray, offset: int) -> int | None:
     """Return where the frame at this position ends, None if it is incomplete. Raises BrokenWire."""
-    if at + _HEAD.size > len(content):
+    if offset + _HEADER.size > len(content):
         return None
-    letter, length = _HEAD.unpack_from(content, at)
+    letter, length = _HEADER.unpack_from(content, offset)
     if not (letter == b"J" or (letter == b"D" and length >= _CHANNEL.size)) or length > MAX_BODY:
-        raise BrokenWire(f"Invalid frame: it begins with {bytes(content[at : at + 16])!r}.")
-    end = at + _HEAD.size + int(length)
+        raise BrokenWire(f"Invalid frame: it begins with {bytes(content[offset : offset + 16])!r}.")
+    end = offset + _HEADER.size + int(length)
     return end if end <= len(content) else None
 
 
@@ -86,21 +86,21 @@ class Reader:
         searched = max(0, len(buffer) - len(GREETING) + 1)
         buffer += content
         if not self.greeted:
-            if (at := buffer.find(GREETING, searched)) < 0:
+            if (offset := buffer.find(GREETING, searched)) < 0:
                 if len(buffer) > MAX_BEFORE:
                     raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
                 return []
-            del buffer[: at + len(GREETING)]
+            del buffer[: offset + len(GREETING)]
             self.greeted = True
-        frames, at = list[dict[str, Any] | Data](), 0
-        while (end := _end(buffer, at)) is not None:
-            body = at + _HEAD.size
-            if buffer[at] == ord("J"):
+        frames, offset = list[dict[str, Any] | Data](), 0
+        while (end := _end(buffer, offset)) is not None:
+            body = offset + _HEADER.size
+            if buffer[offset] == ord("J"):
                 frames.append(_message(bytes(buffer[body:end])))
             else:
                 frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))
-            at = end
-        del buffer[:at]
+            offset = end
+        del buffer[:offset]
         return frames
 
 

@@ -50,7 +50,7 @@ def processes() -> int | None:
 
 def tasks() -> int | None:
     """Return how many more processes the control groups of this process may have."""
-    return _least(_left(group / "pids.max", group / "pids.current") for group in _groups("pids"))
+    return _minimum(_remaining(group / "pids.max", group / "pids.current") for group in _groups("pids"))
 
 
 def memory() -> int | None:
@@ -58,21 +58,21 @@ def memory() -> int | None:
     amounts = [meminfo("MemAvailable")]
     for group in _groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            if (left := _left(group / limit, group / used)) is not None:
+            if (remaining := _remaining(group / limit, group / used)) is not None:
                 # A group counts cached files as used but reclaims them first.
-                amounts.append(left + (_value(group / "memory.stat", "inactive_file", "total_inactive_file") or 0))
-    return _least(amounts)
+                amounts.append(remaining + (_read(group / "memory.stat", "inactive_file", "total_inactive_file") or 0))
+    return _minimum(amounts)
 
 
 def memory_limit() -> int | None:
-    """Return the maximum bytes of memory of this process and its children: the host's, or a group's limit.
+    """Return the memory limit in bytes of this process: that of the host or of a control group.
 
     ``memory_limit() - memory()`` is in use.
     """
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
-        amounts += [_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    return _least(amounts)
+        amounts += [_read_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    return _minimum(amounts)
 
 
 def cores() -> int:
@@ -82,11 +82,11 @@ def cores() -> int:
 
 def meminfo(name: str) -> int | None:
     """Return the bytes that the kernel reports under this name, such as "MemTotal"."""
-    value = _value(_PROC / "meminfo", name)
+    value = _read(_PROC / "meminfo", name)
     return None if value is None else value * 1024  # proc_meminfo(5): "kB" is 1024 bytes
 
 
-def _value(path: Path, *names: str) -> int | None:
+def _read(path: Path, *names: str) -> int | None:
     """Return the number after the first of ``names`` in a file of lines "name number" or "name: number kB"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in path.read_text(encoding="ascii").splitlines():
@@ -111,20 +111,20 @@ def _groups(controller: str) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
 
 
-def _limit(path: Path) -> int | None:
+def _read_limit(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):  # "max" is not a number
-        return None if (most := int(path.read_text())) >= _UNLIMITED else most
+        return None if (limit := int(path.read_text())) >= _UNLIMITED else limit
     return None
 
 
-def _left(limit: Path, used: Path) -> int | None:
-    if (most := _limit(limit)) is not None:
+def _remaining(limit_path: Path, used_path: Path) -> int | None:
+    if (limit := _read_limit(limit_path)) is not None:
         with contextlib.suppress(OSError, ValueError):
-            return max(0, most - int(used.read_text()))
+            return max(0, limit - int(used_path.read_text()))
     return None
 
 
-def _least(amounts: Iterable[int | None]) -> int | None:
+def _minimum(amounts: Iterable[int | None]) -> int | None:
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
@@ -138,7 +138,7 @@ def counters() -> dict[str, int]:
     sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
     counts: dict[str, int] = {}
     for source, path in sources:
-        if (count := _value(path, "oom_kill")) is not None:
+        if (count := _read(path, "oom_kill")) is not None:
             counts.setdefault(source, count)
     return counts
 
@@ -152,5 +152,5 @@ def evidence(before: dict[str, int]) -> str:
             )
     available, total = meminfo("MemAvailable"), meminfo("MemTotal")
     if available is not None and total is not None and available < 0.02 * total:
-        return f"Only {available // 2**20} MB of {total // 2**20} MB of memory are free."
+        return f"Only {available // 2**20} MB of {total // 2**20} MB of memory is free."
     return ""

@@ -1,8 +1,8 @@
 """Start, find, signal and stop the processes of one job on this host, and manage its folders.
 
-Each process leads its own session, so that a signal reaches it with its children, and its exit is reported exactly
-once. A supervisor that was forked from a warm template may fork its programs instead of starting them; its creator then
-sets ``fork``. This module does not decide when that is safe, and does not know the wire format.
+Each process leads its own session, so a signal also reaches its children. Each exit is reported exactly once. A
+supervisor that was forked from a warm template may fork its programs instead of starting them; its creator then sets
+``fork``. This module does not decide when that is safe, and does not know the wire format.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "
 PYTHON = "{python}"
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 #: Seconds to wait after an exit for the last output while a child of the process keeps the stream open.
-_LINGER = 1.0
+_LINGER_SECONDS = 1.0
 #: Seconds between TERM and KILL when the job has lost its supervisor.
-_GRACE = 2.0
+_GRACE_SECONDS = 2.0
 
 
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
@@ -81,12 +81,12 @@ class NotStarted(RequestFailed):
 class Job:
     """The processes and folders of one job on this host.
 
-    ``spared`` are the pids of the agent's own processes, ``python`` is the job's interpreter, and ``base`` the folder
-    with its staged data (None: another component removes that).
+    ``ignore`` are the pids of the agent's own processes, ``python`` is the job's interpreter, and ``base`` the folder
+    with its staged data (None if another component removes it).
     """
 
     def __init__(
-        self, name: str, workdir: Workdir, channels: Channels, spared: Sequence[int], base: str | None, python: str = ""
+        self, name: str, workdir: Workdir, channels: Channels, ignore: Sequence[int], base: str | None, python: str = ""
     ) -> None:
         self.name = name
         self._channels = channels
@@ -96,7 +96,7 @@ class Job:
         self.workdir = workdir
         self._base = base
         self.pipes = Pipes(name)
-        self._spared = {*spared, os.getpid()}
+        self._excluded_pids = {*ignore, os.getpid()}
         #: Whether a signal to its processes was requested.
         self.signaled = False
         #: The ranks' processes that were warned of the job's end.
@@ -127,12 +127,12 @@ class Job:
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
         input that ends with the job, instead of an empty one; ``python`` is the interpreter for ``{python}``.
         """
-        begun: list[Child] = []
+        started: list[Child] = []
         try:
             for program in fields["processes"]:
-                begun.append(self._start(program))
+                started.append(self._start(program))
         except Exception as error:
-            for child in begun:
+            for child in started:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.popen.pid, signal.SIGKILL)
                 child.popen.wait()
@@ -144,8 +144,8 @@ class Job:
             if isinstance(error, OSError) and error.strerror:
                 reason = f"{error.strerror} ({error.filename})" if error.filename else error.strerror
             raise NotStarted(f"Cannot start {program['argv'][0]}: {reason}.") from error
-        self._children += begun
-        return {"pids": {child.number: child.popen.pid for child in begun}}
+        self._children += started
+        return {"pids": {child.number: child.popen.pid for child in started}}
 
     def _start(self, fields: Mapping[str, Any]) -> Child:
         python, open_input = fields.get("python") or self._python, bool(fields.get("open_input"))
@@ -180,12 +180,12 @@ class Job:
         """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
         if "/" in name:
             return name
-        beside = Path(self._python).parent / name
-        if beside.is_file() and os.access(beside, os.X_OK):
-            return str(beside)
+        candidate = Path(self._python).parent / name
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
         path = shutil.which(name, path=environment.get("PATH", os.defpath))
         if path is None:
-            raise FileNotFoundError(2, "no such program next to its Python or on its PATH")
+            raise FileNotFoundError(2, "not found next to the job's Python or on PATH")
         return path
 
     def feed(self, kind: str, text: str) -> None:
@@ -201,8 +201,8 @@ class Job:
         package_root = str(Path(__file__).resolve().parents[2])  # so that ranks use this version of the package
         inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")).split(os.pathsep)
         path = os.pathsep.join([package_root, *(path for path in inherited if path not in ("", package_root))])
-        login = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
-        return {**login, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
+        agent_env = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
+        return {**agent_env, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
 
     def _gpu_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the GPU variables with their CUDA identifiers on this host."""
@@ -216,13 +216,12 @@ class Job:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may set another TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        whole = [
-            {**shared, **rank_variables, **self._gpu_variables(rank_variables)}
-            for rank_variables in fields.get("variables", ())
+        rank_environments = [
+            {**shared, **variables, **self._gpu_variables(variables)} for variables in fields.get("variables", ())
         ]
-        self.pipes.write_variables(whole)
+        self.pipes.write_variables(rank_environments)
         self._launcher_gpus = {
-            rank: rank_variables.get("CUDA_VISIBLE_DEVICES", "") for rank, rank_variables in enumerate(whole)
+            rank: variables.get("CUDA_VISIBLE_DEVICES", "") for rank, variables in enumerate(rank_environments)
         }
         for rank in fields["ranks"]:
             out, err = self.pipes.for_rank(int(rank["rank"]))
@@ -241,8 +240,8 @@ class Job:
             if child.reported or child.popen.poll() is None:
                 continue
             child.ended_at = now if child.ended_at is None else child.ended_at
-            silent = not any(source.open for source in child.sources)
-            if silent or (now - child.ended_at > _LINGER and not full):
+            is_silent = not any(source.open for source in child.sources)
+            if is_silent or (now - child.ended_at > _LINGER_SECONDS and not full):
                 child.reported = True
                 self._channels.drain_all()
                 returncode = child.popen.wait()
@@ -271,22 +270,22 @@ class Job:
     def _running(self) -> list[Child]:
         return [child for child in self._children if child.popen.poll() is None]
 
-    def _everything(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
+    def _all_pids(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
         """Return every living process of the job; ``running`` is the process table, if the caller has read it."""
-        return processes.of_job(self.marks, running, self._spared, orphans=True)
+        return processes.of_job(self.marks, running, self._excluded_pids, orphans=True)
 
     def alive(self) -> set[int]:
         """Return every living process of the job, except its services, which end with it."""
         running = processes.table()
         services = [child.popen.pid for child in self._running() if child.open_input]
-        return self._everything(running) - processes.descendants(services, running)
+        return self._all_pids(running) - processes.descendants(services, running)
 
     def _on_alive(self, _fields: Fields) -> Answer:
         running = self.alive()
         return {"alive": len(running), "workers": len(processes.workers(running))}
 
     def _on_stuck(self, _fields: Fields) -> Answer:
-        # Of a started process, only threads may remain.
+        # The main thread of a process may have exited while other threads are still blocked.
         return {"pids": processes.stuck({*self.alive(), *(child.popen.pid for child in self._running())})}
 
     def _on_drain(self, _fields: Fields) -> Answer:
@@ -339,11 +338,11 @@ class Job:
 
         No other thread may wait for a child of this process meanwhile.
         """
-        known = {child.popen.pid: child for child in self._children}
+        children = {child.popen.pid: child for child in self._children}
         with contextlib.suppress(ChildProcessError):
             while (zombie := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if zombie.si_pid in known:
-                    known[zombie.si_pid].popen.poll()
+                if zombie.si_pid in children:
+                    children[zombie.si_pid].popen.poll()
                 else:
                     os.waitpid(zombie.si_pid, os.WNOHANG)
 
@@ -355,7 +354,7 @@ class Job:
     def signal(self, name: str, to: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
-        Raises KeyError for an unknown signal, ValueError for an unknown addressee.
+        Raises KeyError for an unknown signal, ValueError for an unknown target.
         """
         number = _SIGNALS[name]
         self.signaled = True
@@ -369,16 +368,16 @@ class Job:
             return len(rank_pids)
         if to == "all":
             pids = self.alive()
-        else:  # a launcher and its daemons would end the job at once; let the ranks clean up first
+        else:  # signaling the launcher would end the job at once, so signal only the ranks and let them clean up
             running = processes.table()
-            pids = processes.descendants(processes.workers(self._everything(running)), running)
+            pids = processes.descendants(processes.workers(self._all_pids(running)), running)
         processes.send(pids, number)
         return len(pids)
 
     def warn(self) -> int:
         """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
         rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
-        ranks = rank_pids or processes.workers(self._everything())
+        ranks = rank_pids or processes.workers(self._all_pids())
         pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
         self._warned.update(pids)
         processes.send(pids, signal.SIGUSR1)
@@ -388,21 +387,21 @@ class Job:
         """Kill everything and wait for the exits; return the number of processes."""
         killed: set[int] = set()
 
-        def left() -> set[int]:
-            pids = self._everything()
+        def remaining() -> set[int]:
+            pids = self._all_pids()
             # Do not wait for killed processes that are blocked in the kernel; they exit when it returns.
-            rest = pids.difference(processes.stuck(pids & killed))
+            killable = pids.difference(processes.stuck(pids & killed))
             killed.update(pids)
-            return rest
+            return killable
 
-        processes.kill_all(left, meanwhile=self._discard)
+        processes.kill_all(remaining, meanwhile=self._discard)
         return len(killed)
 
     def give_up(self) -> None:
         """Stop everything without a supervisor: TERM, then KILL."""
-        processes.send(self._everything(), signal.SIGTERM)
-        until = time.monotonic() + _GRACE
-        while self._everything() and time.monotonic() < until:
+        processes.send(self._all_pids(), signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._all_pids() and time.monotonic() < deadline:
             self._discard()
             time.sleep(0.05)
         self.kill()

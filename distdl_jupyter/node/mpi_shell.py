@@ -23,7 +23,7 @@ from distdl_jupyter.node.channels import Outgoing
 from distdl_jupyter.node.run_dir import SOCKET
 
 #: Maximum length of a request in bytes.
-_LONGEST = 1024 * 1024
+_MAX_REQUEST = 1024 * 1024
 #: Exit code of ssh when the command could not be run or its exit code is unknown.
 NO_CONNECTION = 255
 
@@ -62,7 +62,7 @@ class Shells:
         except OSError:
             content = b""
         received += content
-        if content and len(received) <= _LONGEST and not received.endswith(b"\n"):
+        if content and len(received) <= _MAX_REQUEST and not received.endswith(b"\n"):
             return
         self._selector.unregister(relay)
         try:
@@ -76,12 +76,12 @@ class Shells:
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
-        """Send the command's output and, with ``code``, its exit code to the relay, if the relay still runs."""
+        """Send the command's output and, with ``code``, its exit code to the relay, if the relay is still running."""
         if number not in self._relays:
             return
-        reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
-        self._relays[number].feed(json.dumps(reply).encode() + b"\n")
-        if "code" in reply:
+        response = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
+        self._relays[number].feed(json.dumps(response).encode() + b"\n")
+        if "code" in response:
             self._relays.pop(number).feed(b"")
 
 
@@ -96,13 +96,13 @@ def main(arguments: list[str]) -> int:
             agent.connect(str(Path(os.environ["DISTDL_PIPES"]) / SOCKET))
             agent.sendall(json.dumps({"host": host, "command": " ".join(command)}).encode() + b"\n")
             for line in agent.makefile("rb"):
-                reply = json.loads(line)
+                response = json.loads(line)
                 for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-                    if text := reply.get(name):
+                    if text := response.get(name):
                         stream.write(text)
                         stream.flush()
-                if "code" in reply:
-                    return int(reply["code"])
+                if "code" in response:
+                    return int(response["code"])
         reason = "the agent has exited"
     except (OSError, KeyError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ class Ports:
     """Reserved ports, until they are released or the process exits."""
 
     def __init__(self) -> None:
-        self._held: list[int] = []
+        self._fds: list[int] = []
 
     def reserve(self, count: int, address: str) -> list[int]:
         """Return ``count`` more ports that are free on ``address``. Raises OSError."""
@@ -47,15 +47,15 @@ class Ports:
                 # On a host without IPv6, binding fails with another error.
                 is_used = _bind_error(socket.AF_INET6, "::1", port) == errno.EADDRINUSE
                 if not is_used and _bind_error(family, address, port) is None:
-                    self._held.append(fd)
+                    self._fds.append(fd)
                     return port
             os.close(fd)
         raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
 
     def release(self) -> None:
         """Release all ports."""
-        while self._held:
-            os.close(self._held.pop())
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 def locks(kind: str) -> Path:
@@ -87,8 +87,8 @@ def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | Non
 #: Seconds for which a port accepts connections.
 LISTENING_SECONDS = 60.0
 #: Maximum number of simultaneous connection attempts, each in a thread.
-_AT_ONCE = 100
-_LONGEST = 64
+_MAX_ATTEMPTS = 100
+_MAX_GREETING = 64
 
 
 def listen(address: str) -> tuple[socket.socket, int]:
@@ -105,7 +105,7 @@ def listen(address: str) -> tuple[socket.socket, int]:
         server.close()
         raise
     port: int = server.getsockname()[1]
-    threading.Thread(target=_answer, args=(server, _greeting(address, port)), daemon=True).start()
+    threading.Thread(target=_send_greetings, args=(server, _greeting(address, port)), daemon=True).start()
     return server, port
 
 
@@ -114,10 +114,10 @@ def _greeting(address: str, port: int) -> bytes:
     return f"distdl {address}:{port}\n".encode()
 
 
-def _answer(server: socket.socket, greeting: bytes) -> None:
-    until = time.monotonic() + LISTENING_SECONDS
+def _send_greetings(server: socket.socket, greeting: bytes) -> None:
+    deadline = time.monotonic() + LISTENING_SECONDS
     with server:
-        while time.monotonic() < until and server.fileno() >= 0:
+        while time.monotonic() < deadline and server.fileno() >= 0:
             try:
                 connection, _ = server.accept()
             except TimeoutError:
@@ -135,20 +135,20 @@ def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]
     """
     if not targets:
         return []
-    share = seconds / math.ceil(len(targets) / _AT_ONCE)
-    with ThreadPoolExecutor(min(_AT_ONCE, len(targets))) as pool:
-        reasons = pool.map(lambda target: _try(target[0], target[1], time.monotonic() + share), targets)
-        return [[*target, why] for target, why in zip(targets, reasons, strict=True)]
+    share = seconds / math.ceil(len(targets) / _MAX_ATTEMPTS)
+    with ThreadPoolExecutor(min(_MAX_ATTEMPTS, len(targets))) as pool:
+        reasons = pool.map(lambda target: _try_connect(target[0], target[1], time.monotonic() + share), targets)
+        return [[*target, reason] for target, reason in zip(targets, reasons, strict=True)]
 
 
-def _try(address: str, port: int, until: float) -> str:
+def _try_connect(address: str, port: int, deadline: float) -> str:
     """Connect and wait for the greeting; return "", or why it failed."""
     expected, received = _greeting(address, port), b""
     try:
-        with socket.create_connection((address, port), timeout=max(0.01, until - time.monotonic())) as connection:
+        with socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic())) as connection:
             while received != expected:
-                connection.settimeout(max(0.01, until - time.monotonic()))
-                piece = connection.recv(_LONGEST)
+                connection.settimeout(max(0.01, deadline - time.monotonic()))
+                piece = connection.recv(_MAX_GREETING)
                 received += piece
                 if not piece or not expected.startswith(received):
                     return "another machine or program answers"

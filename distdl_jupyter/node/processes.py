@@ -29,7 +29,7 @@ _PROC = Path("/proc")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _WORKER = ("-m", "distdl_jupyter.worker")
 #: Seconds between polls of killed processes; the kernel removes them after a moment.
-_PAUSE = 0.02
+_POLL_SECONDS = 0.02
 _adopts = False
 
 
@@ -81,10 +81,10 @@ def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     required = {f"{name}={value}".encode() for name, value in marks.items()}
     if _PROC.is_dir():
         return [pid for pid in pids if required <= set(read(pid, "environ").split(b"\0"))]
-    return [pid for pid in pids if marks.items() <= dict(_of_psutil(pid, "environ", {})).items()]
+    return [pid for pid in pids if marks.items() <= dict(_from_psutil(pid, "environ", {})).items()]
 
 
-def _of_psutil(pid: int, method: str, default: Any) -> Any:
+def _from_psutil(pid: int, method: str, default: Any) -> Any:
     """Return what a method of psutil's process returns, ``default`` if the process has exited or is not readable."""
     import psutil
 
@@ -98,34 +98,34 @@ def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> se
     children: dict[int, list[int]] = {}
     for process in running.values():
         children.setdefault(process.parent, []).append(process.pid)
-    family, waiting = set(), list(roots)
-    while waiting:
-        pid = waiting.pop()
+    family, pending = set(), list(roots)
+    while pending:
+        pid = pending.pop()
         if pid not in family:
             family.add(pid)
-            waiting.extend(children.get(pid, ()))
+            pending.extend(children.get(pid, ()))
     return family & running.keys()
 
 
 def of_job(
     marks: Mapping[str, str],
     running: Mapping[int, ProcessEntry] | None = None,
-    spared: Iterable[int] = (),
+    excluded_pids: Iterable[int] = (),
     *,
     orphans: bool = False,
 ) -> set[int]:
-    """Return all running processes of a job: marked processes with all descendants, except ``spared``.
+    """Return all running processes of a job: marked processes with all descendants, except ``excluded_pids``.
 
     With ``orphans``, include the orphans that this process has adopted: its children in other sessions. (It runs only
-    this job, and its other children are ``spared`` or in its own session.)
+    this job, and its other children are excluded or in its own session.)
     """
     running = table() if running is None else running
-    me, session = os.getpid(), os.getsid(0)
+    own_pid, session = os.getpid(), os.getsid(0)
     roots = set(marked(running, marks))
     if orphans and _adopts:
-        roots |= {process.pid for process in running.values() if process.parent == me and process.session != session}
-    spared = {*spared, me}
-    return descendants(roots - spared, running) - spared
+        roots |= {entry.pid for entry in running.values() if entry.parent == own_pid and entry.session != session}
+    excluded_pids = {*excluded_pids, own_pid}
+    return descendants(roots - excluded_pids, running) - excluded_pids
 
 
 def workers(pids: Iterable[int]) -> list[int]:
@@ -135,8 +135,8 @@ def workers(pids: Iterable[int]) -> list[int]:
         if _PROC.is_dir():
             argv = read(pid, "cmdline").decode(errors="replace").split("\0")
         else:
-            argv = _of_psutil(pid, "cmdline", [])
-        if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5)):
+            argv = _from_psutil(pid, "cmdline", [])
+        if any(tuple(argv[index : index + 2]) == _WORKER for index in range(1, 5)):
             ranks.append(pid)
     return ranks
 
@@ -201,17 +201,17 @@ def boot() -> str:
 def mark() -> str:
     """Return a permanent identifier of this process as JSON: host, boot id, pid and start time."""
     host, _, boot_id = boot().partition("/")
-    return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _started(os.getpid())})
+    return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _start_time(os.getpid())})
 
 
 def other_host(text: str) -> str:
     """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
-    host, boot_id, _pid, _started = _parse(text)
+    host, boot_id, _pid, _started = _parse_mark(text)
     this_host, _, this_boot_id = boot().partition("/")
     return "" if not this_host or host == this_host or boot_id == this_boot_id else host
 
 
-def _parse(text: str) -> tuple[str, str, int, int]:
+def _parse_mark(text: str) -> tuple[str, str, int, int]:
     """Return host, boot id, pid and start time of a mark; empty values for an invalid mark."""
     try:
         mark = json.loads(text)
@@ -220,28 +220,28 @@ def _parse(text: str) -> tuple[str, str, int, int]:
         return "", "", 0, 0
 
 
-def _marked_here(text: str) -> tuple[int, int]:
+def _parse_local_mark(text: str) -> tuple[int, int]:
     """Return pid and start time of the process that wrote a mark; zeros if it is from another boot or host."""
-    host, boot_id, pid, started = _parse(text)
+    host, boot_id, pid, started = _parse_mark(text)
     return (pid, started) if boot() and f"{host}/{boot_id}" == boot() else (0, 0)
 
 
 def has_ended(text: str) -> bool:
     """Return whether the process that wrote a mark has provably exited (this host and boot only)."""
-    pid, started = _marked_here(text)
-    return bool(started) and (_started(pid) != started or stat(pid)[:1] == [b"Z"])
+    pid, started = _parse_local_mark(text)
+    return bool(started) and (_start_time(pid) != started or stat(pid)[:1] == [b"Z"])
 
 
 def send_marked(text: str, number: int) -> bool:
-    """Signal the process that wrote a mark, if it provably still runs here; return whether it was signaled."""
-    pid, started = _marked_here(text)
+    """Signal the process that wrote a mark, if it is provably still running here; return whether it was signaled."""
+    pid, started = _parse_local_mark(text)
     if not pid:
         return False
     with contextlib.suppress(OSError):
         # The descriptor refers to this process even if its pid is reused.
         process = os.pidfd_open(pid)
         try:
-            if _started(pid) == started:
+            if _start_time(pid) == started:
                 signal.pidfd_send_signal(process, number)
                 return True
         finally:
@@ -249,7 +249,7 @@ def send_marked(text: str, number: int) -> bool:
     return False
 
 
-def _started(pid: int) -> int:
+def _start_time(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, 0 if it cannot be read."""
     fields = stat(pid)
     return int(fields[19]) if fields else 0  # field 22
@@ -273,12 +273,12 @@ def kill_all(
     ``meanwhile`` is called between polls.
     """
     killed: set[int] = set()
-    until = time.monotonic() + timeout
-    while (left := set(find())) and time.monotonic() < until:
-        killed |= left
-        send(left, signal.SIGKILL)
+    deadline = time.monotonic() + timeout
+    while (remaining := set(find())) and time.monotonic() < deadline:
+        killed |= remaining
+        send(remaining, signal.SIGKILL)
         meanwhile()
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
     return killed
 
 

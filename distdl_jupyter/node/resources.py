@@ -34,7 +34,7 @@ _BLOCK = Path("/sys/block")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 #: Maximum fraction of the time to spend on reading the process table.
-_SHARE = 0.002
+_MAX_SHARE = 0.002
 #: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
 _SECTOR, _WORD = 512, 4
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -55,7 +55,7 @@ class Sampler:
     def __init__(self) -> None:
         self._due = self._last = time.monotonic()
         self._trees: dict[int, set[int]] = {}
-        self._look_at = 0.0
+        self._trees_due = 0.0
         self._usage: dict[int, _Usage] = {}
         #: Resident bytes of each child process that are already counted for its parent.
         self._shared: dict[int, int] = {}
@@ -75,7 +75,7 @@ class Sampler:
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         self._due = max(self._due + SECONDS, now + SECONDS / 2)
-        if now >= self._look_at or not started.keys() <= self._trees.keys():
+        if now >= self._trees_due or not started.keys() <= self._trees.keys():
             self._find_trees(started, launchers)
         before, self._usage = self._usage, {}
         ranks = {str(rank): self._rank(rank, before, seconds) for rank in self._trees}
@@ -93,7 +93,7 @@ class Sampler:
 
     def _find_trees(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
         """Update the process tree of each rank, as often as the time budget allows."""
-        began = time.monotonic()
+        start = time.monotonic()
         running = processes.table()
         roots = dict(started)
         if launchers:
@@ -106,8 +106,8 @@ class Sampler:
         self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
         self._shared = {pid: _shared(pid) for pid in children}
-        spent = time.monotonic() - began
-        self._look_at = began + max(SECONDS / 2, spent / _SHARE)
+        elapsed = time.monotonic() - start
+        self._trees_due = start + max(SECONDS / 2, elapsed / _MAX_SHARE)
 
     def _rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
         """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
@@ -121,13 +121,13 @@ class Sampler:
         return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, memory]
 
     def _node(self, seconds: float) -> dict[str, float | None]:
-        limit, left = headroom.memory_limit(), headroom.memory()
+        limit, available = headroom.memory_limit(), headroom.memory()
         before, self._counters = self._counters, {**_cpu(), **_disk(), **_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
         for name in self._counters.keys() & before.keys():
             rate = max(0.0, self._counters[name] - before[name]) / max(seconds, 1e-9)
             rates[name] = round(100 * rate, 1) if name == "cpu" else round(rate)
-        memory = None if limit is None or left is None else max(0, limit - left)
+        memory = None if limit is None or available is None else max(0, limit - available)
         return {"cpu": rates.pop("cpu"), "memory": memory, "limit": limit, **rates}
 
 
@@ -195,12 +195,12 @@ def _network() -> dict[str, float]:
         counters = numbers.split()
         if name.strip() != "lo" and len(counters) > 8:
             totals[name.strip()] = int(counters[0]), int(counters[8])
-    real = {name: both for name, both in totals.items() if (_NET / name / "device").exists()}
-    counted = list((real or totals).values())
+    physical = {name: counts for name, counts in totals.items() if (_NET / name / "device").exists()}
+    rows = list((physical or totals).values())
     for port in _INFINIBAND.glob("*/ports/*/counters"):
         with contextlib.suppress(OSError, ValueError):
             received, sent = (int((port / name).read_text()) for name in ("port_rcv_data", "port_xmit_data"))
-            counted.append((received * _WORD, sent * _WORD))
-    if not counted:
+            rows.append((received * _WORD, sent * _WORD))
+    if not rows:
         return {}
-    return {"received": float(sum(row[0] for row in counted)), "sent": float(sum(row[1] for row in counted))}
+    return {"received": float(sum(row[0] for row in rows)), "sent": float(sum(row[1] for row in rows))}

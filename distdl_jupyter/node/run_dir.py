@@ -30,15 +30,15 @@ from distdl_jupyter import permissions
 LIFELINE = "alive"
 #: The socket of the remote shell (``node.mpi_shell``).
 SOCKET = "shell"
-_LONGEST = 107
+_MAX_SOCKET_PATH = 107
 #: Age in seconds up to which a folder may not have its lifeline yet.
-_FRESH = 60.0
+_FRESH_SECONDS = 60.0
 #: Seconds that a killed process may still hold the lifeline: the kernel frees its memory before closing its files.
-_DYING = 1.0
+_DYING_SECONDS = 1.0
 #: Shared memory; the folder there has the same name as one created by mkdtemp.
-_SHARED = Path("/dev/shm")  # noqa: S108 - as below
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - as below
 #: Parent of the folder when the path in the temporary directory is too long for a socket.
-_SHORT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
+_SHORT_PARENT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
 _NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
 
 
@@ -48,11 +48,11 @@ def make(job: str, socket: str = "") -> Path:
     Raises OSError.
     """
     folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
-    if socket and len(os.fsencode(folder / socket)) > _LONGEST:
+    if socket and len(os.fsencode(folder / socket)) > _MAX_SOCKET_PATH:
         folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT))
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT_PARENT))
     with contextlib.suppress(OSError):
-        (_SHARED / folder.name).mkdir(mode=0o700)
+        (_SHARED_MEMORY / folder.name).mkdir(mode=0o700)
     return folder
 
 
@@ -72,30 +72,30 @@ def _fifo(path: Path, flags: int) -> int:
 
 def remove(folder: Path) -> None:
     """Remove a folder after its counterpart in shared memory, because ``sweep`` finds that through the folder."""
-    for path in (_SHARED / folder.name, folder):
+    for path in (_SHARED_MEMORY / folder.name, folder):
         if permissions.is_own(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(job: str = "") -> None:
     """Remove the folders of dead runs of this user, or of ``job`` after its processes were killed."""
-    until = time.monotonic() + (_DYING if job else 0.0)
-    for folder in _all(_prefix(job) if job else "distdl-"):
+    deadline = time.monotonic() + (_DYING_SECONDS if job else 0.0)
+    for folder in _list_folders(_prefix(job) if job else "distdl-"):
         with contextlib.suppress(OSError):
-            if not job and time.time() - folder.stat().st_mtime < _FRESH:
+            if not job and time.time() - folder.stat().st_mtime < _FRESH_SECONDS:
                 continue
-            while (held := _is_held(folder)) and time.monotonic() < until:
+            while (is_held := _is_held(folder)) and time.monotonic() < deadline:
                 time.sleep(0.02)
-            if held is False:
+            if is_held is False:
                 remove(folder)
 
 
-def _all(prefix: str) -> Iterator[Path]:
-    for parent in {tempfile.gettempdir(), _SHORT}:
+def _list_folders(prefix: str) -> Iterator[Path]:
+    for parent in {tempfile.gettempdir(), _SHORT_PARENT}:
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
-                matches = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
-                if matches and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
+                is_match = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
+                if is_match and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
                     yield Path(entry.path)
 
 

@@ -49,30 +49,30 @@ _PREFIX, _SUFFIXES = "distdl-queue-", ("", *(f".{number}" for number in range(1,
 _FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[1-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 #: Bytes of a record. A file has two, and the older one is overwritten, so a reader always gets a complete one.
-_RECORD = 4_096
+_RECORD_BYTES = 4_096
 #: Limits: jobs of one user in the queue, and files read of another user.
-_MOST_JOBS, _MOST_FILES = 256, 300
+_MAX_JOBS, _MAX_FILES = 256, 300
 #: Number of names in the system folder above which users' folders are found by user id, not by listing.
-_MOST_LISTED = 4_000
+_MAX_LISTED = 4_000
 #: Limits of the content of another user's file.
-_MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
-_LARGEST_NUMBER, _LARGEST_AMOUNT, _LARGEST_PRIORITY = 1 << 53, 1e18, 1e6
+_MAX_DEVICES, _MAX_DEVICE_CHARS, _MAX_JOB_CHARS, _MAX_NAME_CHARS = 128, 80, 100, 60
+_MAX_NUMBER, _MAX_AMOUNT, _MAX_PRIORITY = 1 << 53, 1e18, 1e6
 #: Maximum number of brackets in a record, because deeply nested JSON is slow to reject.
-_MOST_BRACKETS = 256
+_MAX_BRACKETS = 256
 #: States of a job in the queue.
 WAITS, CLAIMS, HOLDS = "waits", "claims", "holds"
 #: Seconds for which other jobs wait for a job that could start.
 _TURN_SECONDS = 20.0
 #: Seconds between two checks that a running job's file exists, and seconds without starts after a folder was lost.
-_BEAT, _AFTER_LOSS = 1.0, 2.5
-#: Seconds between two reads of the queue, multiplied by the position behind _FRONT, up to _READ_AT_MOST seconds.
-_READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
+_BEAT_SECONDS, _LOSS_SECONDS = 1.0, 2.5
+#: Seconds between two reads of the queue, multiplied by the position behind _FRONT, up to _MAX_READ_SECONDS.
+_READ_SECONDS, _FRONT, _MAX_READ_SECONDS = 0.25, 4, 10.0
 #: Maximum number of running jobs and of holders in a ``QueuePosition``.
-_MOST_SHOWN, _MOST_NAMED = 16, 4
+_MAX_RUNNING, _MAX_HOLDERS = 16, 4
 #: The only entry of ``QueuePosition.lacks`` if everything is free but reserved for jobs in front.
 ORDER = "order"
 #: The file with the time until which no job starts after a folder was recreated.
-_UNTIL = ".until"
+_BLOCKED_UNTIL = ".until"
 
 
 class Need(NamedTuple):
@@ -206,19 +206,19 @@ def schedule(
             free["gpus"] = float(sum(gpu not in running.amounts for gpu in need.among))
         lacks = tuple(name for name, amount in needed.items() if free[name] < amount)
         holders = running.jobs_with(lacks, need)
-        now = not (job.blocked or lacks) and len(available) >= need.gpus
-        now = now and all(free[name] - reserved.amounts[name] >= amount for name, amount in amounts.items())
-        if not (now or lacks or job.blocked):
+        can_start = not (job.blocked or lacks) and len(available) >= need.gpus
+        can_start = can_start and all(free[name] - reserved.amounts[name] >= amount for name, amount in amounts.items())
+        if not (can_start or lacks or job.blocked):
             lacks, holders = (ORDER,), reserved.jobs_with(needed, need)
-        gpus, named = tuple(available[: need.gpus]) if now else (), tuple(holders[:_MOST_NAMED])
-        others = len(holders) - len(named)
-        positions.append(QueuePosition(job.key, index, len(waiting), now, gpus, lacks, named, others, free))
-        possible = need.gpus <= len(need.among) and all(
+        gpus, shown = tuple(available[: need.gpus]) if can_start else (), tuple(holders[:_MAX_HOLDERS])
+        others = len(holders) - len(shown)
+        positions.append(QueuePosition(job.key, index, len(waiting), can_start, gpus, lacks, shown, others, free))
+        is_possible = need.gpus <= len(need.among) and all(
             amount <= limits.get(name, math.inf) for name, amount in amounts.items()
         )
-        if possible and not job.blocked and not (now and job.uid in late):
-            busy = [gpu for gpu in unreserved if gpu in running.amounts]
-            reserved.add(job.key, (available + busy)[: need.gpus], amounts)
+        if is_possible and not job.blocked and not (can_start and job.uid in late):
+            busy_gpus = [gpu for gpu in unreserved if gpu in running.amounts]
+            reserved.add(job.key, (available + busy_gpus)[: need.gpus], amounts)
     return positions
 
 
@@ -248,8 +248,8 @@ def _folders() -> dict[int, list[str]]:
     with contextlib.suppress(OSError):
         device = directory.stat().st_dev
         with os.scandir(directory) as items:
-            names = [item.name for item in itertools.islice(items, _MOST_LISTED)]
-        if len(names) == _MOST_LISTED:  # other users may create very many
+            names = [item.name for item in itertools.islice(items, _MAX_LISTED)]
+        if len(names) == _MAX_LISTED:  # other users may create very many
             users = processes.users()  # a user with a job in the queue has a process here
             possible = (f"{_PREFIX}{uid}{suffix}" for uid in users or () for suffix in _SUFFIXES)
             names = os.listdir(directory) if users is None else list(possible)  # noqa: PTH208 - thousands of names
@@ -265,15 +265,15 @@ def _folders() -> dict[int, list[str]]:
 
 def _read_user(uid: int, folders: Iterable[str]) -> Iterator[QueueEntry]:
     """Yield one user's jobs; for another user, those of a bounded number of files."""
-    left = None if uid == os.geteuid() else _MOST_FILES
+    remaining = None if uid == os.geteuid() else _MAX_FILES
     for path in folders:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, folder)
             if os.fstat(folder).st_uid == uid:
                 with os.scandir(folder) as items:
-                    names = [item.name for item in itertools.islice(items, left)]
-                left = left and left - len(names)
+                    names = [item.name for item in itertools.islice(items, remaining)]
+                remaining = remaining and remaining - len(names)
                 yield from filter(None, (_read_file(folder, name, uid) for name in filter(_FILE_NAME.fullmatch, names)))
 
 
@@ -285,7 +285,7 @@ def _read_file(folder: int, name: str, uid: int) -> QueueEntry | None:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022:
             if _is_locked(fd):
-                return _parse(os.pread(fd, 2 * _RECORD, 0), name, uid)
+                return _parse(os.pread(fd, 2 * _RECORD_BYTES, 0), name, uid)
             if uid == os.geteuid():
                 os.unlink(name, dir_fd=folder)  # this name is never used again
     except OSError:
@@ -299,55 +299,55 @@ def _read_file(folder: int, name: str, uid: int) -> QueueEntry | None:
 def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
     """Return the bounded, printable content of any user's file; None if it is invalid."""
     try:
-        records = [(record[:8], record[9:].rstrip()) for record in (data[:_RECORD], data[_RECORD:])]
+        records = [(record[:8], record[9:].rstrip()) for record in (data[:_RECORD_BYTES], data[_RECORD_BYTES:])]
         # The content of a record begins with its number, so the larger of two is the newer one.
         newest = max(content for check, content in records if check == b"%08x" % zlib.crc32(content))
-        if newest.count(b"[") + newest.count(b"{") > _MOST_BRACKETS:
+        if newest.count(b"[") + newest.count(b"{") > _MAX_BRACKETS:
             return None
         fields = json.loads(newest[17:])
         among, amounts = fields["among"], fields["amounts"]
-        if fields["boot"] != _boot() or not isinstance(among, list) or len(among) > _MOST_DEVICES:
+        if fields["boot"] != _boot_id() or not isinstance(among, list) or len(among) > _MAX_DEVICES:
             return None
-        devices = tuple(_printable(device, _LONGEST_DEVICE) for device in among)
-        known = {key: _number(amounts[key], _LARGEST_AMOUNT) for key in ("cores", "memory") if key in amounts}
+        devices = tuple(_printable(device, _MAX_DEVICE_CHARS) for device in among)
+        valid_amounts = {key: _number(amounts[key], _MAX_AMOUNT) for key in ("cores", "memory") if key in amounts}
         return QueueEntry(
             key=f"{uid}/{name}",
             uid=uid,
-            job=_printable(fields["job"], _LONGEST_JOB),
-            name=_printable(fields["name"], _LONGEST_NAME),
+            job=_printable(fields["job"], _MAX_JOB_CHARS),
+            name=_printable(fields["name"], _MAX_NAME_CHARS),
             user=_user_name(uid),
             is_own=uid == os.geteuid(),
             state=fields["state"] if fields["state"] in (CLAIMS, HOLDS) else WAITS,
-            number=int(_number(fields["number"], _LARGEST_NUMBER)),
-            need=Need(int(_number(fields["count"], _MOST_DEVICES)), devices, known),
-            gpus=tuple({devices[int(_number(index, _MOST_DEVICES))]: None for index in fields["gpus"][:_MOST_DEVICES]}),
-            priority=_number(fields["priority"], _LARGEST_PRIORITY, least=-_LARGEST_PRIORITY),
+            number=int(_number(fields["number"], _MAX_NUMBER)),
+            need=Need(int(_number(fields["count"], _MAX_DEVICES)), devices, valid_amounts),
+            gpus=tuple({devices[int(_number(index, _MAX_DEVICES))]: None for index in fields["gpus"][:_MAX_DEVICES]}),
+            priority=_number(fields["priority"], _MAX_PRIORITY, minimum=-_MAX_PRIORITY),
             blocked=fields["blocked"] is True,
         )
     except Exception:  # noqa: BLE001 - content from another user must not stop the queue
         return None
 
 
-def _number(value: Any, most: float, *, least: float = 0.0) -> float:
+def _number(value: Any, maximum: float, *, minimum: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(str(type(value)))
-    return min(most, max(least, value))
+    return min(maximum, max(minimum, value))
 
 
-def _printable(value: object, most: int) -> str:
-    text = str(value)[:most]
+def _printable(value: object, max_chars: int) -> str:
+    text = str(value)[:max_chars]
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 @functools.lru_cache(maxsize=256)
 def _user_name(uid: int) -> str:
     try:
-        return _printable(pwd.getpwuid(uid).pw_name, _LONGEST_NAME)
+        return _printable(pwd.getpwuid(uid).pw_name, _MAX_NAME_CHARS)
     except KeyError:
         return f"user {uid}"
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return processes.boot().partition("/")[2]
 
 
@@ -371,8 +371,8 @@ def _lock(fd: int, kind: int) -> None:
 def _is_locked(fd: int) -> bool:
     """Return whether the write lock of a file is held. Linux can query it without acquiring a lock."""
     if _ON_LINUX:
-        answer = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_WRLCK)
+        result = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(struct.unpack(_FLOCK, result)[0] == fcntl.F_WRLCK)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -392,14 +392,14 @@ class QueueSlot:
     def __init__(self, job: str, name: str, *, number: int | None = None) -> None:
         now = int(time.monotonic() * 1e6)
         self._fields: dict[str, Any] = {
-            "boot": _boot(),
-            "job": job[:_LONGEST_JOB],
-            "name": name[:_LONGEST_NAME],
+            "boot": _boot_id(),
+            "job": job[:_MAX_JOB_CHARS],
+            "name": name[:_MAX_NAME_CHARS],
             # A number from before a reboot is meaningless.
             "number": now if number is None else max(0, min(number, now)),
         }
         self.gpus: tuple[str, ...] = ()
-        self._file = f"{job[:_LONGEST_JOB]}.{secrets.token_hex(4)}"
+        self._file = f"{job[:_MAX_JOB_CHARS]}.{secrets.token_hex(4)}"
         self._key = f"{os.geteuid()}/{self._file}"
         self._path: Path | None = None
         self._fd = -1
@@ -407,7 +407,7 @@ class QueueSlot:
         self._position: QueuePosition | None = None
         #: By user, since when at least one job could start, and the jobs that could.
         self._ready: dict[int, tuple[float, set[str]]] = {}
-        self._read_at = self._beaten_at = -math.inf
+        self._read_at = self._checked_at = -math.inf
 
     @property
     def holds(self) -> bool:
@@ -421,21 +421,21 @@ class QueueSlot:
         """
         if self.holds:
             return None
-        wish: dict[str, Any] = {"count": need.gpus, "among": list(need.among), "amounts": dict(need.amounts)}
-        wish |= {"priority": priority, "blocked": blocked, "state": WAITS, "gpus": []}
-        changed = any(self._fields.get(name) != value for name, value in wish.items())
-        if self._position is not None and not changed:
+        request: dict[str, Any] = {"count": need.gpus, "among": list(need.among), "amounts": dict(need.amounts)}
+        request |= {"priority": priority, "blocked": blocked, "state": WAITS, "gpus": []}
+        has_changed = any(self._fields.get(name) != value for name, value in request.items())
+        if self._position is not None and not has_changed:
             # Jobs in front read the queue more often.
-            pause = min(_READ_AT_MOST, _READ * max(1, self._position.position - _FRONT))
+            pause = min(_MAX_READ_SECONDS, _READ_SECONDS * max(1, self._position.position - _FRONT))
             if time.monotonic() - self._read_at <= pause:
                 return self._position
         problem = ""
         try:
-            if self._fd < 0 and sum(entry.is_own for entry in entries()) >= _MOST_JOBS:
-                problem = f"You already have {_MOST_JOBS} jobs in the queue of this machine."
+            if self._fd < 0 and sum(entry.is_own for entry in entries()) >= _MAX_JOBS:
+                problem = f"You already have {_MAX_JOBS} jobs in the queue of this machine."
             else:
-                if changed or not self._is_there():
-                    self._write(wish)
+                if has_changed or not self._has_file():
+                    self._write(request)
                 self._position = self._acquire(need)
         except OSError as error:
             # Keep the position when the disk is full or the folder was just deleted.
@@ -449,7 +449,7 @@ class QueueSlot:
         """Read the queue; acquire what the job needs if it can start, else return its position. Raises OSError."""
         now, fields, uid = time.monotonic(), self._fields, os.geteuid()
         jobs = [entry for entry in entries() if entry.key != self._key]
-        holding = [entry for entry in jobs if entry.holds]
+        holders = [entry for entry in jobs if entry.holds]
         # This job's entry is from memory, because its file may just have been deleted.
         entry = QueueEntry(
             self._key, uid, fields["number"], need, priority=fields["priority"], blocked=fields["blocked"], is_own=True
@@ -461,13 +461,13 @@ class QueueSlot:
             if position.now:
                 ready[users[position.key]].add(position.key)
         # A start resets the user's time.
-        started = {entry.key for entry in holding}
-        waited = {user: since for user, (since, keys) in self._ready.items() if keys.isdisjoint(started)}
-        self._ready = {user: (waited.get(user, now), keys) for user, keys in ready.items()}
+        started = {entry.key for entry in holders}
+        since_by_user = {user: since for user, (since, keys) in self._ready.items() if keys.isdisjoint(started)}
+        self._ready = {user: (since_by_user.get(user, now), keys) for user, keys in ready.items()}
         position = next(position for position in positions if position.key == self._key)
-        shown = {*(entry.key for entry in holding[:_MOST_SHOWN]), *position.holders}
-        named = tuple(entry for entry in jobs if entry.key in shown)
-        position = position._replace(number=fields["number"], entries=named, problem=_loss())
+        shown_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
+        named = tuple(entry for entry in jobs if entry.key in shown_keys)
+        position = position._replace(number=fields["number"], entries=named, problem=_loss_problem())
         if not position.now or position.problem:
             return position
         self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in position.gpus]})
@@ -487,10 +487,10 @@ class QueueSlot:
     def beat(self) -> None:
         """Rewrite the file if it was deleted. Call it regularly while the job runs."""
         now = time.monotonic()
-        if self._fd >= 0 and now - self._beaten_at >= _BEAT:
-            self._beaten_at = now
+        if self._fd >= 0 and now - self._checked_at >= _BEAT_SECONDS:
+            self._checked_at = now
             with contextlib.suppress(OSError):
-                if not self._is_there():
+                if not self._has_file():
                     self._write({})
 
     def release(self) -> None:
@@ -498,7 +498,7 @@ class QueueSlot:
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
-            if self._path is not None and self._is_there():
+            if self._path is not None and self._has_file():
                 self._path.unlink()
         with contextlib.suppress(OSError):
             _lock(self._fd, fcntl.F_UNLCK)
@@ -508,7 +508,7 @@ class QueueSlot:
 
     # the file --------------------------------------------------------------------------------
 
-    def _is_there(self) -> bool:
+    def _has_file(self) -> bool:
         try:
             return self._path is not None and os.path.samestat(self._path.lstat(), os.fstat(self._fd))
         except FileNotFoundError:
@@ -522,11 +522,11 @@ class QueueSlot:
         fields, sequence = {**self._fields, **changes}, self._sequence + 1
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
         content = b"%016x %s" % (sequence, text)
-        record = (b"%08x %s" % (zlib.crc32(content), content)).ljust(_RECORD)
-        if len(record) > _RECORD:
+        record = (b"%08x %s" % (zlib.crc32(content), content)).ljust(_RECORD_BYTES)
+        if len(record) > _RECORD_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        if self._is_there():
-            _write_all(self._fd, record, _RECORD * (sequence % 2))
+        if self._has_file():
+            _write_all(self._fd, record, _RECORD_BYTES * (sequence % 2))
         else:
             self._create(record * 2)
         self._fields, self._sequence = fields, sequence
@@ -534,17 +534,17 @@ class QueueSlot:
     def _create(self, content: bytes) -> None:
         """Create the file, locked and written before any other process can open it."""
         folder = _own_folder()
-        new = folder / f".{secrets.token_hex(8)}"
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        temporary = folder / f".{secrets.token_hex(8)}"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             _lock(fd, fcntl.F_WRLCK)
             _write_all(fd, content, 0)
             os.fchmod(fd, 0o644)
-            new.rename(folder / self._file)
+            temporary.rename(folder / self._file)
         except BaseException:
             os.close(fd)
             with contextlib.suppress(OSError):
-                new.unlink()
+                temporary.unlink()
             raise
         if self._fd >= 0:
             os.close(self._fd)
@@ -566,27 +566,27 @@ def _own_folder() -> Path:
     for suffix in _SUFFIXES:
         if existing := _folders().get(uid):
             return Path(existing[0])
-        new = directory / f".{_PREFIX}{secrets.token_hex(8)}"
-        new.mkdir(mode=0o755)
-        new.chmod(0o755)
+        temporary = directory / f".{_PREFIX}{secrets.token_hex(8)}"
+        temporary.mkdir(mode=0o755)
+        temporary.chmod(0o755)
         # Block starts until running jobs have rewritten their files, if other jobs of this user run.
         if any(processes.MARK.encode() in processes.variables(pid) for pid in processes.table()):
-            (new / _UNTIL).write_text(str(time.monotonic() + _AFTER_LOSS), encoding="ascii")
+            (temporary / _BLOCKED_UNTIL).write_text(str(time.monotonic() + _LOSS_SECONDS), encoding="ascii")
         try:
-            return new.rename(directory / f"{_PREFIX}{uid}{suffix}")
+            return temporary.rename(directory / f"{_PREFIX}{uid}{suffix}")
         except OSError:
-            (new / _UNTIL).unlink(missing_ok=True)
-            new.rmdir()
-    taker = _user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
-    taken = f"{taker} has taken the names of your folder. Ask an administrator to remove {_PREFIX}{uid}*"
-    raise FileExistsError(errno.EEXIST, taken, str(directory))
+            (temporary / _BLOCKED_UNTIL).unlink(missing_ok=True)
+            temporary.rmdir()
+    owner = _user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
+    reason = f"{owner} has taken the names of your folder. Ask an administrator to remove {_PREFIX}{uid}*"
+    raise FileExistsError(errno.EEXIST, reason, str(directory))
 
 
-def _loss() -> str:
+def _loss_problem() -> str:
     """Return why jobs cannot start after a loss of files, "" if they can."""
-    for until in (Path(folder, _UNTIL) for folder in _folders().get(os.geteuid(), ())):
+    for path in (Path(folder, _BLOCKED_UNTIL) for folder in _folders().get(os.geteuid(), ())):
         with contextlib.suppress(OSError, ValueError):
-            if 0 < float(until.read_text(encoding="ascii")) - time.monotonic() <= _AFTER_LOSS:
+            if 0 < float(path.read_text(encoding="ascii")) - time.monotonic() <= _LOSS_SECONDS:
                 return "The queue's folder was deleted. Waiting for running jobs to write their files again."
-            until.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
     return ""

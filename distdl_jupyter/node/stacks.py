@@ -21,12 +21,12 @@ from distdl_jupyter.node import processes
 #: Timeout in seconds for a response.
 TIMEOUT = 5.0
 #: Seconds without new output after which a response is complete.
-_QUIET = 0.15
+_QUIET_SECONDS = 0.15
 #: Seconds to wait after the stacks for the line with the last collective operations.
 _COLLECTIVES_TIMEOUT = 1.0
 _COLLECTIVES = '{"collectives": '
 #: Maximum bytes read of a response; a hundred threads with deep stacks need far less.
-_LONGEST = 2_000_000
+_MAX_BYTES = 2_000_000
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger"}
 _ENDED = "Its process has ended."
 
@@ -51,20 +51,20 @@ class StackRequest:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = Path(os.path.realpath(folder), f"rank-{rank}.stacks")
-        self._since = self._grew = time.monotonic()
-        self._size = self._after = 0
+        self._started_at = self._grew_at = time.monotonic()
+        self._size = self._offset = 0
         self._about = _first_line(self._path)
         self._state = ""
-        self._refused = self._ask()
+        self._problem = self._send_signal()
 
-    def _ask(self) -> str:
+    def _send_signal(self) -> str:
         """Send the signal; return "", or why it was not sent."""
         if not self._about:
             return "Its process is still starting."
         pid, number = int(self._about["pid"]), int(self._about["signal"])
         if sys.platform == "linux" and (reason := self._refusal(pid, number)):
             return reason
-        self._after = _size(self._path)
+        self._offset = _size(self._path)
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -92,35 +92,35 @@ class StackRequest:
         """Return whether the rank's process has exited; else update its state."""
         fields = processes.stat(pid)
         letter, started = (fields[0].decode(), fields[19].decode()) if fields else ("", "")
-        ended = letter in ("", "Z", "X") or started != self._about.get("start")
-        self._state = "" if ended else _STATES.get(letter, "")
-        return ended
+        has_ended = letter in ("", "Z", "X") or started != self._about.get("start")
+        self._state = "" if has_ended else _STATES.get(letter, "")
+        return has_ended
 
     def answer(self) -> StackDump | None:
         """Return the complete response, None while it is pending. After the timeout, it may be incomplete."""
-        if self._refused:
-            return self._dump(missing=self._refused)
+        if self._problem:
+            return self._dump(missing=self._problem)
         now, size = time.monotonic(), _size(self._path)
         if size != self._size:
-            self._size, self._grew = size, now
-        is_late = now - self._since > TIMEOUT
-        if not is_late and (size <= self._after or now - self._grew < _QUIET):
+            self._size, self._grew_at = size, now
+        is_late = now - self._started_at > TIMEOUT
+        if not is_late and (size <= self._offset or now - self._grew_at < _QUIET_SECONDS):
             return None
         text = ""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
-            file.seek(self._after)
-            text = file.read(_LONGEST).decode("utf-8", errors="replace")
+            file.seek(self._offset)
+            text = file.read(_MAX_BYTES).decode("utf-8", errors="replace")
         main = str(self._about.get("main") or "hread 0x")
-        is_whole = text.endswith("\n") and (main in text or now - self._grew > 1.0)
+        is_complete = text.endswith("\n") and (main in text or now - self._grew_at > 1.0)
         has_collectives = not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
-        if text and (is_late or (is_whole and (has_collectives or now - self._grew > _COLLECTIVES_TIMEOUT))):
+        if text and (is_late or (is_complete and (has_collectives or now - self._grew_at > _COLLECTIVES_TIMEOUT))):
             return self._dump(text)
         if not is_late:
             return None
         if sys.platform == "linux" and self._has_ended(int(self._about["pid"])):
             return self._dump(missing=_ENDED)
-        shown = f"; its process is {self._state}" if self._state else ""
-        return self._dump(missing=f"No response within {TIMEOUT:.0f} s{shown}.")
+        state = f"; its process is {self._state}" if self._state else ""
+        return self._dump(missing=f"No response within {TIMEOUT:.0f} s{state}.")
 
     def _dump(self, text: str = "", missing: str = "") -> StackDump:
         """Return the response with its stacks and its collective operations apart."""

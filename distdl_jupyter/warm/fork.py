@@ -32,7 +32,7 @@ from distdl_jupyter.worker.hooks import tensors
 #: The descriptors that a submitter sends with its request, in order.
 DESCRIPTORS = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
-_BEFORE = ("-P", "-m")
+_MODULE_FLAGS = ("-P", "-m")
 #: Packages whose linear algebra has a thread count of its own.
 _BLAS_USERS = frozenset(("numpy", "scipy"))
 #: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
@@ -48,7 +48,7 @@ def become_supervisor(
     """Run the job of a request to its end, in a newly forked process."""
     try:
         lock, log = descriptors
-        _settle((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
+        _start_session((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
         forker.argv.show(arguments)
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
@@ -99,9 +99,9 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to exit and return its exit code. Raises subprocess.TimeoutExpired."""
-        began, seconds = time.monotonic(), math.inf if timeout is None else timeout
+        start, seconds = time.monotonic(), math.inf if timeout is None else timeout
         while (code := self.poll()) is None:
-            if time.monotonic() - began > seconds:
+            if time.monotonic() - start > seconds:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", seconds)
             time.sleep(_WAIT_SECONDS)
         return code
@@ -129,8 +129,8 @@ class Forker:
         A variable that the imports have set, such as torch's KMP_DUPLICATE_LIB_OK, may be missing or have that value.
         """
         recorder = self._recorder
-        set_alike = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
-        return preload.differing({**self._environment, **set_alike}, environment, recorder.read)
+        same_values = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
+        return preload.differing({**self._environment, **same_values}, environment, recorder.read)
 
     def __call__(self, arguments: Sequence[str], options: Mapping[str, Any]) -> ForkedProcess | None:
         """Fork a process that runs a program; return None if the program needs a new interpreter.
@@ -145,8 +145,8 @@ class Forker:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            input_ = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
-            _run_to_end(lambda: self._become(arguments, options, input_))
+            stdin_fd = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
+            _run_to_end(lambda: self._run_program(arguments, options, stdin_fd))
         if stdin is None:
             return ForkedProcess(pid, None)
         os.close(stdin[0])
@@ -154,7 +154,7 @@ class Forker:
 
     def _refusal(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
         """Return why this program cannot be forked, "" if it can; errors at its start are reported later."""
-        if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
+        if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _MODULE_FLAGS:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
         if directory and not os.access(directory, os.X_OK):
             return "its working directory is not accessible"
@@ -173,9 +173,9 @@ class Forker:
             time.sleep(0.001)
         return ""
 
-    def _become(self, arguments: Sequence[str], options: Mapping[str, Any], stdin: int) -> None:
+    def _run_program(self, arguments: Sequence[str], options: Mapping[str, Any], stdin: int) -> None:
         environment = options["env"]
-        _settle((stdin, options["stdout"], options["stderr"]))
+        _start_session((stdin, options["stdout"], options["stderr"]))
         _replace_environment({**environment, **self._recorder.set})
         if options["cwd"]:
             os.chdir(options["cwd"])
@@ -205,10 +205,10 @@ class ArgvBuffer:
         # proc_pid_stat(5): arg_start, arg_end, env_start, env_end are the fields 48 to 51, counted from 1.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         addresses = [int(field) for field in fields[45:49]]
-        self._variable = _find(addresses[2], addresses[3], f"{FILLER}={FILLER_VARIABLE[FILLER]}".encode())
-        filler, length = _find(addresses[0], addresses[1], FILLER_ARGUMENT.encode())
-        begin = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
-        self._arguments = (begin, filler + length - begin)
+        self._variable = _find_filler(addresses[2], addresses[3], f"{FILLER}={FILLER_VARIABLE[FILLER]}".encode())
+        filler, length = _find_filler(addresses[0], addresses[1], FILLER_ARGUMENT.encode())
+        start = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
+        self._arguments = (start, filler + length - start)
 
     def show(self, arguments: Sequence[str], mark: str = "") -> None:
         """Set the visible arguments after the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
@@ -218,7 +218,7 @@ class ArgvBuffer:
         _write(self._variable, mark.encode(), b"\0")
 
 
-def _find(start: int, end: int, text: bytes) -> tuple[int, int]:
+def _find_filler(start: int, end: int, text: bytes) -> tuple[int, int]:
     if not 0 < start < end:
         raise LookupError("the kernel does not report where a process keeps its environment")
     offset = ctypes.string_at(start, end - start).find(text + b"\0")
@@ -235,7 +235,7 @@ def _write(buffer: tuple[int, int], text: bytes, padding: bytes) -> None:
 # every forked process -----------------------------------------------------------------------------
 
 
-def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
+def _start_session(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     """Start a session with ``streams`` as descriptors 0, 1, 2; keep only ``keep`` of the others.
 
     The others are redirected to /dev/null instead of being closed, because an inherited object that is deleted later

@@ -73,8 +73,8 @@ def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str
     ``read`` are the variables that Python code read during the imports.
     """
     for name in sorted({*template, *job} - {*_OF_TERMINALS}):
-        may_matter = name in read or (_AT_LOAD.match(name) and not _SET_LATER.fullmatch(name))
-        if may_matter and template.get(name) != job.get(name):
+        is_relevant = name in read or (_AT_LOAD.match(name) and not _SET_LATER.fullmatch(name))
+        if is_relevant and template.get(name) != job.get(name):
             return name
     return ""
 
@@ -95,7 +95,7 @@ class ImportHistory:
     """The modules that recent jobs have imported, stored in a file. An unreadable file counts as empty."""
 
     #: Maximum number of modules; the least recently imported are dropped.
-    _MOST = 10_000
+    _MAX_MODULES = 10_000
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -114,7 +114,7 @@ class ImportHistory:
 
     def add(self, names: Iterable[str]) -> None:
         """Add the imports of one more job."""
-        self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MOST]
+        self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MAX_MODULES]
         files.write(self._path, {"modules": self._modules, "unforkable": self.unforkable})
 
     def leave_out(self, unforkable: Unforkable) -> None:
@@ -153,12 +153,12 @@ class Preloader:
         #: The initial time and size of every loaded module's file and of every folder in ``sys.path``.
         self._stamps: dict[str, tuple[int, int] | None] = {}
         self._roots = (*installed.installed_roots(), f"{Path(__file__).parents[1]}{os.sep}")
-        self._known = 0
-        self._tried: set[str] = set()
+        self._checked_count = 0
+        self._attempted: set[str] = set()
 
     def would_load(self, name: str) -> bool:
         """Return whether ``load`` would import anything."""
-        return name not in sys.modules and name not in self._tried
+        return name not in sys.modules and name not in self._attempted
 
     def load(self, name: str) -> None:
         """Import one module after its parent packages; skip it if the import fails. Raises Unforkable.
@@ -167,15 +167,15 @@ class Preloader:
         """
         for module in itertools.accumulate(name.split("."), "{}.{}".format):
             if self.would_load(module):
-                self._tried.add(module)
+                self._attempted.add(module)
                 with self.recorder, contextlib.suppress(BaseException):
                     importlib.import_module(module)
                 self._check(module)
 
     def _check(self, name: str) -> None:
         loaded = list(sys.modules.values())
-        paths = [file for file in map(_file_of, loaded[self._known :]) if file]
-        self._known = len(loaded)
+        paths = [file for file in map(_file_of, loaded[self._checked_count :]) if file]
+        self._checked_count = len(loaded)
         self.stamp(paths)
         reads, self.recorder.unforkable = self.recorder.unforkable, []
         if thread_count() > 1:
@@ -243,37 +243,37 @@ class Recorder:
         #: Reads of variables that a template cannot have: what was read, and by which modules that were being
         #: imported, innermost first.
         self.unforkable: list[tuple[str, list[str]]] = []
-        self._before: dict[str, str] = {}
+        self._previous: dict[str, str] = {}
 
     def __enter__(self) -> Recorder:
         global _recorder
-        self._before = dict(os.environ)
+        self._previous = dict(os.environ)
         _recorder, os.environ.__class__ = self, _RecordingEnviron
         return self
 
     def __exit__(self, *_error: object) -> None:
         os.environ.__class__ = os._Environ  # noqa: SLF001 - the class of os.environ; no public one
-        self.set |= {name: value for name, value in os.environ.items() if self._before.get(name) != value}
+        self.set |= {name: value for name, value in os.environ.items() if self._previous.get(name) != value}
 
     def record(self, name: str) -> None:
-        """Record that the caller's caller has read a variable, or ``_EVERYTHING``."""
+        """Record that the caller's caller has read a variable, or ``_WHOLE_ENVIRONMENT``."""
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
         frames = []
         while frame is not None:
             frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name))
             frame = frame.f_back
-        inner = ("os", "_collections_abc", "collections.abc", __name__)
-        frames = list(itertools.dropwhile(lambda frame: frame[0] in inner, frames))
+        skipped = ("os", "_collections_abc", "collections.abc", __name__)
+        frames = list(itertools.dropwhile(lambda frame: frame[0] in skipped, frames))
         if frames and frames[0][0] in _KNOWN_READERS:
             return
-        if name == _EVERYTHING or name in _OF_SHELLS or _OF_RANKS.fullmatch(name):
+        if name == _WHOLE_ENVIRONMENT or name in _OF_SHELLS or _OF_RANKS.fullmatch(name):
             importing = [module for module, code in frames if code == "<module>" and module != "__main__"]
             self.unforkable.append((name, importing or ["?"]))
         else:
             self.read.add(name)
 
 
-_EVERYTHING = "the whole environment"
+_WHOLE_ENVIRONMENT = "the whole environment"
 _recorder = Recorder()
 
 
@@ -287,12 +287,12 @@ class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate, and record that the caller may have read anything."""
-        _recorder.record(_EVERYTHING)
+        _recorder.record(_WHOLE_ENVIRONMENT)
         return super().__iter__()
 
     def copy(self) -> dict[Any, Any]:
         """Return a copy, and record that the caller may keep this environment."""
-        _recorder.record(_EVERYTHING)
+        _recorder.record(_WHOLE_ENVIRONMENT)
         return super().copy()
 
 

@@ -22,11 +22,11 @@ _REMEDIES = {
 
 def lines() -> list[str]:
     """Return the state of warm starts for this Python, one fact per line."""
-    files, off = template_files.of(), template_files.switched_off()
+    files, disabled_by = template_files.of(), template_files.switched_off()
     minutes = template_files.read_settings().idle_minutes
     lines = [f"Warm starts are on. An unused template ends after {minutes:g} minutes."]
-    if off:
-        lines = [f"Warm starts are switched off by {off}. {_REMEDIES[off]}"]
+    if disabled_by:
+        lines = [f"Warm starts are switched off by {disabled_by}. {_REMEDIES[disabled_by]}"]
     if (status := start.status(files)) is not None:
         since = ago(max(0.0, time.time() - status["since"]))
         lines += [
@@ -36,15 +36,15 @@ def lines() -> list[str]:
         ]
     elif start.is_being_made(files):
         lines.append(f"A template for {files.python} is being prepared.")
-    elif not off:
+    elif not disabled_by:
         text = f"No template is running for {files.python}. The next job starts one; to start one now, run"
         lines.append(f"{text} `distdl warm start`.")
     by_reason: dict[str, list[str]] = {}
-    for name, why in preload.ImportHistory(files.history).unforkable.items():
-        by_reason.setdefault(why, []).append(name)
-    for why, names in by_reason.items():
+    for name, reason in preload.ImportHistory(files.history).unforkable.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
         more = f" (and {len(names) - 1} more)" if names[1:] else ""
-        lines.append(f"{names[0]}{more} is not preloaded, because it {why}.")
+        lines.append(f"{names[0]}{more} is not preloaded, because it {reason}.")
     return lines
 
 
@@ -61,8 +61,8 @@ def state() -> dict[str, Any]:
 
 def rows() -> list[Verdict]:
     """Return the row of ``distdl doctor``."""
-    if off := template_files.switched_off():
-        return [Verdict("Warm starts", "absent", f"off ({off})", _REMEDIES[off])]
+    if disabled_by := template_files.switched_off():
+        return [Verdict("Warm starts", "absent", f"off ({disabled_by})", _REMEDIES[disabled_by])]
     files = template_files.of()
     if (status := start.status(files)) is not None:
         text = f"a template has {_loaded(status)}; it started {plural(status['jobs'], 'job')}"

@@ -46,8 +46,8 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     spec = folder.spec()
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
-    applies = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
-    if not applies or template_files.switched_off():
+    is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
+    if not is_applicable or template_files.switched_off():
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return ""
     files = template_files.of(python)
@@ -71,7 +71,7 @@ def start_warm(
     files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
 ) -> str:
     """Request a start from the template. Return "" on success, else the reason for a cold start as one sentence."""
-    inherited = _inherited()
+    inherited = _own_environment()
     request = {
         "type": "start",
         "folder": str(folder.path.absolute()),
@@ -99,7 +99,7 @@ def start_warm(
     return f"This job starts cold because {reply.get('cold', 'the warm template could not start it')}."
 
 
-def _inherited() -> dict[str, str]:
+def _own_environment() -> dict[str, str]:
     """Return the environment of this process without its job mark."""
     return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", template_files.FILLER)}
 
@@ -125,7 +125,7 @@ def status(files: TemplateFiles) -> dict[str, Any] | None:
 
     Keys: ``pid python modules since jobs running learning unfit loads``.
     """
-    return _ask(files, "status")
+    return _request(files, "status")
 
 
 def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
@@ -135,17 +135,17 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
     """
     if not is_being_made(files):
         return False
-    received = _ask(files, "stop") is not None
+    was_received = _request(files, "stop") is not None
     deadline = time.monotonic() + timeout
     while is_being_made(files) and time.monotonic() < deadline:
         # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
         with contextlib.suppress(OSError):
-            received = received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
+            was_received = was_received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
     return not is_being_made(files)
 
 
-def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
+def _request(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
     try:
         with _connect(files) as connection:
             template_files.send(connection, {"type": type_})
@@ -160,7 +160,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
     With ``folder``, it imports after that job has started.
     """
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    environment = for_ranks_here(_inherited())
+    environment = for_ranks_here(_own_environment())
     with (
         open(files.lock, "ab", opener=owned.private) as lock,
         open(files.log, "ab", opener=owned.private) as log,
@@ -172,7 +172,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
         except BlockingIOError:
             return
         lock.truncate(0)
-        # The order is in memory before the start, because this process may exit at once.
+        # The order is in memory before the start, because this process may exit immediately.
         order = {
             "environment": environment,
             "job": str(folder.path.absolute()) if folder else "",

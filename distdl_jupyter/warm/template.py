@@ -34,11 +34,11 @@ from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: Seconds between two checks for ended jobs and for a reason to exit.
-_TICK = 1.0
+_CHECK_SECONDS = 1.0
 #: Timeout of one connection in seconds.
 _TIMEOUT = 5.0
 #: Seconds after which imports start even if the job that started the template is not yet running.
-_LATEST = 20.0
+_MAX_WAIT_SECONDS = 20.0
 #: States of a job before its ranks train, in which imports would slow down its start.
 _STARTING = ("queued", "preparing", "starting")
 
@@ -58,10 +58,10 @@ class Template:
         self._preloader = preload.Preloader()
         self._forker = fork.Forker(argv, order["environment"], self._preloader.recorder)
         self.history = preload.ImportHistory(self._files.history)
-        self._since = time.time()
-        self._last = time.monotonic()
+        self._started_at = time.time()
+        self._used_at = time.monotonic()
         self._jobs: dict[int, JobFolder] = {}
-        self._started = 0
+        self._job_count = 0
         #: Jobs whose imports are added to the history once they have ended.
         self._watched = [self._job] if self._job is not None else []
         self._to_load: list[str] = []
@@ -72,20 +72,20 @@ class Template:
 
     def prepare(self) -> None:
         """Import the modules that jobs need, once the ranks of the first job train. Raises Unforkable, Ended."""
-        more = _await_ranks(self._job) if self._job is not None else ()
+        backend_modules = _await_ranks(self._job) if self._job is not None else ()
         try:
             for name in (*preload.REQUIRED, *registry.built_in("backends")):
                 self._preloader.load(name)
         except Unforkable as unforkable:
             raise Ended(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
-        for name in (*more, *self.history.names()):
+        for name in (*backend_modules, *self.history.names()):
             if not self.history.is_unforkable(name):
                 self._preloader.load(name)
         if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
             raise Ended(f"sys.path contains {entry!r}, which is a different folder for every job")
-        _settle()
+        _freeze_objects()
 
-    def _learn(self) -> None:
+    def _load_next(self) -> None:
         """Import further modules of ended jobs, one per call. Raises Unforkable."""
         for folder in filter(_has_ended, list(self._watched)):
             self._watched.remove(folder)
@@ -96,7 +96,7 @@ class Template:
             # One at a time, because a request may arrive in between.
             self._preloader.load(self._to_load.pop(0))
             if not self._to_load:
-                _settle()
+                _freeze_objects()
 
     # serving ----------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Template:
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
         while True:
-            if select.select([listener], [], [], 0 if self._to_load else _TICK)[0]:
+            if select.select([listener], [], [], 0 if self._to_load else _CHECK_SECONDS)[0]:
                 self._accept(listener)
             with contextlib.suppress(ChildProcessError):
                 while ended := os.waitpid(-1, os.WNOHANG)[0]:
@@ -127,10 +127,10 @@ class Template:
             if not self._files.folder.is_dir():
                 raise Ended("its data directory is gone")
             if self._jobs:
-                self._last = time.monotonic()
-            if time.monotonic() - self._last > template_files.read_settings().idle_minutes * 60:
+                self._used_at = time.monotonic()
+            if time.monotonic() - self._used_at > template_files.read_settings().idle_minutes * 60:
                 raise Ended("it was not used for a while")
-            self._learn()
+            self._load_next()
 
     def _has_socket(self) -> bool:
         try:
@@ -161,13 +161,13 @@ class Template:
                 return
             try:
                 message, descriptors = template_files.receive(connection)
-                kind = message.get("type")
-                if kind == "status":
+                type_ = message.get("type")
+                if type_ == "status":
                     template_files.send(connection, self._status())
-                elif kind == "stop":
+                elif type_ == "stop":
                     template_files.send(connection, {"pid": os.getpid()})
                     raise Ended("it received a request to stop")
-                elif kind == "start" and len(descriptors) == len(fork.DESCRIPTORS):
+                elif type_ == "start" and len(descriptors) == len(fork.DESCRIPTORS):
                     self._start(connection, message, descriptors)
             except (OSError, KeyError, TypeError) as error:
                 sys.stderr.write(f"A connection ended early: {error!r}.\n")
@@ -189,8 +189,8 @@ class Template:
         if pid == 0:
             fork.become_supervisor(connection, message, descriptors, self._forker)
         self._jobs[pid] = JobFolder(Path(message["folder"]))
-        self._started += 1
-        self._last = time.monotonic()
+        self._job_count += 1
+        self._used_at = time.monotonic()
 
     def _refusal(self, message: dict[str, Any]) -> str:
         """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
@@ -210,8 +210,8 @@ class Template:
             "pid": os.getpid(),
             "python": self._files.python,
             "modules": len(sys.modules),
-            "since": self._since,
-            "jobs": self._started,
+            "since": self._started_at,
+            "jobs": self._job_count,
             "running": len(self._jobs),
             "learning": bool(self._to_load) or any(map(_has_ended, self._watched)),
             "unfit": self.history.unforkable,
@@ -228,7 +228,7 @@ def _has_ended(folder: JobFolder) -> bool:
     return not folder.path.exists() or not locks.is_held(folder.lock)
 
 
-def _settle() -> None:
+def _freeze_objects() -> None:
     """Exempt loaded objects from garbage collection, which would write to their pages and copy them."""
     distributed.look_ahead()
     gc.collect()
@@ -278,7 +278,7 @@ def main() -> None:
 
 def _await_ranks(job: JobFolder) -> Sequence[str]:
     """Wait until the ranks of a job train, or until it has ended, and return the modules of its backend."""
-    deadline = time.monotonic() + _LATEST
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
     with contextlib.suppress(OSError, DistDLError):
         while time.monotonic() < deadline:
             states = [event["state"] for event in read_all(job.events)[0] if event["type"] == "state"]

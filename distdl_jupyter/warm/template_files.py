@@ -38,14 +38,14 @@ class TemplateFiles(NamedTuple):
     history: Path
 
 
-def _shared() -> Path | None:
+def _shared_folder() -> Path | None:
     path = os.environ.get("DISTDL_WARM_DIR")
     return Path(path).expanduser() if path else None
 
 
 def folder() -> Path:
     """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
-    return _shared() or store.home() / "warm"
+    return _shared_folder() or store.home() / "warm"
 
 
 def of(python: str = "") -> TemplateFiles:
@@ -58,7 +58,7 @@ def of(python: str = "") -> TemplateFiles:
     name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{parent.absolute()}"
     key = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
     paths = (parent / f"{key}.{ending}" for ending in ("lock", "log", "json"))
-    return TemplateFiles(path, key, parent, machine.socket_path(f"warm-{key}", _shared()), *paths)
+    return TemplateFiles(path, key, parent, machine.socket_path(f"warm-{key}", _shared_folder()), *paths)
 
 
 # settings -----------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def switched_off() -> str:
 # messages -----------------------------------------------------------------------------------------
 
 #: Maximum size of a message in bytes; environments may have several hundred kB.
-_LONGEST = 64 * 2**20
-_MOST_DESCRIPTORS = 8
+_MAX_BYTES = 64 * 2**20
+_MAX_DESCRIPTORS = 8
 
 
 class BrokenMessage(OSError):
@@ -121,10 +121,10 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequen
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Receive one message and its descriptors. Raises BrokenMessage, OSError."""
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     message = None
     with contextlib.suppress(IndexError, ValueError, OSError), open(descriptors.pop(0), "rb") as file:  # noqa: PTH123
-        message = json.loads(file.read(_LONGEST))
+        message = json.loads(file.read(_MAX_BYTES))
     if isinstance(message, dict):
         return message, descriptors
     for fd in descriptors:
@@ -147,19 +147,19 @@ def inherited_state() -> dict[str, Any]:
 
     A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
     """
-    lines = (line.partition(":") for line in _of_process("status").splitlines())
+    lines = (line.partition(":") for line in _read_own_proc("status").splitlines())
     return {
         "the user": [os.getuid(), os.geteuid(), os.getgid()],
         "the limits (ulimit)": {name: list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS},
         "the allowed CPUs (affinity)": sorted(os.sched_getaffinity(0)),
-        "the control group": _of_process("cgroup"),
-        "the namespaces": {name: _of_process(f"ns/{name}") for name in _NAMESPACES},
+        "the control group": _read_own_proc("cgroup"),
+        "the namespaces": {name: _read_own_proc(f"ns/{name}") for name in _NAMESPACES},
         "the capabilities and the umask": {name: text.strip() for name, _, text in lines if name in _STATUS},
-        "the out-of-memory score": _of_process("oom_score_adj"),
+        "the out-of-memory score": _read_own_proc("oom_score_adj"),
     }
 
 
-def _of_process(name: str) -> str:
+def _read_own_proc(name: str) -> str:
     """Return the text of a file, or the target of a link, about this process; "" if it cannot be read."""
     path = Path("/proc/self", name)
     with contextlib.suppress(OSError):

@@ -119,7 +119,7 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
 
 @pytest.mark.parametrize(("size", "most"), [(200_000, 10**11), (10**12, 20_000)], ids=["small disk", "large disk"])
 def test_without_a_limit_the_cache_holds_a_tenth_of_its_disk_up_to_a_maximum(tmp_path, monkeypatch, size, most):
-    monkeypatch.setattr("distdl_jupyter.node.data_cache._MOST", most)
+    monkeypatch.setattr("distdl_jupyter.node.data_cache._MAX_BYTES", most)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=size, f_bavail=size, f_frsize=1))
     cache = Cache(str(tmp_path))
     cache.prepare()

@@ -120,7 +120,7 @@ def test_a_bare_program_is_looked_for_beside_the_interpreter_first(ready, tmp_pa
     [
         (
             {"argv": ["no-such-program"]},
-            "Cannot start no-such-program: no such program next to its Python or on its PATH",
+            "Cannot start no-such-program: not found next to the job's Python or on PATH",
         ),
         ({"argv": ["/no/such"]}, "Cannot start /no/such: No such file or directory"),
         ({"argv": ["/etc/passwd"]}, "Cannot start /etc/passwd: Permission denied"),

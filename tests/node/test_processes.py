@@ -50,7 +50,7 @@ def test_children_count_as_the_job_s_where_orphans_are_adopted_and_asked_for(mon
         found = processes.of_job(marks, orphans=True)
         assert (child.pid in found) == adopts
         assert own.pid not in found, "what this process runs for itself stays in its session"
-        assert child.pid not in processes.of_job(marks, spared=[child.pid], orphans=True)
+        assert child.pid not in processes.of_job(marks, excluded_pids=[child.pid], orphans=True)
         assert processes.of_job(marks) == set()
     finally:
         for process in (child, own):

@@ -55,7 +55,7 @@ def test_a_killed_process_that_still_holds_its_files_is_waited_for(held):
 
 
 def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(held, monkeypatch):
-    monkeypatch.setattr(run_dir, "_DYING", 0.1)
+    monkeypatch.setattr(run_dir, "_DYING_SECONDS", 0.1)
     killed, dead = held(JOB)
     _, living = held(JOB)
     _, other = held(OTHER)

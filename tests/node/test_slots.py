@@ -179,7 +179,7 @@ def test_a_record_that_is_half_written_leaves_the_one_before(slot, folder):
 def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, monkeypatch):
     holder, other = slot("holder"), slot("other")
     with monkeypatch.context() as patched:
-        patched.setattr(slots, "_boot", lambda: "an earlier one")
+        patched.setattr(slots, "_boot_id", lambda: "an earlier one")
         holder._fields["boot"] = "an earlier one"
         holder.ask(gpus(3))
     assert other.ask(gpus(3)) is None

@@ -78,7 +78,7 @@ def attacker(folder, tmp_path):
 def fields(**changes):
     """Return what a file says of a job that waits for nothing, with ``changes``."""
     return {
-        "boot": slots._boot(),
+        "boot": slots._boot_id(),
         "job": "20260101-000000-theirs",
         "name": "theirs",
         "number": 0,
@@ -367,7 +367,7 @@ def test_many_files_of_another_user_take_little_time(attacker, slot, folder, con
     began = time.process_time()
     slots.entries()
     seconds = time.process_time() - began
-    assert 0 < len(opened) <= slots._MOST_FILES
+    assert 0 < len(opened) <= slots._MAX_FILES
     assert seconds < 0.1
     assert takes(slot("mine"), Need(1, GPUS, {"cores": 1.0}), priority=1) == ("GPU-a",)
     queue = job_queue.queue()
@@ -452,11 +452,11 @@ def test_one_users_files_take_nothing_from_what_is_read_of_another(attacker, fol
     attacker(lambda: plant(folder, {f"f{number}": record() * 2 for number in range(400)}))
     attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=USER + 1), USER + 1)
     assert names().count("other") == 1
-    assert names().count("theirs") <= slots._MOST_FILES
+    assert names().count("theirs") <= slots._MAX_FILES
 
 
 def test_a_user_writes_no_more_files_than_others_read(slot, monkeypatch):
-    monkeypatch.setattr(slots, "_MOST_JOBS", 2)
+    monkeypatch.setattr(slots, "_MAX_JOBS", 2)
     first, second, third = slot("first"), slot("second"), slot("third")
     takes(first, gpus(1))
     takes(second, gpus(1))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 
 AGENT = (
     "import os, sys; from pathlib import Path; from distdl_jupyter.node import folder;"
-    "folder.TIMEOUT, folder._LEAVE, folder._FAILED_TIMEOUT = map(float, sys.argv[2:]);"
+    "folder.TIMEOUT, folder._LEAVE_SECONDS, folder._FAILED_TIMEOUT = map(float, sys.argv[2:]);"
     "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
 )
 
