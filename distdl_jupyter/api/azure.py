@@ -1,4 +1,4 @@
-"""HTTP API for the user's sign-in to Azure, shared with kernels and jobs. No response contains a token."""
+"""HTTP API for the user's sign-in to Azure, shared with kernels and jobs. Responses never contain a token."""
 
 from __future__ import annotations
 

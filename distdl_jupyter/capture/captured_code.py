@@ -25,7 +25,7 @@ from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
 from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
-_MOST_LISTED = 6
+_MAX_LISTED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class CapturedCode:
     @property
     def script_arguments(self) -> tuple[str, ...]:
         """The script's arguments with secret ones masked."""
-        return tuple("•••" if n in self.secret_arguments else text for n, text in enumerate(self.true_arguments))
+        return tuple("•••" if i in self.secret_arguments else text for i, text in enumerate(self.true_arguments))
 
     @property
     def size(self) -> int:
@@ -105,15 +105,15 @@ class CapturedCode:
         if not self.captured:
             return self.heading()
         by_size = sorted(self.captured, key=lambda item: -item.size)
-        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MOST_LISTED]]
+        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED]]
         rest = len(by_size) - len(listed)
         return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
 
 def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
     """Return the fields of ``payload.json``; missing ones are empty, and the working directory is the current one."""
-    empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
-    return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **fields}
+    defaults = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
+    return {"kind": kind, **defaults, "working_directory": str(Path.cwd()), **fields}
 
 
 @contextlib.contextmanager

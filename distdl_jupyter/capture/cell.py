@@ -23,11 +23,11 @@ from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import CodeSource
 
 #: Names that IPython adds or replaces. They are not captured, because ranks run plain Python.
-_IPYTHONS = ("open", "exit", "quit", "get_ipython")
+_IPYTHON_NAMES = ("open", "exit", "quit", "get_ipython")
 #: A magic, a shell command or a help request, with or without an assignment.
 _IPYTHON_SYNTAX = re.compile(r"^[%!?]|= *[!%]|\?$")
 #: Python's errors about await, "async for" and asynchronous comprehensions outside a function.
-_OUTSIDE_FUNCTION = re.compile("'?(await|async)")
+_TOP_LEVEL_AWAIT = re.compile("'?(await|async)")
 
 
 @explain_packing()
@@ -57,14 +57,14 @@ def capture_cell(
     values = {
         name: value
         for name, value in in_order(free, namespace).items()
-        if name not in _IPYTHONS or ip is None or ip.user_ns_hidden.get(name) is not value
+        if name not in _IPYTHON_NAMES or ip is None or ip.user_ns_hidden.get(name) is not value
     }
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
-    with pickled(with_submodules(values, tree).items()) as (notes, file):
-        refuse(notes, values, unit="cell")
-        sent_modules = modules.local_modules([*notes.modules, *imports], modules.roots(location))
+    with pickled(with_submodules(values, tree).items()) as (report, file):
+        refuse(report, values, unit="cell")
+        sent_modules = modules.local_modules([*report.modules, *imports], modules.roots(location))
     text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
-    functions = [function for function in notes.functions.values() if function.__module__ == "__main__"]
+    functions = [function for function in report.functions.values() if function.__module__ == "__main__"]
     main = CompiledSource.from_text(code, first_line=first_line)
     return CapturedCode(
         kind="cell",
@@ -83,13 +83,13 @@ def capture_cell(
             code=code,
             filename=filename,
             names=list(values),
-            sources={**listing.sources_of(notes, location), filename: text.to_json()},
+            sources={**listing.sources_of(report, location), filename: text.to_json()},
             path=modules.search_path(location),
         ),
         payload=file,
         seconds=time.perf_counter() - begin,
         undefined=find_undefined(main, namespace, "the cell or the notebook", functions, location),
-        **listing.fields_of(values, notes, sent_modules, location, texts=[text], imports=imports),
+        **listing.fields_of(values, report, sent_modules, location, texts=[text], imports=imports),
     )
 
 
@@ -111,17 +111,17 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
         with warnings.catch_warnings(action="ignore"):
             compile(code, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if awaits else 0, dont_inherit=True)
     except SyntaxError as error:
-        raise _refusal(error, code, filename, first_line) from None
+        raise _to_error(error, code, filename, first_line) from None
     _refuse_get_ipython(tree, first_line)
     return code
 
 
-def _refusal(error: SyntaxError, code: str, filename: str, first_line: int) -> Exception:
+def _to_error(error: SyntaxError, code: str, filename: str, first_line: int) -> Exception:
     """Return the error for a cell that is not plain Python: InvalidSpec if IPython can run it, else SyntaxError."""
     number = error.lineno or 1
     text = "".join(code.splitlines()[number - 1 : number]).strip()
     line = number + first_line - 1
-    if _OUTSIDE_FUNCTION.match(error.msg):
+    if _TOP_LEVEL_AWAIT.match(error.msg):
         return InvalidSpec(
             f"Line {line} of the cell uses await outside a function, but the ranks run plain Python.",
             code="await-in-cell",
@@ -148,8 +148,8 @@ def _refusal(error: SyntaxError, code: str, filename: str, first_line: int) -> E
 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
-    # In a try block, it is the usual notebook detection, which works on ranks because the name is undefined there.
-    guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for n in ast.walk(t)}
+    # A try block is the usual notebook detection, which works on ranks because the name is undefined there.
+    guarded = {id(part) for block in ast.walk(tree) if isinstance(block, ast.Try) for part in ast.walk(block)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
             raise InvalidSpec(

@@ -1,7 +1,7 @@
 """Finds the free and undefined names of code by static analysis, without running it.
 
 * A name is free if some path through the code reads or deletes it before binding it. Branches bind a name only if each
-  of them does; the body of a loop counts as run. Reads in a function count where the function is first mentioned,
+  of them does; loop bodies are assumed to run. Reads in a function count where the function is first mentioned,
   because it may be called there.
 * An undefined name is certain if it is read by a statement that always runs, or by a function that such a statement
   calls. Other code (a branch, a conditional expression, a ``try`` with handlers, a method) only possibly reads it.
@@ -69,13 +69,13 @@ class CompiledSource:
     @classmethod
     @deep_recursion()
     def from_text(cls, text: str, label: str = "", first_line: int = 1) -> CompiledSource:
-        """Return the code of a cell or a script."""
+        """Build from the text of a cell or a script."""
         tree = parse(text)
         return cls(tree, _compile(tree), label, first_line - 1)
 
     @classmethod
     def from_function(cls, function: FunctionType, location: CodeLocation) -> CompiledSource | None:
-        """Return the code of a function, None if its source is not available."""
+        """Build from a function; return None if its source is not available."""
         compiled = function.__code__
         text = code_text(compiled.co_filename, location)
         tree = parsed(text.text) if text is not None else None
@@ -115,77 +115,77 @@ def free_names(code: str) -> list[str]:
 
     Raises SyntaxError if it is not plain Python.
     """
-    return list(_BindingWalk(parse(code)).free)
+    return list(_BindingVisitor(parse(code)).free)
 
 
-class _BindingWalk:
+class _BindingVisitor:
     """Walks the statements of a module and tracks the names that are bound on every path to them."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.free: dict[str, None] = {}
         #: Names that the body of each function and class reads when it is called.
-        self._bodies: dict[str, set[str]] = {}
-        end = self._follow(tree.body, set())
-        for name in list(self._bodies):
-            self._mention(name, end)
+        self._body_reads: dict[str, set[str]] = {}
+        end = self._visit_all(tree.body, set())
+        for name in list(self._body_reads):
+            self._record_read(name, end)
 
-    def _follow(self, statements: Iterable[Any], bound: set[str]) -> set[str]:
+    def _visit_all(self, statements: Iterable[Any], bound: set[str]) -> set[str]:
         """Return the names bound after the statements."""
         for statement in statements:
-            bound = self._statement(statement, bound)
+            bound = self._visit(statement, bound)
         return bound
 
-    def _statement(self, node: Any, bound: set[str]) -> set[str]:
+    def _visit(self, node: Any, bound: set[str]) -> set[str]:
         match node:
             case ast.Break() | ast.Continue():
                 return bound
             case ast.If():
-                return self._join([node.body, node.orelse], [self._read(_head(node), bound)] * 2)
+                return self._join([node.body, node.orelse], [self._read(_without_body(node), bound)] * 2)
             case ast.For() | ast.AsyncFor() | ast.While():
-                after = self._follow(node.body, self._read(_head(node), bound))
-                self._follow(node.orelse, after)
+                after = self._visit_all(node.body, self._read(_without_body(node), bound))
+                self._visit_all(node.orelse, after)
                 return after
             case ast.With() | ast.AsyncWith():
-                return self._follow(node.body, self._read(_head(node), bound))
+                return self._visit_all(node.body, self._read(_without_body(node), bound))
             case ast.Try() | ast.TryStar():
                 caught = [
                     self._read(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
                 ]
                 blocks = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
-                return self._follow(node.finalbody, self._join(blocks, [bound, *caught]))
+                return self._visit_all(node.finalbody, self._join(blocks, [bound, *caught]))
             case ast.Match():
-                heads = [ast.Match(node.subject, [_head(case)]) for case in node.cases]
+                heads = [ast.Match(node.subject, [_without_body(case)]) for case in node.cases]
                 self._join([case.body for case in node.cases], [self._read(head, bound) for head in heads])
                 return bound
         return self._read(node, bound)
 
-    def _join(self, blocks: Sequence[Sequence[ast.stmt]], before: Iterable[set[str]]) -> set[str]:
+    def _join(self, blocks: Sequence[Sequence[ast.stmt]], starts: Iterable[set[str]]) -> set[str]:
         """Return the names bound by all blocks of a branch after which the next statement can run."""
-        ends = [self._follow(block, bound) for block, bound in zip(blocks, before, strict=True)]
+        ends = [self._visit_all(block, bound) for block, bound in zip(blocks, starts, strict=True)]
         reached = [end for end, block in zip(ends, blocks, strict=True) if not (block and isinstance(block[-1], _JUMP))]
         return set.intersection(*(reached or ends))
 
     def _read(self, node: ast.stmt, bound: set[str]) -> set[str]:
         """Record the names that a statement reads, and return those bound after it."""
         code = _compile(ast.fix_missing_locations(ast.Module([node], [])))
-        always = {*_evaluated(node)}
-        walrus = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in always]
-        perhaps, after = {part.target.id for part in walrus}, set(bound)
+        evaluated = {*_evaluated_parts(node)}
+        walrus = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in evaluated]
+        maybe_bound, bound_after = {part.target.id for part in walrus}, set(bound)
         for step in dis.get_instructions(code):
             if step.opname in (*READS, "DELETE_NAME"):
-                self._mention(step.argval, after)
+                self._record_read(step.argval, bound_after)
             if step.opname == "STORE_NAME":
-                after.update({step.argval} - perhaps)
+                bound_after.update({step.argval} - maybe_bound)
             elif step.opname == "DELETE_NAME":
-                after.discard(step.argval)
-        now, later = _inner_reads(code)
-        for name in sorted(now | (later if getattr(node, "decorator_list", ()) else set())):  # a decorator may call it
-            self._mention(name, bound)
+                bound_after.discard(step.argval)
+        direct, deferred = _inner_reads(code)
+        for name in sorted(direct | (deferred if getattr(node, "decorator_list", ()) else set())):  # decorator calls it
+            self._record_read(name, bound)
         if isinstance(node, _DEFINITION):
-            self._bodies.setdefault(node.name, set()).update(later)
-        return after
+            self._body_reads.setdefault(node.name, set()).update(deferred)
+        return bound_after
 
-    def _mention(self, name: str, bound: Collection[str]) -> None:
+    def _record_read(self, name: str, bound: Collection[str]) -> None:
         """Record that a name is read, with the names read if it is called, transitively."""
         pending, visited = [name], set(_SET_BY_PYTHON)
         while pending:
@@ -194,10 +194,10 @@ class _BindingWalk:
                 visited.add(name)
                 if name not in bound:
                     self.free[name] = None
-                pending.extend(sorted(self._bodies.get(name, ())))
+                pending.extend(sorted(self._body_reads.get(name, ())))
 
 
-def _head(node: Any) -> Any:
+def _without_body(node: Any) -> Any:
     """Return a copy of a compound statement or case with an empty body."""
     head = copy.copy(node)
     head.body = _PASS
@@ -208,21 +208,21 @@ def _head(node: Any) -> Any:
 
 def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
     """Return the names read in lambdas, comprehensions and class bodies now, and those read in functions later."""
-    now, later = set[str](), set[str]()
+    direct, deferred = set[str](), set[str]()
     for part in code.co_consts:
         if not isinstance(part, CodeType):
             continue
         if part.co_flags & inspect.CO_OPTIMIZED or part.co_name.startswith("<"):
-            (now if part.co_name.startswith("<") else later).update(reads_of(part))
+            (direct if part.co_name.startswith("<") else deferred).update(reads_of(part))
             continue
         steps = list(dis.get_instructions(part))
         reads = {step.argval for step in steps if step.opname in READS}
-        inner_now, inner_later = _inner_reads(part)
-        now |= reads | inner_now
+        inner_direct, inner_deferred = _inner_reads(part)
+        direct |= reads | inner_direct
         # A class body that reads one of its own names may call its methods during definition.
-        is_own = not reads.isdisjoint(step.argval for step in steps if step.opname == "STORE_NAME")
-        (now if is_own else later).update(inner_later)
-    return now, later
+        reads_own_name = not reads.isdisjoint(step.argval for step in steps if step.opname == "STORE_NAME")
+        (direct if reads_own_name else deferred).update(inner_deferred)
+    return direct, deferred
 
 
 # undefined names --------------------------------------------------------------------------------------
@@ -254,18 +254,18 @@ def find_undefined(
         if isinstance(node, ast.FunctionDef) and not node.decorator_list and stores[node.name] == 1:
             callees[node.name] = dataclasses.replace(main, node=node, compiled=codes.get(node.name, main.compiled))
     certain: dict[str, str] = {}
-    called_later = [*(node for node in main.body if isinstance(node, _DEFINITION)), *(s.node for s in sources[1:])]
-    if not any(_ends_process(part) for node in called_later for part in ast.walk(node)):
+    definitions = [*(node for node in main.body if isinstance(node, _DEFINITION)), *(s.node for s in sources[1:])]
+    if not any(_ends_process(part) for node in definitions for part in ast.walk(node)):
         _add_certain_reads(main.body, main, callees, certain)
     undefined: dict[str, str] = {}
     for source in sources:
-        for name, line in reads_of(source.compiled, _harmless_lines(source.node)).items():
+        for name, line in reads_of(source.compiled, _guarded_lines(source.node)).items():
             if name not in bound:
                 undefined.setdefault(name, certain.get(name) or source.describe_line(line))
     names = sorted(name for name in bound if not name.startswith("_"))
     return tuple(
-        UndefinedName(name, location, where, name in certain, tuple(difflib.get_close_matches(name, names, 2, 0.7)))
-        for name, location in sorted(undefined.items(), key=lambda item: item[0] not in certain)
+        UndefinedName(name, position, where, name in certain, tuple(difflib.get_close_matches(name, names, 2, 0.7)))
+        for name, position in sorted(undefined.items(), key=lambda item: item[0] not in certain)
     )
 
 
@@ -281,7 +281,7 @@ def _add_certain_reads(
     for node in statements:
         if isinstance(node, _FUNCTION | ast.AnnAssign | ast.Assert):
             continue
-        for part in _evaluated(node):
+        for part in _evaluated_parts(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id not in variables:
                 reads.setdefault(part.id, source.describe_line(part.lineno))
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id not in variables:
@@ -291,18 +291,18 @@ def _add_certain_reads(
         is_main = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
         if is_main or isinstance(node, _LOOP | ast.With | ast.AsyncWith):
             _add_certain_reads(node.body, source, callees, reads)
-        leaves = ast.Return if isinstance(node, _LOOP) else ast.Return | _JUMP
+        exits = ast.Return if isinstance(node, _LOOP) else ast.Return | _JUMP
         if not isinstance(node, ast.ClassDef) and any(
-            isinstance(part, leaves) or _ends_process(part) for part in ast.walk(node)
+            isinstance(part, exits) or _ends_process(part) for part in ast.walk(node)
         ):
             return
 
 
-def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+def _evaluated_parts(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the expressions of a statement that are evaluated whenever it runs."""
     for part in ast.iter_child_nodes(node):
         if not isinstance(part, _CONDITIONAL) and not (isinstance(part, ast.Compare) and len(part.ops) > 1):
-            yield from _evaluated(part)
+            yield from _evaluated_parts(part)
             yield part
 
 
@@ -311,12 +311,12 @@ def _ends_process(node: ast.AST) -> bool:
     return calls_exit or (isinstance(node, ast.Name) and node.id == "SystemExit")
 
 
-def _harmless_lines(code: ast.AST) -> set[int]:
+def _guarded_lines(code: ast.AST) -> set[int]:
     """Return the lines where an undefined name is harmless because NameError is caught there."""
-    skipped: list[ast.stmt] = []
+    guarded: list[ast.stmt] = []
     for part in ast.walk(code):
         if isinstance(part, ast.Try) and any(
             handler.type is None or _CATCHES_NAME_ERROR.search(ast.unparse(handler.type)) for handler in part.handlers
         ):
-            skipped += part.body
-    return {line for node in skipped for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+            guarded += part.body
+    return {line for node in guarded for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}

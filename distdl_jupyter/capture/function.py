@@ -40,7 +40,7 @@ def capture_function(
     while isinstance(called, functools.partial):
         called = called.func
     name = getattr(called, "__name__", None) or type(called).__name__
-    arguments = _arguments(function, name, args, kwargs)
+    arguments = _bind_arguments(function, name, args, kwargs)
     if inspect.iscoroutinefunction(function):
         raise InvalidSpec(
             f"{name} is an async function, but the ranks make a plain call.",
@@ -48,39 +48,39 @@ def capture_function(
             field="function",
             hint=f"Pass a function that calls asyncio.run({name}()).",
         )
-    location, inner = here(), _plain_function(called)
+    location, inner = here(), _unwrap(called)
     is_from_notebook = inner is not None and inner.__module__ == "__main__"
     namespace = inner.__globals__ if inner is not None and is_from_notebook else vars(sys.modules["__main__"])
-    used = names_used((function, args, kwargs), namespace)
+    names = names_used((function, args, kwargs), namespace)
     values = {
-        **{name: value for name, value in in_order(used, namespace).items() if value is not function},
+        **{name: value for name, value in in_order(names, namespace).items() if value is not function},
         **(closure_of(inner) if inner is not None else {}),
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
     # The ranks need only the call. Its parts are pickled first, so that the size of each name is known.
-    with pickled([*values.items(), *call.items()]) as (notes, file):
-        refuse(notes, {**call, **values}, unit="function")
-        sent_modules = modules.local_modules(notes.modules, modules.roots(location))
+    with pickled([*values.items(), *call.items()]) as (report, file):
+        refuse(report, {**call, **values}, unit="function")
+        sent_modules = modules.local_modules(report.modules, modules.roots(location))
     return CapturedCode(
         kind="function",
         name=name.strip("<>")[:120],
-        source=_source(inner, location, command or f"submit({name}, ...)"),
+        source=_code_source(inner, location, command or f"submit({name}, ...)"),
         payload_json=payload_fields(
             "function",
             filename=inner.__code__.co_filename if inner is not None else "",
             names=[*values, *call],
-            sources=listing.sources_of(notes, location),
+            sources=listing.sources_of(report, location),
             path=modules.search_path(location),
         ),
         payload=file,
         seconds=time.perf_counter() - begin,
-        undefined=_undefined(inner, notes, location),
-        **listing.fields_of(values, notes, sent_modules, location),
+        undefined=_find_undefined(inner, report, location),
+        **listing.fields_of(values, report, sent_modules, location),
     )
 
 
-def _plain_function(function: object) -> types.FunctionType | None:
+def _unwrap(function: object) -> types.FunctionType | None:
     """Return the plain function inside a bound method or an object with ``__call__``."""
     if isinstance(function, types.MethodType):
         function = function.__func__
@@ -92,7 +92,7 @@ def _plain_function(function: object) -> types.FunctionType | None:
     return call if isinstance(call, types.FunctionType) else None
 
 
-def _arguments(
+def _bind_arguments(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments by parameter name."""
@@ -121,18 +121,18 @@ def _arguments(
     return {**named, **kwargs}
 
 
-def _undefined(
-    inner: types.FunctionType | None, notes: PickleReport, location: CodeLocation
+def _find_undefined(
+    inner: types.FunctionType | None, report: PickleReport, location: CodeLocation
 ) -> tuple[UndefinedName, ...]:
     main = CompiledSource.from_function(inner, location) if inner is not None else None
     if inner is None or main is None:
         return ()
-    functions = [function for function in notes.functions.values() if function.__globals__ is inner.__globals__]
+    functions = [function for function in report.functions.values() if function.__globals__ is inner.__globals__]
     where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
     return find_undefined(main, inner.__globals__, where, functions, location)
 
 
-def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
+def _code_source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
     text = listing.function_text(inner, location) if inner is not None else None
     if inner is None or text is None:
         return CodeSource(notebook=location.path, command=command)

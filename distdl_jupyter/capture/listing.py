@@ -31,7 +31,7 @@ def is_reference(value: object) -> bool:
 
 def fields_of(
     values: Mapping[str, object],
-    notes: PickleReport,
+    report: PickleReport,
     modules: Sequence[LocalModule],
     location: CodeLocation,
     *,
@@ -43,10 +43,10 @@ def fields_of(
     ``texts`` is the source of the code itself; ``imports`` are the modules that it imports.
     """
     described = [(name, *_describe(name, value)) for name, value in values.items() if not is_reference(value)]
-    captured = [Captured(name=name, kind=kind, detail=text, size=notes.sizes[name]) for name, kind, text in described]
+    captured = [Captured(name=name, kind=kind, detail=text, size=report.sizes[name]) for name, kind, text in described]
     captured.sort(key=lambda variable: variable.kind)  # class, function, value
     is_installed = installed()
-    functions = [f for f in notes.functions.values() if not is_installed(f.__code__.co_filename)]
+    functions = [f for f in report.functions.values() if not is_installed(f.__code__.co_filename)]
     function_texts = [text for f in functions if (text := function_text(f, location)) is not None]
     references: dict[str, Any] = {name: value for name, value in values.items() if is_reference(value)}
     return {
@@ -57,19 +57,19 @@ def fields_of(
             name: value.__name__ if isinstance(value, types.ModuleType) else f"{value.__module__}.{value.__qualname__}"
             for name, value in references.items()
         },
-        "imports": frozenset(name.partition(".")[0] for name in (*notes.modules, *imports)),
-        "on_gpu": tuple(notes.on_gpu),
+        "imports": frozenset(name.partition(".")[0] for name in (*report.modules, *imports)),
+        "on_gpu": tuple(report.on_gpu),
         "numbers": {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)},
     }
 
 
-def sources_of(notes: PickleReport, location: CodeLocation) -> dict[str, dict[str, Any]]:
+def sources_of(report: PickleReport, location: CodeLocation) -> dict[str, dict[str, Any]]:
     """Return the notebook's source of every function that is sent by value, by the file name of its code object.
 
     Existing files are omitted, because tracebacks can read them.
     """
     sources: dict[str, dict[str, Any]] = {}
-    for filename in {function.__code__.co_filename for function in notes.functions.values()}:
+    for filename in {function.__code__.co_filename for function in report.functions.values()}:
         text = code_text(filename, location)
         if text is not None and (text.cell is not None or not Path(filename).exists()):
             sources[filename] = text.to_json()
@@ -92,7 +92,7 @@ def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
 
 # short descriptions of values --------------------------------------------------------------------
 
-_LONGEST_TEXT = 24
+_MAX_TEXT = 24
 
 
 def _describe(name: str, value: Any) -> tuple[str, str]:
@@ -102,21 +102,21 @@ def _describe(name: str, value: Any) -> tuple[str, str]:
     elif isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType):
         kind, functions = "function", [value] if isinstance(value, types.FunctionType) else []
     else:
-        return "value", type(value).__name__ if looks_secret(name) else _value(value)
+        return "value", type(value).__name__ if looks_secret(name) else _describe_value(value)
     numbers = (cell_number(function.__code__.co_filename) for function in functions)
     number = next((number for number in numbers if number is not None), None)
     return kind, kind if number is None else f"{kind}, cell [{number}]"
 
 
-def _value(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     name = type(value).__name__
     if value is None:
         return "None"
     if isinstance(value, bool | int | float | complex):
         text = repr(value)
-        return f"{name} = {text if len(text) <= _LONGEST_TEXT else f'{text[: _LONGEST_TEXT - 1]}…'}"
+        return f"{name} = {text if len(text) <= _MAX_TEXT else f'{text[: _MAX_TEXT - 1]}…'}"
     if isinstance(value, str):
-        return f"str = {value!r}" if len(value) <= _LONGEST_TEXT else f"str, {humanize.plural(len(value), 'character')}"
+        return f"str = {value!r}" if len(value) <= _MAX_TEXT else f"str, {humanize.plural(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
         return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):
@@ -126,6 +126,6 @@ def _value(value: Any) -> str:
     shape = tensors.shape(value)
     if shape is None:
         return name
-    dims = f" {humanize.TIMES} ".join(str(n) for n in shape) if shape else "scalar"
+    dims = f" {humanize.TIMES} ".join(str(length) for length in shape) if shape else "scalar"
     device = str(getattr(value, "device", ""))
     return f"{name} {dims}, {device}" if device.startswith("cuda") else f"{name} {dims}"

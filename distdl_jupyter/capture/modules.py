@@ -26,15 +26,15 @@ from distdl_jupyter.core.source import imported, parsed
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.installed import holds_packages, installed_roots
 
-_CODE = (".py", ".pyi", ".so", ".pyd")
+_CODE_SUFFIXES = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 #: Size limits in bytes of data files in a package: of one file, and in total.
-_LARGEST_FILE = 1_000_000
-_LARGEST_DATA = 20_000_000
-#: Size limit in bytes of all modules. More was probably not intended, and takes minutes to read.
-_LARGEST = 200_000_000
+_MAX_FILE = 1_000_000
+_MAX_DATA = 20_000_000
+#: Size limit in bytes of all modules. Larger ones are probably unintended and take minutes to read.
+_MAX_SIZE = 200_000_000
 #: This package itself is installed where the ranks run.
-_NEVER = ("distdl_jupyter", "__main__")
+_EXCLUDED = ("distdl_jupyter", "__main__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ def roots(location: CodeLocation) -> dict[Path, str]:
     if location.folder is not None:
         folders[location.folder.resolve()] = "in the notebook's folder"
     folders.setdefault(Path.cwd(), "in the notebook's folder" if shell() is not None else "in the working directory")
-    by_pth, is_installed = set(_pth_folders()), installed()
+    pth_folders, is_installed = set(_pth_folders()), installed()
     for folder in (Path(entry).resolve() for entry in sys.path if entry):
-        if folder.is_dir() and folder not in by_pth and "IPython" not in folder.parts and not is_installed(folder):
+        if folder.is_dir() and folder not in pth_folders and "IPython" not in folder.parts and not is_installed(folder):
             folders.setdefault(folder, f"from {folder.name}/")
     return folders
 
@@ -115,19 +115,19 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
     with contextlib.suppress(RuntimeError):  # another thread may import a module meanwhile
         importlib.invalidate_caches()  # to find new files
     modules: list[LocalModule] = []
-    visited = set(_NEVER)
+    visited = set(_EXCLUDED)
     pending = [name.partition(".")[0] for name in names]
     while pending:
         name = pending.pop(0)
         if name in visited:
             continue
         visited.add(name)
-        if (module := _find(name, folders)) is not None:
+        if (module := _find_module(name, folders)) is not None:
             modules.append(module)
-            if (total := sum(module.size for module in modules)) > _LARGEST:
+            if (total := sum(module.size for module in modules)) > _MAX_SIZE:
                 raise InvalidSpec(
                     f"The modules beside the notebook that this job would send, such as {module.label} in "
-                    f"{module.root}, have {humanize.size(total)} or more, but the limit is {humanize.size(_LARGEST)}.",
+                    f"{module.root}, have {humanize.size(total)} or more, but the limit is {humanize.size(_MAX_SIZE)}.",
                     code="modules-too-large",
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
@@ -137,8 +137,8 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
     return modules
 
 
-def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
-    path = _path_of(name, folders)
+def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
+    path = _module_path(name, folders)
     if path is None or path.parent not in folders:
         return None
     if not path.exists():
@@ -148,19 +148,19 @@ def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
             field=name,
             hint="Restore the file, or import what the code needs from elsewhere.",
         )
-    sent, left_out, data = list[Path](), list[Path](), 0
+    files, left_out, data_size = list[Path](), list[Path](), 0
     for file in _package_files(path) if path.is_dir() else [path]:
         size = file.stat().st_size
-        if file.suffix not in _CODE and (size > _LARGEST_FILE or data + size > _LARGEST_DATA):
+        if file.suffix not in _CODE_SUFFIXES and (size > _MAX_FILE or data_size + size > _MAX_DATA):
             left_out.append(file.relative_to(path.parent))
         else:
-            sent.append(file.relative_to(path.parent))
-            data += 0 if file.suffix in _CODE else size
-    size = sum((path.parent / file).stat().st_size for file in sent)
-    return LocalModule(name, path.parent, tuple(sent), size, folders[path.parent], path.is_dir(), tuple(left_out))
+            files.append(file.relative_to(path.parent))
+            data_size += 0 if file.suffix in _CODE_SUFFIXES else size
+    size = sum((path.parent / file).stat().st_size for file in files)
+    return LocalModule(name, path.parent, tuple(files), size, folders[path.parent], path.is_dir(), tuple(left_out))
 
 
-def _path_of(name: str, folders: dict[Path, str]) -> Path | None:
+def _module_path(name: str, folders: dict[Path, str]) -> Path | None:
     """Return the file of a module, or the folder of a package."""
     module = sys.modules.get(name)
     if module is not None:
@@ -189,5 +189,5 @@ def _package_files(package: Path) -> Iterator[Path]:
 def search_path(location: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: those of sent modules, and package folders that the user added."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-    by_hand = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
-    return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))
+    user_paths = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
+    return list(dict.fromkeys((*map(str, roots(location)), *user_paths)))

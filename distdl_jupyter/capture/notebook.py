@@ -15,7 +15,7 @@ from typing import Any
 
 from distdl_jupyter.core.source import CodeText
 
-_IN = re.compile(r"In\[(\d+)\]")
+_CELL_LABEL = re.compile(r"In\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def cell_number(filename: str) -> int | None:
     compiler = getattr(shell(), "compile", None)
     format_name = getattr(compiler, "format_code_name", None)
     label = format_name(filename) if format_name is not None else None
-    match = _IN.fullmatch(label[1]) if label else None
+    match = _CELL_LABEL.fullmatch(label[1]) if label else None
     return int(match[1]) if match else None
 
 
@@ -85,10 +85,10 @@ def code_text(filename: str, location: CodeLocation) -> CodeText | None:
     number = cell_number(filename)
     if number is None:
         return CodeText(text, Path(filename).name)
-    return CodeText(text, cell_label(number, location.name), number, 1 + _lines_cut(text, number))
+    return CodeText(text, cell_label(number, location.name), number, 1 + _count_removed_lines(text, number))
 
 
-def _lines_cut(text: str, number: int) -> int:
+def _count_removed_lines(text: str, number: int) -> int:
     """Return how many leading empty lines IPython removed from a cell before compiling it."""
     inputs = getattr(getattr(shell(), "history_manager", None), "input_hist_raw", [])
     raw = inputs[number] if number < len(inputs) else ""

@@ -31,8 +31,8 @@ from distdl_jupyter.worker.hooks import tensors
 
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
 PROTOCOL = 5
-_CACHE = type(functools.lru_cache(len))
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _CACHE)
+_LRU_CACHE = type(functools.lru_cache(len))
+_FUNCTION_TYPES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _LRU_CACHE)
 _SYSTEM_STREAMS = ("stdout", "stderr")
 
 
@@ -54,12 +54,12 @@ class PickleReport:
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Reduce a code object like cloudpickle, but keep the file name for tracebacks, which cloudpickle 3.1.3 drops."""
     make, arguments = _REDUCE_CODE(code)
-    return make, (*arguments[:_FILE_NAME], code.co_filename, *arguments[_FILE_NAME + 1 :])
+    return make, (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[_FILE_NAME_INDEX + 1 :])
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
 #: Position of the file name among the arguments of ``types.CodeType``, since Python 3.8.
-_FILE_NAME = 10
+_FILE_NAME_INDEX = 10
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -69,29 +69,29 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )
 
-    def __init__(self, file: IO[bytes] | _Discard, notes: PickleReport) -> None:
+    def __init__(self, file: IO[bytes] | _NullFile, report: PickleReport) -> None:
         super().__init__(file, protocol=PROTOCOL)
-        self.notes = notes
+        self.notes = report
         self.gpu_seen = False
         #: Types of plain data: most objects of a large value have one of a few types.
-        self._plain: set[type] = set()
+        self._plain_types: set[type] = set()
         #: The object whose pickling began last.
         self.latest: object = None
         #: The globals of modules, as a rank evaluates them, by the module's name.
-        self._modules: dict[str, _Call] = {}
+        self._module_globals: dict[str, _Call] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Replace objects that differ on a rank, record dependencies, and leave the rest to cloudpickle."""
         self.latest = obj
-        if type(obj) in self._plain:
+        if type(obj) in self._plain_types:
             return NotImplemented
         if _is_plain(type(obj)):
-            self._plain.add(type(obj))
+            self._plain_types.add(type(obj))
         replaced = _rank_counterpart(obj)
         if replaced is not None:
             self.gpu_seen = self.gpu_seen or tensors.is_on_gpu(obj)
             return replaced
-        if isinstance(obj, types.FunctionType | type | _CACHE) and (path := path_in_module(obj)) is not None:
+        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := path_in_module(obj)) is not None:
             self.notes.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
@@ -102,17 +102,17 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
             self.notes.functions[id(obj)] = obj
             self.notes.modules.update(imports_of(obj.__code__))
-            return self._with_globals_of_module(obj, reduced)
+            return self._use_module_globals(obj, reduced)
         return reduced
 
-    def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _use_module_globals(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the reduction of a lambda or closure that uses the globals of its module as a rank imports it."""
         name = module_of_globals(function)
         if not name:
             return reduced
         self.notes.modules.add(name)
         make, (code, _, *rest), (state, slots), *more = reduced
-        module = self._modules.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
+        module = self._module_globals.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
         slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
         return make, (code, module, *rest), (state, slots), *more
 
@@ -130,7 +130,7 @@ class _Call:
 def _is_plain(kind: type) -> bool:
     """Return whether objects of a type are plain data, which are the same on a rank."""
     streams = (type(stream) for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
-    special = (type, types.ModuleType, *_FUNCTIONS, *streams)
+    special = (type, types.ModuleType, *_FUNCTION_TYPES, *streams)
     return not issubclass(kind, special) and kind.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
 
 
@@ -146,7 +146,7 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
         # Notebook detection must raise NameError, as in a plain interpreter.
         return functools.partial, (eval, "get_ipython", {})
-    if isinstance(obj, _CACHE) and obj.__module__ == "__main__":
+    if isinstance(obj, _LRU_CACHE) and obj.__module__ == "__main__":
         cache = _Call(functools.partial(functools.lru_cache, **obj.cache_parameters()))
         return operator.call, (cache, obj.__wrapped__)
     return (_TO_OWN_GPU, (tensors.without_gpu(obj),)) if tensors.is_on_gpu(obj) else None
@@ -176,7 +176,7 @@ def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
 # pickling -----------------------------------------------------------------------------------------------
 
 
-class _Discard:
+class _NullFile:
     """A file that discards what is written."""
 
     def write(self, data: Any, /) -> int:
@@ -188,21 +188,21 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
 
     After the first failure ``file`` is unusable, but the other names are still tried, to report all failures.
     """
-    notes = PickleReport()
-    pickler = Pickler(file, notes)
+    report = PickleReport()
+    pickler = Pickler(file, report)
     for name, value in items:
         begin = file.tell()
         try:
             pickler.dump(value)
         except Exception as error:  # noqa: BLE001 - a user's __reduce__ or __getstate__ can raise anything
-            notes.errors.setdefault(name, (error, pickler.latest))
-            pickler = Pickler(_Discard(), notes)
+            report.errors.setdefault(name, (error, pickler.latest))
+            pickler = Pickler(_NullFile(), report)
             continue
-        notes.sizes.setdefault(name, file.tell() - begin)
+        report.sizes.setdefault(name, file.tell() - begin)
         if pickler.gpu_seen:
-            notes.on_gpu.append(name)
+            report.on_gpu.append(name)
             pickler.gpu_seen = False
-    return notes
+    return report
 
 
 # values that cannot be pickled ------------------------------------------------------------------------
@@ -224,11 +224,11 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     failures: dict[int, tuple[str, object, Exception]] = {}
     for name, (error, culprit) in dump.errors.items():
         path, part = locate(name, values[name], culprit)
-        known = failures.get(id(culprit))
-        if known is None or (part is culprit and len(path) < len(known[0])):
+        previous = failures.get(id(culprit))
+        if previous is None or (part is culprit and len(path) < len(previous[0])):
             failures[id(culprit)] = path, part, error
     if failures:
-        sentences = [_sentence(*failure, unit) for failure in failures.values()]
+        sentences = [_describe_failure(*failure, unit) for failure in failures.values()]
         field = next(iter(failures.values()))[0]
         raise InvalidSpec(" ".join(sentences), code="not-picklable", field=field)
 
@@ -238,7 +238,7 @@ def locate(name: str, value: object, culprit: object) -> tuple[str, object]:
     return next(((path, part) for path, part in parts_of(name, value) if part is culprit), (name, value))
 
 
-def _sentence(path: str, part: object, error: Exception, unit: str) -> str:
+def _describe_failure(path: str, part: object, error: Exception, unit: str) -> str:
     kind = type(part).__name__
     names = [cls.__name__ for cls in type(part).__mro__]
     remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")

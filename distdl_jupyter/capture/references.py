@@ -20,17 +20,17 @@ from typing import Any
 from cloudpickle import list_registry_pickle_by_value
 
 #: Limits of the search: items per container, parts per value. The rest is sent too; its size counts for its owner.
-_MOST_ITEMS, _MOST_PARTS = 1000, 20_000
+_MAX_ITEMS, _MAX_PARTS = 1000, 20_000
 #: Prefixes of the modules of IPython's objects, which refer to all names of the notebook.
 IPYTHON = ("IPython.", "ipykernel.")
 #: Types without parts that are sent with them.
-_LEAVES = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType, types.CodeType)
+_LEAF_TYPES = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType, types.CodeType)
 
 
 def travels_by_value(value: types.FunctionType | type) -> bool:
     """Return whether a function or class is sent by value because ranks cannot import it from a module."""
-    named = "<locals>" not in value.__qualname__ and value.__name__ != "<lambda>"
-    return not named or getattr(value, "__module__", None) in ("__main__", None)
+    is_named = "<locals>" not in value.__qualname__ and value.__name__ != "<lambda>"
+    return not is_named or getattr(value, "__module__", None) in ("__main__", None)
 
 
 def path_in_module(value: Any) -> tuple[str, str] | None:
@@ -60,8 +60,8 @@ def module_of_globals(function: types.FunctionType) -> str:
     if by_value or name in ("", "__main__") or name != function.__globals__.get("__name__"):
         return ""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    top = name.partition(".")[0]
-    is_known = top in sys.builtin_module_names or any(finder.find_spec(top, None) is not None for finder in finders)
+    root = name.partition(".")[0]
+    is_known = root in sys.builtin_module_names or any(finder.find_spec(root, None) is not None for finder in finders)
     return name if is_known else ""
 
 
@@ -75,9 +75,9 @@ def parts_of(path: str, value: object) -> Iterator[tuple[str, Any]]:
     """
     visited: set[int] = set()
     pending: deque[tuple[str, object]] = deque([(path, value)])
-    while pending and len(visited) < _MOST_PARTS:
+    while pending and len(visited) < _MAX_PARTS:
         path, part = pending.popleft()
-        if id(part) in visited or isinstance(part, _LEAVES) or type(part).__module__.startswith(IPYTHON):
+        if id(part) in visited or isinstance(part, _LEAF_TYPES) or type(part).__module__.startswith(IPYTHON):
             continue
         visited.add(id(part))
         if not isinstance(part, types.FunctionType | type) or travels_by_value(part):
@@ -93,16 +93,16 @@ def _inner_parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
             yield from ((f"the defaults of {value.__name__}", part) for part in defaults)
             yield from _attributes(value.__name__, value)
         case dict():
-            for key, item in itertools.islice(value.items(), _MOST_ITEMS):
+            for key, item in itertools.islice(value.items(), _MAX_ITEMS):
                 text = repr(key)[:40] if isinstance(key, int | str | float | bool) else type(key).__name__
                 yield from ((f"{path}[{text}]", item), (f"the key {text} of {path}", key))
         case list() | tuple():
-            yield from ((f"{path}[{index}]", item) for index, item in enumerate(value[:_MOST_ITEMS]))
+            yield from ((f"{path}[{index}]", item) for index, item in enumerate(value[:_MAX_ITEMS]))
         case types.MethodType():
             yield from ((f"{path}.__self__", value.__self__), (f"{path}.__func__", value.__func__))
         case _:
             yield from _attributes(value.__name__ if isinstance(value, type) else path, value)
-            yield from ((f"a part of {path}", part) for part in gc.get_referents(value)[:_MOST_ITEMS])
+            yield from ((f"a part of {path}", part) for part in gc.get_referents(value)[:_MAX_ITEMS])
 
 
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, object]]:

@@ -40,19 +40,19 @@ def capture_script(
     """
     begin = time.perf_counter()
     folder = Path(source_directory or ".").expanduser().resolve()
-    script = _existing(folder, entry_script)
-    text = _checked(script)
+    script = _find_script(folder, entry_script)
+    text = _read_script(script)
     tree = parse(text)
-    arguments, secret = _arguments(script_params)
-    beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
+    arguments, secret_indices = _to_arguments(script_params)
+    local = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
         source=CodeSource(code=text, filename=str(script), command=f"entry_script={script.name}"),
-        captured=(entry, *(module.captured for module in beside)),
-        modules=tuple(beside),
+        captured=(entry, *(module.captured for module in local)),
+        modules=tuple(local),
         payload_json=payload_fields(
             "script",
             filename=str(script),
@@ -63,13 +63,13 @@ def capture_script(
         ),
         undefined=undefined,
         seconds=time.perf_counter() - begin,
-        texts=(CodeText(text, script.name), *module_texts(beside)),
+        texts=(CodeText(text, script.name), *module_texts(local)),
         imports=frozenset(imported(tree)),
-        secret_arguments=frozenset(secret),
+        secret_arguments=frozenset(secret_indices),
     )
 
 
-def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
+def _find_script(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
         raise InvalidSpec(
             f"The source_directory {str(folder)!r} is not a folder.",
@@ -78,7 +78,7 @@ def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
         )
     script = (folder / Path(entry_script).expanduser()).resolve()
     if not script.is_file():
-        scripts = ", ".join(sorted(p.name for p in folder.glob("*.py"))[:8])
+        scripts = ", ".join(sorted(path.name for path in folder.glob("*.py"))[:8])
         hint = f"Use one of: {scripts}." if scripts else "There is no Python file in it."
         raise InvalidSpec(
             f"Unknown script {str(entry_script)!r} in {folder}.", code="script-missing", field="entry_script", hint=hint
@@ -86,7 +86,7 @@ def _existing(folder: Path, entry_script: str | os.PathLike[str]) -> Path:
     return script
 
 
-def _checked(script: Path) -> str:
+def _read_script(script: Path) -> str:
     try:
         text = script.read_text(encoding="utf-8")
         parse(text)
@@ -103,7 +103,7 @@ def _checked(script: Path) -> str:
     return text
 
 
-def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
+def _to_arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
     """Return the arguments after the script's name, and the positions of those whose flag has a secret-looking name."""
     if parameters is None:
         return [], []
@@ -116,12 +116,12 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
         )
     if isinstance(parameters, Mapping):
         parameters = [text for flag, value in parameters.items() for text in _flag_arguments(str(flag), value)]
-    arguments, secret = [str(parameter) for parameter in parameters], []
-    for number, text in enumerate(arguments):
+    arguments, secret_indices = [str(parameter) for parameter in parameters], []
+    for index, text in enumerate(arguments):
         flag, equals, _ = text.partition("=")
         if text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_")):
-            secret.append(number if equals else number + 1)
-    return arguments, [number for number in secret if number < len(arguments)]
+            secret_indices.append(index if equals else index + 1)
+    return arguments, [index for index in secret_indices if index < len(arguments)]
 
 
 def _flag_arguments(flag: str, value: Any) -> list[str]:

@@ -68,14 +68,14 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _add_setup(commands: Any) -> None:
-    text = "show the state of warm starts, turn them on or off, start or stop the template process"
-    more = (
+    summary = "show the state of warm starts, turn them on or off, start or stop the template process"
+    description = (
         "The template process keeps the imports of earlier jobs loaded, so that jobs on this machine start faster. "
         "Without an action, show its state."
     )
-    command = add_command(commands, "warm", _warm, text, more=more, reads=True)
-    actions = "start waits until the template is ready; off also stops it"
-    command.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"], help=actions)
+    command = add_command(commands, "warm", _warm, summary, more=description, reads=True)
+    action_help = "start waits until the template is ready; off also stops it"
+    command.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"], help=action_help)
     command.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
 
     add_command(commands, "doctor", _doctor, "check the installation and suggest fixes", reads=True)
@@ -106,8 +106,8 @@ def _warm(args: argparse.Namespace) -> Reply:
         if not start.is_being_made(files):
             start.make(files)
         if start.wait_until_ready(files) is None:
-            failed = f"The template did not start. See the log: {files.log}"
-            return Reply(report.state(), "\n".join([failed, *report.lines()]), code=1)
+            message = f"The template did not start. See the log: {files.log}"
+            return Reply(report.state(), "\n".join([message, *report.lines()]), code=1)
     return Reply(report.state(), "\n".join(report.lines()))
 
 

@@ -1,4 +1,4 @@
-"""Commands for Azure: sign in and out, choose a subscription, list GPU sizes with prices. No token is printed.
+"""Commands for Azure: sign in and out, choose a subscription, list GPU sizes with prices. Tokens are never printed.
 
 ``distdl vm-sizes`` sends no request without ``--prices`` (the Retail Prices API); its prices are cached and shown with
 their date.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.azure import SignInStatus
 
 #: Seconds between two polls of a pending sign-in.
-_POLL = 1.0
+_POLL_SECONDS = 1.0
 _FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
 
@@ -31,11 +31,11 @@ def add_to(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     from distdl_jupyter.azure.settings import CredentialKind
 
-    text = "sign in to Azure, sign out, choose a subscription"
-    more = "Without a command, show who is signed in."
-    verbs = add_group(commands, "azure", _status, text, more=more, reads=True)
-    text = "sign in, for all notebooks, Jupyter servers and jobs of your user"
-    command = add_command(verbs, "sign-in", _sign_in, text)
+    summary = "sign in to Azure, sign out, choose a subscription"
+    description = "Without a command, show who is signed in."
+    group = add_group(commands, "azure", _status, summary, more=description, reads=True)
+    summary = "sign in, for all notebooks, Jupyter servers and jobs of your user"
+    command = add_command(group, "sign-in", _sign_in, summary)
     command.add_argument(
         "--credential", choices=get_args(CredentialKind), help="sign-in method (default: the last one, or device_code)"
     )
@@ -43,9 +43,9 @@ def add_to(commands: Any) -> None:
     command.add_argument("--client-id", help="client id of an app registration or a managed identity")
     command.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
     command.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
-    add_command(verbs, "sign-out", _sign_out, "sign out")
-    add_command(verbs, "status", _status, "show the signed-in account and the method", reads=True)
-    command = add_command(verbs, "subscriptions", _subscriptions, "list the subscriptions of the account", reads=True)
+    add_command(group, "sign-out", _sign_out, "sign out")
+    add_command(group, "status", _status, "show the signed-in account and the method", reads=True)
+    command = add_command(group, "subscriptions", _subscriptions, "list the subscriptions of the account", reads=True)
     command.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
 
     command = add_command(commands, "vm-sizes", _vm_sizes, "list Azure GPU sizes with prices", reads=True)
@@ -59,11 +59,11 @@ def add_to(commands: Any) -> None:
         help="only sizes with, or without, InfiniBand",
     )
     command.add_argument("--retired", action="store_true", help="include sizes that can no longer be rented")
-    region = "region such as westeurope (default: the region of %%dist_config azure)"
-    command.add_argument("--region", default="", help=region)
+    region_help = "region such as westeurope (default: the region of %%dist_config azure)"
+    command.add_argument("--region", default="", help=region_help)
     command.add_argument("--prices", action="store_true", help="fetch the region's prices from the Retail Prices API")
-    currency = "currency of prices (default: USD, or the configured one)"
-    command.add_argument("--currency", default="", metavar="CODE", help=currency)
+    currency_help = "currency of prices (default: USD, or the configured one)"
+    command.add_argument("--currency", default="", metavar="CODE", help=currency_help)
 
 
 def _status(_: argparse.Namespace) -> Reply:
@@ -78,28 +78,28 @@ def _sign_in(args: argparse.Namespace) -> Reply:
 
     kind = args.credential or settings.read().credential or "device_code"
     options = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
-    now = identity.sign_in(kind, **options)
+    status = identity.sign_in(kind, **options)
     try:
-        now = _wait(now)
+        status = _wait(status)
     except KeyboardInterrupt:
         identity.cancel()
         raise
-    if now.problem:
-        raise NotSignedIn(now.problem.message, code=now.problem.code, hint=now.problem.hint)
+    if status.problem:
+        raise NotSignedIn(status.problem.message, code=status.problem.code, hint=status.problem.hint)
     return _status(args)
 
 
-def _wait(now: SignInStatus) -> SignInStatus:
+def _wait(status: SignInStatus) -> SignInStatus:
     """Print the instructions for the user, wait for the sign-in, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure
 
-    if now.state == "waiting":
-        print("\n".join(azure.sign_in_lines(azure.sign_in_view(now))), file=sys.stderr, flush=True)
-    while now.state == "waiting":
-        time.sleep(_POLL)
-        now = identity.status()
-    return now
+    if status.state == "waiting":
+        print("\n".join(azure.sign_in_lines(azure.sign_in_view(status))), file=sys.stderr, flush=True)
+    while status.state == "waiting":
+        time.sleep(_POLL_SECONDS)
+        status = identity.status()
+    return status
 
 
 def _sign_out(_: argparse.Namespace) -> None:
@@ -115,7 +115,7 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
 
     subscriptions = identity.subscriptions()
     if args.use:
-        match = next((each for each in subscriptions if args.use in (each.id, each.name)), None)
+        match = next((item for item in subscriptions if args.use in (item.id, item.name)), None)
         if match is None:
             raise InvalidSpec(
                 f"The account has no access to subscription {args.use!r}.",
@@ -124,10 +124,10 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
                 hint="List the subscriptions with: distdl azure subscriptions",
             )
         settings.change(subscription_id=match.id)
-    subscription_id = settings.read().subscription_id
-    rows = [("*" if each.id == subscription_id else "", each.name, each.id, each.state) for each in subscriptions]
-    none = "The account has no access to any subscription."
-    return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else none)
+    selected_id = settings.read().subscription_id
+    rows = [("*" if item.id == selected_id else "", item.name, item.id, item.state) for item in subscriptions]
+    message = "The account has no access to any subscription."
+    return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message)
 
 
 # sizes and prices -------------------------------------------------------------------------------------
@@ -148,17 +148,17 @@ def _vm_sizes(args: argparse.Namespace) -> Reply:
         retired=args.retired,
     )
     priced = [(size, prices.cached(size.name, args.region, args.currency)) for size in sizes]
-    lines = [table.text([_HEAD, *(_row(size, price) for size, price in priced)])] if priced else []
+    lines = [table.text([_COLUMNS, *(_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
     return Reply([_data(size, price) for size, price in priced], "\n".join(lines))
 
 
-_HEAD = ("SIZE", "GPUS", "MEMORY PER GPU", "VCPUS", "INTERCONNECT", "PRICE PER HOUR", "REMARK")
+_COLUMNS = ("SIZE", "GPUS", "MEMORY PER GPU", "VCPUS", "INTERCONNECT", "PRICE PER HOUR", "REMARK")
 
 
 def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
-    between = {
+    interconnect = {
         True: f"InfiniBand {size.fabric_text}".strip(),
         False: f"Ethernet {size.ethernet_text}".strip(),
         None: "",
@@ -168,7 +168,7 @@ def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
         size.gpus_text,
         size.memory_text,
         "" if size.vcpus is None else str(size.vcpus),
-        between[size.infiniband],
+        interconnect[size.infiniband],
         money(price.per_hour, price.currency) if price else "",
         f"retired {size.retirement_date}" if size.retired else "",
     )

@@ -28,45 +28,45 @@ TIMEOUT = 5.0
 
 def add_to(commands: Any) -> None:
     """Add the command and its subcommands to the parser of ``distdl``."""
-    verbs = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
+    group = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
 
-    command = _with_name(verbs, "add", _add, "add a cluster: a name for a cluster type with its options")
+    command = _add_named(group, "add", _add, "add a cluster: a name for a cluster type with its options")
     command.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
     _add_options(command, "options of the cluster type; list them with: distdl clusters add NAME KIND --help")
-    command = _with_name(verbs, "change", _change, "change options of a cluster")
+    command = _add_named(group, "change", _change, "change options of a cluster")
     _add_options(command, 'options of its type; an empty value "" restores the default')
-    _with_name(verbs, "show", _show, "show the details of one cluster", reads=True)
-    text = "check every node for problems that would keep a job from running"
-    command = _with_name(verbs, "check", _check, text, reads=True)
-    backend = "also check what this backend needs"
-    command.add_argument("-b", "--backend", "--distributed-backend", metavar="NAME", help=backend)
-    _with_name(verbs, "remove", _remove, "remove a cluster from the list; its machines are not changed")
+    _add_named(group, "show", _show, "show the details of one cluster", reads=True)
+    summary = "check every node for problems that would keep a job from running"
+    command = _add_named(group, "check", _check, summary, reads=True)
+    backend_help = "also check what this backend needs"
+    command.add_argument("-b", "--backend", "--distributed-backend", metavar="NAME", help=backend_help)
+    _add_named(group, "remove", _remove, "remove a cluster from the list; its machines are not changed")
 
-    text = "list, create and delete the machines of a cluster"
-    machines = add_group(verbs, "compute", _machines, text, reads=True)
-    command = add_command(machines, "list", _machines, "list clusters with their machines and costs", reads=True)
+    summary = "list, create and delete the machines of a cluster"
+    compute = add_group(group, "compute", _machines, summary, reads=True)
+    command = add_command(compute, "list", _machines, "list clusters with their machines and costs", reads=True)
     command.add_argument("name", nargs="?", help="name of a cluster, to list its other resources too")
-    _with_name(machines, "sizes", _sizes, "list the sizes available for new machines of a cluster", reads=True)
-    command = _with_name(machines, "create", _create, "create the machines of a cluster")
+    _add_named(compute, "sizes", _sizes, "list the sizes available for new machines of a cluster", reads=True)
+    command = _add_named(compute, "create", _create, "create the machines of a cluster")
     _add_options(command, "options of the machines; list them with: distdl clusters compute create NAME --help")
-    _add_yes(_with_name(machines, "delete", _delete, "delete the machines of a cluster; its name is kept"))
+    _add_yes(_add_named(compute, "delete", _delete, "delete the machines of a cluster; its name is kept"))
 
 
-def _with_name(commands: Any, name: str, run: Any, text: str, *, reads: bool = False) -> argparse.ArgumentParser:
-    command = add_command(commands, name, run, text, reads=reads)
+def _add_named(commands: Any, name: str, run: Any, summary: str, *, reads: bool = False) -> argparse.ArgumentParser:
+    command = add_command(commands, name, run, summary, reads=reads)
     command.add_argument("name", help="name of the cluster")
     return command
 
 
-def _add_options(command: argparse.ArgumentParser, text: str) -> None:
-    command.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value", help=text)
+def _add_options(command: argparse.ArgumentParser, help_text: str) -> None:
+    command.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value", help=help_text)
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def _parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
+def _make_parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
     """Return a parser with an option for each of ``fields``."""
     parser = Parser(prog=call, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     for field in fields:
@@ -86,19 +86,19 @@ def _list(args: argparse.Namespace) -> Reply:
 
 
 def _add(args: argparse.Namespace) -> None:
-    options = _options(f"distdl clusters add {args.name} {args.kind}", args.kind, args.flags)
+    options = _parse_options(f"distdl clusters add {args.name} {args.kind}", args.kind, args.flags)
     handle.add_cluster(args.name, args.kind, **options)
     print(f"Added cluster {args.name}. Check it with: distdl clusters check {args.name}")
 
 
 def _change(args: argparse.Namespace) -> None:
     cluster = handle.ClusterHandle(args.name)
-    options = _options(f"distdl clusters change {args.name}", cluster.kind, args.flags)
+    options = _parse_options(f"distdl clusters change {args.name}", cluster.kind, args.flags)
     cluster.change(**{name: None if value == "" else value for name, value in options.items()})
     print(f"{args.name} changed.")
 
 
-def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
+def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
     """Parse the options of a cluster type. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
@@ -108,7 +108,7 @@ def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    return vars(_parser(call, f"Options of the cluster type {kind}.", fields).parse_args(arguments))
+    return vars(_make_parser(call, f"Options of the cluster type {kind}.", fields).parse_args(arguments))
 
 
 def _show(args: argparse.Namespace) -> Reply:
@@ -137,40 +137,40 @@ def _remove(args: argparse.Namespace) -> None:
 
 def _machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
-        return Reply(_cluster(args.name).choices("compute"))
-    makers = [target for target in cluster_configs.every() if _is_provisioner(target.kind)]
-    statuses = probe_all(makers, 2 * TIMEOUT) if makers else []
-    none = (
+        return Reply(_get_cluster(args.name).choices("compute"))
+    targets = [target for target in cluster_configs.every() if _is_provisioner(target.kind)]
+    statuses = probe_all(targets, 2 * TIMEOUT) if targets else []
+    empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
-    return Reply(statuses, table.text(handle.cluster_rows(statuses)) if statuses else none)
+    return Reply(statuses, table.text(handle.cluster_rows(statuses)) if statuses else empty_message)
 
 
 def _sizes(args: argparse.Namespace) -> Any:
-    return _cluster(args.name).choices("vm_size")
+    return _get_cluster(args.name).choices("vm_size")
 
 
 def _create(args: argparse.Namespace) -> Reply | None:
-    cluster = _cluster(args.name)
+    cluster = _get_cluster(args.name)
     fields = dataclasses.fields(registry.get("clusters", cluster.kind).compute_spec)
-    parser = _parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.", fields)
+    parser = _make_parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.", fields)
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
-    machines = vars(parser.parse_args(args.flags))
-    yes, wait = machines.pop("yes", False), machines.pop("wait", False)
-    options = ", ".join(f"{name}={value}" for name, value in machines.items())
-    warning = handle.idle_cost_warning(int(machines.get("min_nodes") or 0))
-    print(f"Machines of {cluster.name}: {options}. {warning}".strip())
+    options = vars(parser.parse_args(args.flags))
+    yes, wait = options.pop("yes", False), options.pop("wait", False)
+    summary = ", ".join(f"{name}={value}" for name, value in options.items())
+    warning = handle.idle_cost_warning(int(options.get("min_nodes") or 0))
+    print(f"Machines of {cluster.name}: {summary}. {warning}".strip())
     if not (yes or _confirm("Create them?")):
         return Reply(code=1)
-    cluster.create(wait=wait, **machines)
+    cluster.create(wait=wait, **options)
     state = "is ready" if wait else "is being created"
     print(f"{cluster.name} {state}. Show it with: distdl clusters show {cluster.name}")
     return None
 
 
 def _delete(args: argparse.Namespace) -> Reply | None:
-    cluster = _cluster(args.name)
+    cluster = _get_cluster(args.name)
     if not (args.yes or _confirm(f"Delete the machines of {cluster.name}?")):
         return Reply(code=1)
     cluster.delete()
@@ -182,7 +182,7 @@ def _is_provisioner(kind: str) -> bool:
     return isinstance(registry.get("clusters", kind), Provisioner)
 
 
-def _cluster(name: str) -> handle.ClusterHandle:
+def _get_cluster(name: str) -> handle.ClusterHandle:
     """Return a cluster whose type can create machines. Raises ClusterNotFound, InvalidSpec."""
     cluster = handle.ClusterHandle(name)
     if not _is_provisioner(cluster.kind):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
 
 
-_ID = "id of the job, or the last part of it"
+_ID_HELP = "id of the job, or the last part of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def add_command(
     commands: Any,
     name: str,
     run: Command,
-    text: str,
+    summary: str,
     *,
     more: str = "",
     aliases: tuple[str, ...] = (),
@@ -54,21 +54,21 @@ def add_command(
 
     ``job`` adds the argument of a job id, which is "required" or by default that of the newest job.
     """
-    description = f"{text[0].upper()}{text[1:]}. {more}".strip()
-    parser: Parser = commands.add_parser(name, help=text, description=description, aliases=aliases)
+    description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
+    parser: Parser = commands.add_parser(name, help=summary, description=description, aliases=aliases)
     parser.set_defaults(run=run, command=name)
     if reads:
         parser.add_argument("--json", action="store_true", help="print as JSON")
     if job == "required":
-        parser.add_argument("id", help=_ID)
+        parser.add_argument("id", help=_ID_HELP)
     elif job:
-        parser.add_argument("id", nargs="?", help=f"{_ID} (default: the newest job)")
+        parser.add_argument("id", nargs="?", help=f"{_ID_HELP} (default: the newest job)")
     return parser
 
 
-def add_group(commands: Any, name: str, run: Command, text: str, *, more: str = "", reads: bool = False) -> Any:
+def add_group(commands: Any, name: str, run: Command, summary: str, *, more: str = "", reads: bool = False) -> Any:
     """Add a command with subcommands, and return the object to add these to."""
-    parser = add_command(commands, name, run, text, more=more, reads=reads)
+    parser = add_command(commands, name, run, summary, more=more, reads=reads)
     return parser.add_subparsers(title="commands", metavar="COMMAND")
 
 
@@ -83,7 +83,7 @@ def print_reply(reply: Reply, args: argparse.Namespace) -> None:
     value = reply.value
     if getattr(args, "json", False):
         if value is not None:
-            print(json.dumps(_data(value), indent=1))
+            print(json.dumps(_to_data(value), indent=1))
     elif getattr(args, "csv", False):
         frame = value.table if hasattr(value, "table") else value.to_pandas()
         frame.to_csv(sys.stdout, index=False)
@@ -96,7 +96,7 @@ def print_reply(reply: Reply, args: argparse.Namespace) -> None:
             print(note)
 
 
-def _data(value: Any) -> Any:
+def _to_data(value: Any) -> Any:
     """Return a value as strict JSON data; non-finite numbers become their names, or null."""
     from distdl_jupyter.jobs.client import Job
 
@@ -106,21 +106,21 @@ def _data(value: Any) -> Any:
         return value.to_json()
     if hasattr(value, "table"):
         return json.loads(value.table.to_json(orient="records"))
-    return [_data(item) for item in value] if isinstance(value, list) else to_json(value)
+    return [_to_data(item) for item in value] if isinstance(value, list) else to_json(value)
 
 
 def ranks_of(text: str, size: int) -> list[int]:
     """Parse ranks such as ``0,2`` or ``1-3`` and return them in ascending order. Raises InvalidSpec."""
     ranks: set[int] = set()
     for part in text.split(","):
-        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if span is None:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
             raise InvalidSpec(
                 f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
                 code="ranks-selection-invalid",
                 field="on",
             )
-        low, high = int(span[1]), int(span[2] or span[1])
+        low, high = int(match[1]), int(match[2] or match[1])
         if low > high or high >= size:
             raise InvalidSpec(
                 f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"

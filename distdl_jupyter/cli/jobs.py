@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logfile import LogLine
 
 #: Number of jobs that ``ls`` shows without ``--all``.
-_NEWEST = 20
+_MAX_LISTED = 20
 _SWITCH: dict[str, Any] = {"action": "store_true"}
 _RECORDED: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
 _PRUNE = (
@@ -36,7 +36,7 @@ _PRUNE = (
 def add_to(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     command = add_command(commands, "ls", _ls, "list the jobs, newest first", reads=True)
-    command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_NEWEST})")
+    command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_MAX_LISTED})")
 
     add_command(commands, "show", _show, "show the details of one job", reads=True, job="newest")
 
@@ -54,31 +54,31 @@ def add_to(commands: Any) -> None:
         help="print output unchanged, including terminal control characters (default: text and colors only)",
     )
 
-    text = "stop a job: send INT, then TERM, then KILL, with a grace period between them"
-    command = add_command(commands, "stop", _stop, text, aliases=("cancel",), job="required")
+    summary = "stop a job: send INT, then TERM, then KILL, with a grace period between them"
+    command = add_command(commands, "stop", _stop, summary, aliases=("cancel",), job="required")
     command.add_argument("--now", **_SWITCH, help="send KILL at once")
     command.add_argument("--no-wait", **_SWITCH, help="do not wait for the job to stop")
 
-    text = "mark a job as lost when the host of its supervisor is gone for good"
-    add_command(commands, "lost", _lost, text, job="required")
+    summary = "mark a job as lost when the host of its supervisor is gone for good"
+    add_command(commands, "lost", _lost, summary, job="required")
 
-    text = "print the packages that a job ran with, as a requirements.txt"
-    command = add_command(commands, "environment", _environment, text, reads=True, job="newest")
+    summary = "print the packages that a job ran with, as a requirements.txt"
+    command = add_command(commands, "environment", _environment, summary, reads=True, job="newest")
     command.add_argument("--diff", **_SWITCH, help="print the uncommitted git changes at the start of the job")
 
     command = add_command(commands, "time", _time, "show step times rank by rank", reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print one line per rank and step, times in seconds")
     command.add_argument("--figure", **_SWITCH, help="show a bar for each rank instead of the table")
 
-    text = "show the stack traces of all ranks of a job side by side"
-    command = add_command(commands, "stacks", _stacks, text, reads=True, job="newest")
+    summary = "show the stack traces of all ranks of a job side by side"
+    command = add_command(commands, "stacks", _stacks, summary, reads=True, job="newest")
     help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
     command.add_argument("--recorded", **_RECORDED, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
     command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
 
-    text = "profile some steps of a running job: its slowest operators, and a trace of each rank"
-    command = add_command(commands, "profile", _profile, text, reads=True, job="newest")
+    summary = "profile some steps of a running job: its slowest operators, and a trace of each rank"
+    command = add_command(commands, "profile", _profile, summary, reads=True, job="newest")
     command.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
     command.add_argument(
         "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
@@ -91,20 +91,20 @@ def add_to(commands: Any) -> None:
     command.add_argument("--csv", **_SWITCH, help="print one line per operator and rank, times in seconds")
     command.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
 
-    text = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
-    command = add_command(commands, "resources", _resources, text, reads=True, job="newest")
+    summary = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
+    command = add_command(commands, "resources", _resources, summary, reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print all samples, one line per rank and second")
     command.add_argument("--figure", **_SWITCH, help="show curves over time instead of the newest values")
     command.add_argument("-f", "--follow", **_SWITCH, help="refresh every second until the job has ended")
 
-    text = "list the checkpoints of a job, newest first"
-    command = add_command(commands, "checkpoints", _checkpoints, text, reads=True, job="newest")
+    summary = "list the checkpoints of a job, newest first"
+    command = add_command(commands, "checkpoints", _checkpoints, summary, reads=True, job="newest")
     command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
 
-    text = "send the data of a running or ended job to experiment trackers"
-    command = add_command(commands, "track", _track, text, reads=True, job="required")
-    trackers = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
-    command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers)
+    summary = "send the data of a running or ended job to experiment trackers"
+    command = add_command(commands, "track", _track, summary, reads=True, job="required")
+    trackers_help = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
+    command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers_help)
     command.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for the trackers (default: 600)"
     )
@@ -119,23 +119,23 @@ def add_to(commands: Any) -> None:
     command.add_argument("--keep", type=int, metavar="N", help="keep the newest N of all jobs")
     command.add_argument("--dry-run", **_SWITCH, help="list the jobs that would be deleted, and delete nothing")
 
-    text = "list queued jobs with their position and what they wait for, or change their order"
-    command = add_command(commands, "queue", _queue, text, reads=True)
+    summary = "list queued jobs with their position and what they wait for, or change their order"
+    command = add_command(commands, "queue", _queue, summary, reads=True)
     command.add_argument("--first", metavar="ID", help="start this job before your other queued jobs")
     command.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="change the priority of this job")
     command.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
 
-    text = "show or change where messages about jobs are sent through Apprise"
-    command = add_command(commands, "notify", _notify, text, reads=True)
-    where = command.add_mutually_exclusive_group()
-    address = (
+    summary = "show or change where messages about jobs are sent through Apprise"
+    command = add_command(commands, "notify", _notify, summary, reads=True)
+    exclusive = command.add_mutually_exclusive_group()
+    address_help = (
         "read the address from the terminal without echo, or from standard input; it is a secret, so it cannot be an "
         "argument"
     )
-    where.add_argument("--set", **_SWITCH, help=address)
-    where.add_argument("--off", **_SWITCH, help="delete the address")
-    kinds = "events to send: end, failure, stall, nan, rule, separated by commas"
-    command.add_argument("--for", dest="kinds", metavar="KINDS", help=kinds)
+    exclusive.add_argument("--set", **_SWITCH, help=address_help)
+    exclusive.add_argument("--off", **_SWITCH, help="delete the address")
+    kinds_help = "events to send: end, failure, stall, nan, rule, separated by commas"
+    command.add_argument("--for", dest="kinds", metavar="KINDS", help=kinds_help)
     command.add_argument("--test", **_SWITCH, help="send a test message now")
 
 
@@ -149,7 +149,7 @@ def _ls(args: argparse.Namespace) -> Any:
     if args.json:
         return list(client.jobs())
     rows = study_rows.folded(client.rows())
-    displayed = rows if args.all else rows[:_NEWEST]
+    displayed = rows if args.all else rows[:_MAX_LISTED]
     return JobTable(displayed, older=len(rows) - len(displayed))
 
 
@@ -163,9 +163,9 @@ def _logs(args: argparse.Namespace) -> None:
         terminal.escape_unencodable()
     job = find(args.id)
     is_prefixed = job.spec.process_count > 1 and args.rank is None
-    if args.tail and (left_out := _line_count(job.view(), args.rank) - args.tail) > 0 and not args.follow:
+    if args.tail and (hidden_count := _count_lines(job.view(), args.rank) - args.tail) > 0 and not args.follow:
         print(
-            f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines",
+            f"{plural(hidden_count, 'earlier line')} not shown; use --tail 0 to print all lines",
             file=sys.stderr,
             flush=True,
         )
@@ -174,10 +174,10 @@ def _logs(args: argparse.Namespace) -> None:
         print(text, flush=args.follow)
 
 
-def _line_count(view: Any, rank: int | None) -> int:
+def _count_lines(view: Any, rank: int | None) -> int:
     """Return the current number of lines of one rank, or of the job if ``rank`` is None."""
-    counted = view if rank is None else view.rank(rank)
-    return int(counted.lines) if counted else 0
+    source = view if rank is None else view.rank(rank)
+    return int(source.lines) if source else 0
 
 
 def prefix(line: LogLine, *, many: bool, timed: bool = False) -> str:
@@ -242,10 +242,10 @@ def _profile(args: argparse.Namespace) -> Reply:
     else:
         profile = job.profile(recorded=True, number=args.recorded or None)
     traces = profile.save(args.save) if args.save else list(profile.traces.values())
-    return Reply(profile, notes=_location(traces) if traces else ())
+    return Reply(profile, notes=_trace_note(traces) if traces else ())
 
 
-def _location(traces: list[Path]) -> tuple[str]:
+def _trace_note(traces: list[Path]) -> tuple[str]:
     count = "one trace" if len(traces) == 1 else f"{len(traces)} traces"
     return (f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev",)
 
@@ -289,15 +289,15 @@ def _rm(args: argparse.Namespace) -> None:
 def _prune(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.jobs import retention
 
-    done = retention.prune(args.older, args.keep, dry_run=args.dry_run)
-    return Reply(done, code=1 if done.failed else 0)
+    report = retention.prune(args.older, args.keep, dry_run=args.dry_run)
+    return Reply(report, code=1 if report.failed else 0)
 
 
 def _track(args: argparse.Namespace) -> Reply:
     records = find(args.id).track(args.trackers, timeout=args.timeout)
-    none = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
-    done = bool(records) and all(record.done for record in records)
-    return Reply(records, "\n".join(map(str, records)) or none, code=0 if done else 1)
+    empty_message = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
+    is_done = bool(records) and all(record.done for record in records)
+    return Reply(records, "\n".join(map(str, records)) or empty_message, code=0 if is_done else 1)
 
 
 def _queue(args: argparse.Namespace) -> Any:

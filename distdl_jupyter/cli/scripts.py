@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from distdl_jupyter.studies.sweeps import Sweep
 
 #: Seconds between two polls of a sweep.
-_POLL = 0.5
-_SWEEP = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
+_POLL_SECONDS = 0.5
+_EXAMPLE = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
 
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     _add_script_flags(add_command(commands, "submit", _submit, "run a script as a distributed job"))
-    text = "run a script, print its log and wait for its end, like torchrun"
-    _add_script_flags(add_command(commands, "run", _submit, text)).set_defaults(follow=True)
+    summary = "run a script, print its log and wait for its end, like torchrun"
+    _add_script_flags(add_command(commands, "run", _submit, summary)).set_defaults(follow=True)
 
-    text = "run a script with many values of its options and find the best"
-    command = add_command(commands, "sweep", _sweep, text, reads=True)
+    summary = "run a script with many values of its options and find the best"
+    command = add_command(commands, "sweep", _sweep, summary, reads=True)
     arguments.add_sweep_flags(command)
-    values = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
-    command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values)
+    values_help = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
+    command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values_help)
     command.add_argument("--show", metavar="ID", help="show a sweep by its id, the last part of it, or: newest")
     command.add_argument("--stop", metavar="ID", help="cancel the running trials of a sweep, and start no more")
-    resume = "continue a stopped or interrupted sweep; with --trials, up to that many trials"
-    command.add_argument("--resume", metavar="ID", help=resume)
+    resume_help = "continue a stopped or interrupted sweep; with --trials, up to that many trials"
+    command.add_argument("--resume", metavar="ID", help=resume_help)
     command.add_argument("--best", metavar="ID", help="rerun the best trial of a sweep, with the options given")
     _add_script_flags(command)
 
@@ -60,30 +60,30 @@ def add_to(commands: Any) -> None:
     )
     command.add_argument("--csv", action="store_true", help="print one line per number of processes, times in seconds")
     command.add_argument("--show", metavar="ID", help="show an existing study (its id or the last part of it)")
-    resume = "continue an interrupted study; finished measurements are kept"
-    command.add_argument("--resume", metavar="ID", help=resume)
+    resume_help = "continue an interrupted study; finished measurements are kept"
+    command.add_argument("--resume", metavar="ID", help=resume_help)
     _add_script_flags(command)
 
-    text = "check a script or the code of a job with short runs"
-    command = add_command(commands, "check", _check, text, reads=True)
+    summary = "check a script or the code of a job with short runs"
+    command = add_command(commands, "check", _check, summary, reads=True)
     command.add_argument("--steps", type=int, default=3, metavar="N", help="training steps per run (default: 3)")
     _add_script_flags(command)
 
-    text = "start a new job that resumes from one checkpoint of a job"
+    summary = "start a new job that resumes from one checkpoint of a job"
     command = _add_rerun(
-        commands, "fork", text, lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args))
+        commands, "fork", summary, lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args))
     )
     command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
-    path = "checkpoint with this path, as listed by distdl checkpoints"
-    command.add_argument("--checkpoint", metavar="PATH", help=path)
-    text = "start a new job that resumes from the checkpoints of an ended job"
-    _add_rerun(commands, "resume", text, lambda job, args: job.resume(**_job_options(args)))
-    text = "start a new job that repeats a job from its start"
-    _add_rerun(commands, "rerun", text, lambda job, args: job.rerun(**_job_options(args)))
+    path_help = "checkpoint with this path, as listed by distdl checkpoints"
+    command.add_argument("--checkpoint", metavar="PATH", help=path_help)
+    summary = "start a new job that resumes from the checkpoints of an ended job"
+    _add_rerun(commands, "resume", summary, lambda job, args: job.resume(**_job_options(args)))
+    summary = "start a new job that repeats a job from its start"
+    _add_rerun(commands, "rerun", summary, lambda job, args: job.rerun(**_job_options(args)))
 
 
 def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argparse.Namespace], Job]) -> Parser:
-    command = add_command(commands, name, lambda args: _started(start(find(args.id), args), args), text, job="required")
+    command = add_command(commands, name, lambda args: _report(start(find(args.id), args), args), text, job="required")
     arguments.add_job_flags(command, by_default="as in the old job")
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     return command
@@ -91,8 +91,8 @@ def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argpar
 
 def _add_script_flags(command: Parser) -> Parser:
     arguments.add_job_flags(command)
-    option = "an option of the backend or the cluster, such as cycle_time_ms=0.5"
-    command.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=option)
+    option_help = "an option of the backend or the cluster, such as cycle_time_ms=0.5"
+    command.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=option_help)
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     add_other_flags(command)
     command.add_argument("script", nargs="?", help="Python script to run on every rank")
@@ -101,13 +101,13 @@ def _add_script_flags(command: Parser) -> Parser:
 
 
 #: Flags of horovodrun, mpirun and torchrun with an unusual spelling.
-_ODD_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
+_UNUSUAL_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
 
 
 def add_other_flags(command: argparse.ArgumentParser) -> None:
     """Add the names that other launchers use for our options, hidden from the help."""
-    for flag, name in (OTHER_FLAGS | _ODD_FLAGS).items():
-        command.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
+    for flag, name in (OTHER_FLAGS | _UNUSUAL_FLAGS).items():
+        command.add_argument(flag, dest=name, type=_parse_value, help=argparse.SUPPRESS)
     command.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
 
 
@@ -117,16 +117,16 @@ def add_other_flags(command: argparse.ArgumentParser) -> None:
 def _submit(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.jobs import client
 
-    draft, options = _script(args)
-    _warn_of_arguments(args)
-    return _started(client.launch(draft, **options), args)
+    draft, options = _capture_script(args)
+    _warn_misplaced(args)
+    return _report(client.launch(draft, **options), args)
 
 
-def _script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
+def _capture_script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
     """Return the captured script and the options. Raises InvalidSpec if no script is named."""
     from distdl_jupyter import capture
 
-    _understand_launchers(args)
+    _check_launcher(args)
     if args.script is None:
         command = args.command
         raise InvalidSpec(
@@ -135,22 +135,22 @@ def _script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
             field="script",
             hint=f"Example: distdl {command} -p 2 train.py",
         )
-    options = _options(args)
+    options = _all_options(args)
     return capture.capture_script(args.script, None, args.arguments), options
 
 
-def _started(job: Job, args: argparse.Namespace) -> Reply:
+def _report(job: Job, args: argparse.Namespace) -> Reply:
     for line in findings(job.spec.findings):
         print(line, file=sys.stderr)
     if not args.follow:
-        return _followable(job, f"distdl logs -f {short_id(job.id)}")
+        return _print_id(job, f"distdl logs -f {short_id(job.id)}")
     return _follow(job)
 
 
-def _followable(started: Any, command: str) -> Reply:
-    print(started.id)
+def _print_id(handle: Any, command: str) -> Reply:
+    print(handle.id)
     print(f"Follow it with: {command}", file=sys.stderr)
-    return Reply(started, "")
+    return Reply(handle, "")
 
 
 def _follow(job: Job) -> Reply:
@@ -167,7 +167,7 @@ def _follow(job: Job) -> Reply:
     return Reply(job, "", code=0 if view.state is State.COMPLETED else 1)
 
 
-def _understand_launchers(args: argparse.Namespace) -> None:
+def _check_launcher(args: argparse.Namespace) -> None:
     """Remove a leading ``python``. Raises InvalidSpec with the right command for another launcher or a module."""
     program = Path(args.script or "").name
     if re.fullmatch(r"python[\d.]*", program) and args.arguments and not Path(args.script).is_file():
@@ -180,8 +180,8 @@ def _understand_launchers(args: argparse.Namespace) -> None:
             field="script",
             hint=f"Run: distdl submit -p 2 {module.replace('.', '/')}.py",
         )
-    replaced = {} if program.endswith(".py") else _replaced_programs()
-    if backend := replaced.get(program):
+    backends = {} if program.endswith(".py") else _launcher_backends()
+    if backend := backends.get(program):
         script = next((argument for argument in args.arguments if argument.endswith(".py")), "train.py")
         raise InvalidSpec(
             f"distdl submit starts the processes itself. Do not use {program} with it.",
@@ -191,7 +191,7 @@ def _understand_launchers(args: argparse.Namespace) -> None:
         )
 
 
-def _replaced_programs() -> dict[str, str]:
+def _launcher_backends() -> dict[str, str]:
     """Return the launcher programs that distdl submit replaces, with the backend for each."""
     from distdl_jupyter.core import registry
 
@@ -199,12 +199,12 @@ def _replaced_programs() -> dict[str, str]:
 
 
 #: Flags that many scripts define, too.
-_OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
+_SCRIPT_FLAGS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
-def _warn_of_arguments(args: argparse.Namespace) -> None:
+def _warn_misplaced(args: argparse.Namespace) -> None:
     """Warn of arguments after the script that look like options of this command."""
-    options = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
+    options = {flag for name in ABOUT for flag in flags(name)}.difference(_SCRIPT_FLAGS)
     misplaced = [argument for argument in args.arguments if argument.partition("=")[0] in options]
     if misplaced:
         verb = "is" if len(misplaced) == 1 else "are"
@@ -212,9 +212,9 @@ def _warn_of_arguments(args: argparse.Namespace) -> None:
         print(f"{text} Put options of distdl submit before the script.", file=sys.stderr)
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def _all_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options on the command line, including options of backends and clusters."""
-    plugin_options = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
+    plugin_options = {name: _parse_value(text) for name, text in arguments.pairs(args.option).items()}
     launcher_options = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
         **plugin_options,
@@ -231,7 +231,7 @@ def _job_options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Return the text parsed as JSON (true, 3, 0.5, "3"), else the text itself."""
     with contextlib.suppress(ValueError):
         return json.loads(text)
@@ -248,7 +248,7 @@ def _scale(args: argparse.Namespace) -> Any:
         return scaling.scaling(args.show)
     if args.resume:
         return scaling.scaling(args.resume).resume()
-    draft, options = _script(args)
+    draft, options = _capture_script(args)
     return scaling.of_options(draft, scaling.numbers(args.processes), options, seconds=args.seconds)
 
 
@@ -256,14 +256,14 @@ def _check(args: argparse.Namespace) -> Reply:
     from distdl_jupyter import capture
     from distdl_jupyter.studies import correctness
 
-    _understand_launchers(args)
+    _check_launcher(args)
     if args.script is None:
         raise InvalidSpec(
             "distdl check needs a script or a job id.",
             code="check-script-missing",
             hint="Example: distdl check -p 2 train.py",
         )
-    options = _options(args)
+    options = _all_options(args)
     is_file = Path(args.script).suffix or Path(args.script).exists()
     code = capture.capture_script(args.script, None, args.arguments) if is_file else find(args.script)
     comparison = correctness.compare(code, steps=args.steps, **options)
@@ -274,23 +274,23 @@ def _sweep(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import sweep_study
     from distdl_jupyter.studies.sweeps import Sweep
 
-    _understand_launchers(args)
-    options = _options(args)
+    _check_launcher(args)
+    options = _all_options(args)
     id_ = args.show or args.stop or args.resume or args.best
     if id_ is None:
         sweep = _start_sweep(args, options)
         if not args.follow:
-            return _followable(sweep, f"distdl sweep -f --show {short_id(sweep.id)}")
+            return _print_id(sweep, f"distdl sweep -f --show {short_id(sweep.id)}")
         print(sweep.id)
         return _follow_sweep(sweep)
     sweep = Sweep(sweep_study.find("" if id_ == "newest" else id_))
     if args.best:
         job = sweep.best.run(**options)
-        return _followable(job, f"distdl logs -f {short_id(job.id)}")
+        return _print_id(job, f"distdl logs -f {short_id(job.id)}")
     if args.stop:
         sweep.stop()
         while sweep.state is State.RUNNING:
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
     if args.resume:
         sweep.resume(getattr(args, "trials", None))
     if args.follow:
@@ -305,7 +305,7 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
     if args.script is None or not args.param:
         raise InvalidSpec(
-            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_SWEEP
+            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_EXAMPLE
         )
     parameters: dict[str, Any] = {}
     for text in args.param:
@@ -315,7 +315,7 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
                 f"--param {text} has no values.",
                 code="sweep-parameter-without-values",
                 field="parameters",
-                hint=_SWEEP,
+                hint=_EXAMPLE,
             )
         parameters[name.strip()] = space.parsed(name.strip(), values)
     draft = capture.capture_script(args.script, None, args.arguments)
@@ -342,7 +342,7 @@ def _follow_sweep(sweep: Sweep) -> Reply:
                     print(line, file=sys.stderr, flush=True)
             if study.state is not State.RUNNING:
                 break
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt as interrupt:
         explain(interrupt, sweeps.interrupted(sweep, "distdl sweep --stop"))
         raise

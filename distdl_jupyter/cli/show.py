@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView, StagingView
     from distdl_jupyter.jobs.client import Job
 
-_STAGING = ("Data", "Node", "Copied", "Files", "From the cache")
+_STAGING_COLUMNS = ("Data", "Node", "Copied", "Files", "From the cache")
 
 
 def lines(job: Job) -> Iterator[str]:
@@ -32,7 +32,7 @@ def lines(job: Job) -> Iterator[str]:
         position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
         yield f"{position}{view.queue.why}"
     if view.staging:
-        yield table.text([_STAGING, *map(staging_row, view.staging)])
+        yield table.text([_STAGING_COLUMNS, *map(staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
@@ -45,10 +45,10 @@ def lines(job: Job) -> Iterator[str]:
     yield table.text([("Rank", "Host", "Pid", "State"), *rows])
 
 
-def staging_row(bar: StagingView) -> tuple[str, ...]:
+def staging_row(row: StagingView) -> tuple[str, ...]:
     """Return the staging progress of one data source on one node."""
-    files = f"{bar.files:,} of {bar.of:,}"
-    return bar.source, bar.host, f"{size(bar.done)} of {size(bar.total)}", files, size(bar.cached) if bar.cached else ""
+    files = f"{row.files:,} of {row.of:,}"
+    return row.source, row.host, f"{size(row.done)} of {size(row.total)}", files, size(row.cached) if row.cached else ""
 
 
 def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:

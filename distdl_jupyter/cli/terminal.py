@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: No length limit: a reader of a log may need any part of a line.
-_ENDLESS = sys.maxsize // 8
+_NO_LIMIT = sys.maxsize // 8
 
 
 def safe(text: str, *, colours: bool) -> str:
     """Return lines of text that are safe for a terminal."""
     if text.isprintable():
         return text
-    return "\n".join(_line(line, colours=colours) for line in text.split("\n"))
+    return "\n".join(_safe_line(line, colours=colours) for line in text.split("\n"))
 
 
-def _line(line: str, *, colours: bool) -> str:
+def _safe_line(line: str, *, colours: bool) -> str:
     if not colours or "\x1b[" not in line or "\r" in line or "\b" in line:
-        return printable(line, _ENDLESS)
+        return printable(line, _NO_LIMIT)
     parts = STYLES.split(line)
-    safe_parts = [part if number % 2 else printable(part, _ENDLESS) for number, part in enumerate(parts)]
+    safe_parts = [part if index % 2 else printable(part, _NO_LIMIT) for index, part in enumerate(parts)]
     # The colour of a line must not continue into the prompt.
     return "".join(safe_parts) + ("\x1b[0m" if len(parts) > 1 else "")
 

@@ -1,4 +1,4 @@
-"""The sign-in to Azure for pages, notebooks and terminals. It contains no token."""
+"""The sign-in to Azure for pages, notebooks and terminals. It never contains a token."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn
 def sign_in_lines(view: AzureSignIn) -> list[str]:
     """Return the sign-in as lines of text: account, next step, settings."""
     account, prompt, problem = view.account, view.prompt, view.problem
-    head = "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
+    headline = "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
     facts = msgspec.structs.asdict(view.settings)
     if account:
-        head = f"Signed in to Azure as {account.name or 'an unnamed account'}, by {account.kind}."
+        headline = f"Signed in to Azure as {account.name or 'an unnamed account'}, by {account.kind}."
         facts["tenant_id"] = account.tenant_id
-    rows = [head]
+    rows = [headline]
     if prompt:
         minutes = max(1, round(prompt.seconds_left / 60))
         rows.append(f"Open {prompt.address} and enter the code {prompt.user_code} within {minutes} min.")
@@ -76,7 +76,7 @@ def doctor_rows() -> list[Verdict]:
     return [Verdict("Azure", "warn", message, hint or "Run `distdl azure sign-in`.")]
 
 
-def _changed(**changes: Any) -> Any:
+def _change_settings(**changes: Any) -> Any:
     settings.change(**changes)
     return sign_in_view()
 
@@ -87,6 +87,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
     "azure.cancel": lambda: sign_in_view(identity.cancel()),
     "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.REMAINS),
-    "azure.settings": _changed,
+    "azure.settings": _change_settings,
     "azure.subscriptions": identity.subscriptions,
 }

@@ -144,9 +144,9 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     )
 
 
-def origin_text(of: JobSpec | JobView) -> str:
+def origin_text(job: JobSpec | JobView) -> str:
     """Return the job from whose checkpoints this one resumed, and the step at which it forked; "" for none."""
-    return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
+    return job.resumed_from if job.forked_at is None else f"{job.resumed_from}, step {humanize.count(job.forked_at)}"
 
 
 def rank_status(rank: RankView) -> str:
@@ -166,22 +166,22 @@ def notice(view: JobView) -> Finding | None:
 
     A notice about a supervisor on another host comes first if the supervisor does not respond, otherwise last.
     """
-    graded = [note for note in view.notes if note["level"] in ("error", "warning")]
-    if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
+    problems = [note for note in view.notes if note["level"] in ("error", "warning")]
+    if view.elsewhere is not None and (view.elsewhere.is_silent or not problems):
         return Finding("warning", "", elsewhere(view))
-    if not graded or view.state is State.FAILED:
+    if not problems or view.state is State.FAILED:
         return None
-    return finding(min(reversed(graded), key=lambda note: LEVELS.index(note["level"])))
+    return finding(min(reversed(problems), key=lambda note: LEVELS.index(note["level"])))
 
 
 def cost_text(view: JobView, now: float) -> str:
     """Return the cost so far, the total after the end, or the hourly rate before the start; "" if it is unknown."""
-    spent = view.cost(now)
-    if spent is None or view.price_per_hour is None:
+    cost = view.cost(now)
+    if cost is None or view.price_per_hour is None:
         return ""
     if view.placed is None:
         return "" if view.state.ended else hourly_cost_text(view.price_per_hour, view.currency, view.node_count)
-    return f"about {humanize.money(spent, view.currency)}{'' if view.state.ended else ' so far'}"
+    return f"about {humanize.money(cost, view.currency)}{'' if view.state.ended else ' so far'}"
 
 
 def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:

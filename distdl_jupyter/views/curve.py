@@ -10,7 +10,7 @@ from distdl_jupyter.core.series import Band, Earlier, RankCurve, Row, SeriesBook
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together, and of one line.
-_ALL_POINTS, _POINTS = 12_000, 1000
+_MAX_TOTAL_POINTS, _MAX_POINTS = 12_000, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,15 @@ def curve(
 ) -> Curve:
     """Return a metric for a page."""
     band = book.band(metric)
-    points = min(_POINTS, max(40, _ALL_POINTS // max(1, len(band.ranks))))
+    points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
     lines = book.lines(metric, points) if mode == "ranks" else []
-    before = earlier.book.band(metric).rows if earlier else []
+    earlier_rows = earlier.book.band(metric).rows if earlier else []
     return Curve(
         metric=metric,
         mode=mode,
         band=band,
         lines=lines,
-        earlier=EarlierCurve(earlier.name, earlier.step, before) if earlier and before else None,
+        earlier=EarlierCurve(earlier.name, earlier.step, earlier_rows) if earlier and earlier_rows else None,
         from_output=metric in book.output_metrics,
         value="" if band.last is None else humanize.number(band.last),
         summary=summary(metric, band),

@@ -108,20 +108,20 @@ def rank_row(rank: RankView) -> RankRow:
 
 def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
     """Return the lines of the spec and of its environment that are set, the most important first."""
-    plugins, price = {**spec.backend_options, **spec.cluster_options}, ""
+    plugin_options, price = {**spec.backend_options, **spec.cluster_options}, ""
     if spec.price_per_hour is not None:
         price = f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
     variables = {**spec.environment_variables, **dict.fromkeys(spec.secret_variables, "•••")}
     rows = [
         ("name", "Name", spec.name),
-        ("source", "Code", _code(spec)),
+        ("source", "Code", _code_text(spec)),
         ("compute_target", "Cluster", spec.compute_target),
         ("process_count", "Processes", humanize.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
         ("price_per_hour", "Price", price),
-        *((name, name, str(value)) for name, value in plugins.items()),
-        *((name, about.label, about.shown(getattr(spec, name))) for name, about in ABOUT.items()
-          if about.label and getattr(spec, name) != DEFAULTS[name]),
+        *((name, name, str(value)) for name, value in plugin_options.items()),
+        *((name, option.label, option.shown(getattr(spec, name))) for name, option in ABOUT.items()
+          if option.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", ", ".join(f"{name}={value}" for name, value in variables.items())),
         ("resumed_from", "Continues", origin_text(spec)),
         ("working_directory", "Directory", spec.working_directory),
@@ -133,7 +133,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
     return [SpecRow(field, label, value) for field, label, value in rows if value]
 
 
-def _code(spec: JobSpec) -> str:
+def _code_text(spec: JobSpec) -> str:
     source = spec.source
     cell = f"cell [{source.execution_count}]" if source.execution_count is not None else spec.kind
     return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
@@ -179,8 +179,8 @@ def job_check(state: CheckState, comparison: Comparison, *, reason: str = "", si
 # checkpoints ------------------------------------------------------------------------------------
 
 #: Maximum number of metric columns.
-_COLUMNS = 6
-_NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
+_MAX_METRICS = 6
+_EMPTY = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +201,18 @@ class CheckpointList(table.Display, list[Checkpoint]):
     """Checkpoints, newest first, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [_checkpoint_table(self) if self else _NONE]
+        return [_checkpoint_table(self) if self else _EMPTY]
 
 
-def checkpoint_metrics(known: Iterable[Checkpoint]) -> list[str]:
+def checkpoint_metrics(checkpoints: Iterable[Checkpoint]) -> list[str]:
     """Return the names of all metrics of the checkpoints, in the order of their first report."""
-    return list(dict.fromkeys(name for checkpoint in known for name in checkpoint.metrics))
+    return list(dict.fromkeys(name for checkpoint in checkpoints for name in checkpoint.metrics))
 
 
-def _checkpoint_table(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
-    names = checkpoint_metrics(known)[:_COLUMNS]
+def _checkpoint_table(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
+    names = checkpoint_metrics(checkpoints)[:_MAX_METRICS]
     rows = []
-    for checkpoint in known:
+    for checkpoint in checkpoints:
         step = "" if checkpoint.step is None else humanize.count(checkpoint.step)
         rows.append(
             (
@@ -228,9 +228,9 @@ def _checkpoint_table(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
     return [("step", *names, "size", "files", "written", "checkpoint"), *rows]
 
 
-def checkpoint_rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
+def checkpoint_rows(checkpoints: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
     """Return the checkpoints for a page."""
-    return tuple(from_fields(CheckpointRow, checkpoint, load=checkpoint.load_code) for checkpoint in known)
+    return tuple(from_fields(CheckpointRow, checkpoint, load=checkpoint.load_code) for checkpoint in checkpoints)
 
 
 # several jobs -----------------------------------------------------------------------------------
@@ -253,19 +253,19 @@ def metric_names(views: Iterable[JobView]) -> list[str]:
 def differing_rows(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[ComparisonRow, ...]:
     """Return the options, captured values and packages in which jobs differ."""
     values_of: dict[tuple[str, str], dict[int, str]] = {}
-    for number, (spec, environment) in enumerate(jobs):
+    for index, (spec, environment) in enumerate(jobs):
         for row in spec_rows(spec, environment):
             if row.field not in ("name", "packages"):
-                values_of.setdefault((row.field, row.label), {})[number] = row.value
+                values_of.setdefault((row.field, row.label), {})[index] = row.value
         for item in spec.captured:
             if item.kind == "value":
                 text = item.detail.partition(" = ")[2] or item.detail
-                values_of.setdefault((f"captured.{item.name}", item.name), {})[number] = text
+                values_of.setdefault((f"captured.{item.name}", item.name), {})[index] = text
     # Jobs whose packages are unknown are not compared.
-    packages_of = {number: about.packages for number, (_, about) in enumerate(jobs) if about.packages}
+    packages_of = {index: env.packages for index, (_, env) in enumerate(jobs) if env.packages}
     for name in dict.fromkeys(name for packages in packages_of.values() for name in packages):
-        versions = {number: packages.get(name, "") for number, packages in packages_of.items()}
+        versions = {index: packages.get(name, "") for index, packages in packages_of.items()}
         if len(set(versions.values())) > 1:
             values_of[f"package.{name}", name] = versions
-    rows = [ComparisonRow(*key, tuple(of.get(n, "") for n in range(len(jobs)))) for key, of in values_of.items()]
+    rows = [ComparisonRow(*key, tuple(texts.get(n, "") for n in range(len(jobs)))) for key, texts in values_of.items()]
     return tuple(row for row in rows if len(set(row.values)) > 1)

@@ -28,7 +28,7 @@ from distdl_jupyter.worker.hooks import frameworks
 
 _EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Maximum number of points of the sparkline.
-_POINTS = 40
+_SPARK_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ def _status_text(view: JobView) -> str:
     if view.elsewhere is not None:
         return view.elsewhere.describe()
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
-        differ = view.stall.ranks
-        verb = "differs" if len(differ) == 1 else "differ"
-        return f"No progress: {humanize.ranks(differ)} {verb}" if differ else "No progress"
+        ranks = view.stall.ranks
+        verb = "differs" if len(ranks) == 1 else "differ"
+        return f"No progress: {humanize.ranks(ranks)} {verb}" if ranks else "No progress"
     if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.is_compiling]):
         return f"{frameworks.COMPILER} on {humanize.ranks(compiling)}"
     is_setting_up = view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING)
@@ -170,7 +170,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline(_POINTS) if metric is not None else []
+    means = metric.sparkline(_SPARK_POINTS) if metric is not None else []
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
@@ -183,21 +183,21 @@ class JobTable(table.Display):
     def _parts(self) -> list[str | table.Rows]:
         if not self._jobs:
             return [_EMPTY]
-        lost = (job for job in self._jobs if job.state == "lost" and job.message)
-        reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost]
+        lost_jobs = (job for job in self._jobs if job.state == "lost" and job.message)
+        reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost_jobs]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
         rows = ([text(job, self._now) for text in COLUMNS.values()] for job in self._jobs)
         return [table.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]
 
 
-def _state(job: JobRow, _now: float) -> str:
+def _state_text(job: JobRow, _now: float) -> str:
     state = humanize.shown_state(job.state, stalled=job.stalled)
     label = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
     is_counted = job.state == "running" and job.total and job.done is not None
     return f"{label} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else label
 
 
-def _elapsed(job: JobRow, now: float) -> str:
+def _elapsed_text(job: JobRow, now: float) -> str:
     end = now if job.ended is None else job.ended
     waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
     waited = waited if waited >= SHORT_WAIT else 0.0
@@ -207,11 +207,11 @@ def _elapsed(job: JobRow, now: float) -> str:
 #: The columns of a table of jobs: the heading, and a function of a job and a time (epoch seconds) that returns text.
 COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
     "Id": lambda job, _now: job.id,
-    "State": _state,
+    "State": _state_text,
     "Name": lambda job, _now: job.name,
     "Processes": lambda job, _now: humanize.processes(job.node_count, job.process_count_per_node),
     "Backend": lambda job, _now: job.backend,
-    "Elapsed": _elapsed,
+    "Elapsed": _elapsed_text,
     "Last": lambda job, _now: (
         f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}" if job.metric else ""
     ),

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Maximum points of a curve and of all curves of a resource, and minimum points of a curve; they are sent every 2 s.
-_POINTS, _MOST, _FEWEST = 80, 1600, 16
+_MAX_POINTS, _MAX_TOTAL_POINTS, _MIN_POINTS = 80, 1600, 16
 _HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
          "Disk of host", "Network of host")  # fmt: skip
-_NOT_YET = "No samples yet. The first is taken one second after the first rank has started."
-_NONE = "No samples. The job ran for less than a second, or ran on Azure ML."
+_NO_SAMPLES_YET = "No samples yet. The first is taken one second after the first rank has started."
+_NO_SAMPLES = "No samples. The job ran for less than a second, or ran on Azure ML."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
     """All samples of a job, in order; displays the newest sample of each rank, or the reason why there are none."""
 
     def __init__(self, path: Path, *, may_come: bool = False) -> None:
-        self._why = _NOT_YET if may_come else _NONE
+        self._empty_text = _NO_SAMPLES_YET if may_come else _NO_SAMPLES
         self.book = ResourceBook(path)
         super().__init__(self.book.read_all())
 
@@ -57,7 +57,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return self.book.marks()
 
     def _parts(self) -> list[str | table.Rows]:
-        return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._why]
+        return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Return a row for each rank; the usage of a host is in the row of its first rank."""
@@ -67,9 +67,9 @@ class ResourceTable(table.Display, list[ResourceSample]):
             machine = sample.machine
             power = "" if use.power is None else f"{use.power:.0f} W"
             disk, network = _rate(machine.disk_read, machine.disk_written), _rate(machine.received, machine.sent)
-            of_host = (_of(machine.left, machine.limit), disk, network) if sample.node != node else ("", "", "")
-            rows.append((str(rank), self._host(sample), _percent(use.cpu), _of(use.memory), _percent(use.gpu),
-                         _of(use.gpu_memory, use.gpu_limit), _of(use.torch_allocated), power, *of_host))  # fmt: skip
+            host = (_size(machine.left, machine.limit), disk, network) if sample.node != node else ("", "", "")
+            rows.append((str(rank), self._host(sample), _percent(use.cpu), _size(use.memory), _percent(use.gpu),
+                         _size(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated), power, *host))  # fmt: skip
             node = sample.node
         return rows
 
@@ -118,26 +118,26 @@ class ResourceTable(table.Display, list[ResourceSample]):
 
 def resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return the newest usage and curves for a page; current problems only while the job is ``running``."""
-    points = max(_FEWEST, min(_POINTS, _MOST // max(1, len(book.ranks))))
+    points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(book.ranks))))
     return Resources(
         samples=tuple(sample for _, sample in sorted(book.nodes.items())),
         about=dict(book.about),
         marks=tuple(book.marks()) if running else (),
         strips={
-            name: tuple(map(_short, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_rounded, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
         },
     )
 
 
-def _short(line: RankCurve) -> RankCurve:
+def _rounded(line: RankCurve) -> RankCurve:
     """Return a line rounded to the digits that a curve can show."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]
     return replace(line, steps=steps, values=values, times=[])
 
 
-def _of(value: float | None, most: float | None = None) -> str:
-    return "" if value is None else size(value) + ("" if most is None else f" of {size(most)}")
+def _size(value: float | None, limit: float | None = None) -> str:
+    return "" if value is None else size(value) + ("" if limit is None else f" of {size(limit)}")
 
 
 def _percent(value: float | None) -> str:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: The share of a step below which a bottleneck is not mentioned.
-_LEAST = 0.03
+_MIN_SHARE = 0.03
 #: The relative tolerance of batch sizes that count as equal.
-_LIKE = 0.1
+_TOLERANCE = 0.1
 NOT_COMPARABLE = "not comparable"
 _NOTE = "Computation, communication and waiting are in ms per step, median of the ranks."
 
@@ -48,7 +48,7 @@ class ScalingView(table.Display, Scaling):
     facts: Facts | None = None
 
     def _parts(self) -> list[str | table.Rows]:
-        head = [self._head(self.facts)] if self.facts else []
+        head = [self._heading(self.facts)] if self.facts else []
         return [*head, *self.sentences, *([self._rows(), _NOTE] if self.points else [])]
 
     @property
@@ -69,16 +69,16 @@ class ScalingView(table.Display, Scaling):
             return ""
         first = points[0]
         growth = [(point.batch / first.batch, point.processes / first.processes) for point in points[1:]]
-        if all(abs(batch / processes - 1) <= _LIKE for batch, processes in growth):
+        if all(abs(batch / processes - 1) <= _TOLERANCE for batch, processes in growth):
             return "weak"
-        return "strong" if all(abs(batch - 1) <= _LIKE for batch, _ in growth) else ""
+        return "strong" if all(abs(batch - 1) <= _TOLERANCE for batch, _ in growth) else ""
 
     @property
     def sentences(self) -> list[str]:
         """Sentences about points that are not comparable, then about the bottleneck of the largest run."""
         if len(self.points) == len(self.backends):
             return ["Only one number of processes has been measured." if self.points else "No measurements yet."]
-        return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._bottleneck()])]
+        return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._describe_bottleneck()])]
 
     def why_not_comparable(self, point: ScalingPoint) -> str:
         """Return the reason why a point has no efficiency, "" if it has one."""
@@ -89,7 +89,7 @@ class ScalingView(table.Display, Scaling):
         batches = first.batch / first.processes, point.batch / point.processes
         before, after = plural(first.processes, "process"), plural(point.processes, "process")
         reason = "For example, other programs used the machine. Measure again while it is otherwise idle."
-        if abs(batches[1] / batches[0] - 1) > _LIKE:
+        if abs(batches[1] / batches[0] - 1) > _TOLERANCE:
             first_batch, batch = map(number, batches)
             reason = f"The batch of a process differs: {first_batch} with {before}, {batch} with {after}."
         return (
@@ -97,7 +97,7 @@ class ScalingView(table.Display, Scaling):
             f"{number(ratio)} times as fast. {reason}"
         )
 
-    def _bottleneck(self) -> str:
+    def _describe_bottleneck(self) -> str:
         """Return a sentence about the bottleneck of the first backend with the most processes."""
         points = self.of(self.backends[0])
         first, last = points[0], points[-1]
@@ -112,17 +112,17 @@ class ScalingView(table.Display, Scaling):
             f"additional computation compared with {plural(first.processes, 'process')}, for example because "
             "processes share cores": last.busy - first.busy,
         }
-        where, seconds = max(losses.items(), key=lambda part: part[1])
+        cause, seconds = max(losses.items(), key=lambda part: part[1])
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
-        least = max(_LEAST * step, last.busy - first.busy, last.communication)
-        if straggler is not None and straggler.seconds >= least:
-            where = f"spent waiting for rank {straggler.rank}"
+        threshold = max(_MIN_SHARE * step, last.busy - first.busy, last.communication)
+        if straggler is not None and straggler.seconds >= threshold:
+            cause = f"spent waiting for rank {straggler.rank}"
             seconds, step = straggler.seconds, last.batch / last.rate
-        elif seconds < _LEAST * step:
+        elif seconds < _MIN_SHARE * step:
             return summary
-        return f"{summary} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {where}."
+        return f"{summary} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {cause}."
 
-    def _head(self, facts: Facts) -> str:
+    def _heading(self, facts: Facts) -> str:
         """Return one line with the name, state, target, mode and progress of the study."""
         runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
         parts = (
@@ -146,9 +146,9 @@ class ScalingView(table.Display, Scaling):
         """
         import pandas as pd
 
-        reasons = {"efficiency": self.efficiency, "not_comparable": self.why_not_comparable}
+        columns = {"efficiency": self.efficiency, "not_comparable": self.why_not_comparable}
         return pd.DataFrame(
-            [{**asdict(point), **{name: of(point) for name, of in reasons.items()}} for point in self.points]
+            [{**asdict(point), **{name: value(point) for name, value in columns.items()}} for point in self.points]
         )
 
     @property

@@ -24,7 +24,7 @@ _THREADS_SHOWN = 6
 class StackGroup:
     """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location.
 
-    ``threads`` are the other threads of the first rank; ``places`` describe all ranks of the group, without threads.
+    ``threads`` are the other threads of the first rank; ``processes`` describe all ranks of the group, without threads.
     """
 
     ranks: tuple[int, ...]
@@ -83,15 +83,15 @@ class StacksShown(table.Display, Taken):
     """Stacks for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:
-        parts: list[str | table.Rows] = [*_head(self)]
+        parts: list[str | table.Rows] = [*_heading(self)]
         if self.collectives:
             parts += ["", collectives.texts(self.collectives)]
         for group in self.groups():
-            parts += ["", table.CodeBlock("\n".join([_title(self, group), *_lines(self, group)]))]
+            parts += ["", table.CodeBlock("\n".join([_title(self, group), *_group_lines(self, group)]))]
         return parts
 
 
-def _head(taken: Taken) -> list[str]:
+def _heading(taken: Taken) -> list[str]:
     rank_count = len(taken.ranks) + len(taken.missing)
     why = "" if taken.why == "request" else f" ({taken.why})"
     lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(taken.t)}{why}"]
@@ -120,28 +120,28 @@ def _title(taken: Taken, group: RankGroup) -> str:
     return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
 
 
-def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
-    yield from _calls(group.thread)
+def _group_lines(taken: Taken, group: RankGroup) -> Iterator[str]:
+    yield from _call_lines(group.thread)
     threads = taken.ranks[group.ranks[0]].others
     displayed = [thread for thread in threads if thread.user_frame is not None][:_THREADS_SHOWN]
     for thread in displayed:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
-        yield from (f"  {line}" for line in _calls(thread))
+        yield from (f"  {line}" for line in _call_lines(thread))
     if rest := len(threads) - len(displayed):
         yield f"and {plural(rest, 'thread')} of libraries"
 
 
-def _calls(thread: Thread) -> Iterator[str]:
+def _call_lines(thread: Thread) -> Iterator[str]:
     frames = _job_frames(thread)
     if not frames:
         yield "code outside the job"
-    for is_own, run in itertools.groupby(frames, lambda frame: frame.is_user_code):
-        if is_own:
+    for is_user_code, run in itertools.groupby(frames, lambda frame: frame.is_user_code):
+        if is_user_code:
             for frame in run:
                 yield f"{frame.location}, in {frame.function}"
                 if frame.source:
                     yield f"    {frame.source}"
         else:
-            newest, *below = run
-            more = f" and {plural(len(below), 'call')} below" if below else ""
+            newest, *callers = run
+            more = f" and {plural(len(callers), 'call')} below" if callers else ""
             yield f"· {newest.location}, in {newest.function}{more}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Maximum number of displayed operators, and of ranks that have a column.
-_MOST_OPERATORS, _MOST_COLUMNS = 20, 8
+_MAX_OPERATORS, _MAX_COLUMNS = 20, 8
 #: Operators with a smaller share of the step are not displayed.
-_LEAST_SHARE = 0.0005
+_MIN_SHARE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ class ProfileShown(table.Display, Profile):
 
 
 def _profile_sentences(profile: Profile) -> list[str]:
-    who = ranks([rank.rank for rank in profile.ranks])
+    rank_list = ranks([rank.rank for rank in profile.ranks])
     outliers = [_outlier(operator) for operator in profile.operators if operator.stands_out is not None]
-    head = (f"{plural(profile.steps, 'step')} of {who}, recorded at {clock(profile.t)}: "
+    head = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
             f"{_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
     return [head, *outliers[:3], *_missing(profile)]
 
@@ -168,18 +168,18 @@ def _missing(profile: Profile) -> list[str]:
 
 def _outlier(operator: Operator) -> str:
     seconds = operator.by_rank.get(operator.stands_out or 0, 0.0)
-    than = f", {operator.times:.1f} times as long as" if operator.times else ", but no time"
-    name, rank = printable(operator.name, 60), operator.stands_out
-    return f"{name} needs {_milliseconds(seconds)} ms per step on rank {rank}{than} on the other ranks."
+    comparison = f", {operator.times:.1f} times as long as" if operator.times else ", but no time"
+    operator_name, rank = printable(operator.name, 60), operator.stands_out
+    return f"{operator_name} needs {_milliseconds(seconds)} ms per step on rank {rank}{comparison} on the other ranks."
 
 
 def shown(profile: Profile) -> list[Operator]:
     """Return the operators to display."""
-    return [operator for operator in profile.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
+    return [operator for operator in profile.operators if operator.share >= _MIN_SHARE][:_MAX_OPERATORS]
 
 
 def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
-    columns = [rank.rank for rank in profile.ranks][:_MOST_COLUMNS] if len(profile.ranks) > 1 else []
+    columns = [rank.rank for rank in profile.ranks][:_MAX_COLUMNS] if len(profile.ranks) > 1 else []
     names = (f"rank {rank}" for rank in columns)
     rows = [
         (

@@ -69,8 +69,8 @@ def panel(study: Study) -> SweepPanel:
 
 def _settings(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
-    each = humanize.processes(spec.node_count, spec.process_count_per_node)
-    settings = (spec.compute_target, f"{plan.sampler} sampler", f"{each} per trial, {plan.parallel} at a time")
+    processes = humanize.processes(spec.node_count, spec.process_count_per_node)
+    settings = (spec.compute_target, f"{plan.sampler} sampler", f"{processes} per trial, {plan.parallel} at a time")
     return settings if plan.pruner == "none" else (*settings, f"{plan.pruner} pruning")
 
 

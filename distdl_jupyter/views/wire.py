@@ -49,7 +49,7 @@ def to_json(value: object) -> Any:
     return msgspec.json.decode(encode(value))
 
 
-def _uncommon(value: object) -> Any:
+def _encode_other(value: object) -> Any:
     """Convert types that msgspec does not know: mappings, iterables, paths, subclasses of str, int and float."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -61,7 +61,7 @@ def _uncommon(value: object) -> Any:
     return list(value)  # type: ignore[call-overload]  # a TypeError says which type it is
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_uncommon)
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
 def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
@@ -83,7 +83,7 @@ def from_data(form: type[R], data: object, *, strict: bool = True) -> R:
     try:
         return msgspec.convert(data, form, strict=strict)
     except msgspec.ValidationError as error:
-        raise _invalid(form, error) from None
+        raise _to_invalid_spec(form, error) from None
 
 
 def from_json(form: type[R], data: bytes | bytearray) -> R:
@@ -107,27 +107,27 @@ _TYPES = {
 }
 
 
-def _invalid(form: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
+def _to_invalid_spec(form: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
     """Return an error of msgspec as an error whose message is a sentence about the field."""
     reason, _, path = str(error).partition(" - at `$")
     names = re.findall(r"\.(\w+)", path)
-    if named := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
-        if named[1] == "missing required":
-            return InvalidSpec(f"{named[2]} is missing.", code="request-field-missing", field=named[2])
-        inside = f"Unknown field {named[2]!r} of {names[-1]}." if names else ""
+    if match := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
+        if match[1] == "missing required":
+            return InvalidSpec(f"{match[2]} is missing.", code="request-field-missing", field=match[2])
+        message = f"Unknown field {match[2]!r} of {names[-1]}." if names else ""
         return InvalidSpec(
-            inside or unknown(named[2], form.__struct_fields__, "request field"),
+            message or unknown(match[2], form.__struct_fields__, "request field"),
             code="request-field-unknown",
-            field=named[2],
+            field=match[2],
         )
     if not names:
         return InvalidSpec("The request body must be a JSON object.", code="request-not-an-object")
     return InvalidSpec(
-        f"{names[-1]} must be {_expected(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
+        f"{names[-1]} must be {_allowed(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
     )
 
 
-def _expected(form: type[PageRequest], name: str, reason: str) -> str:
+def _allowed(form: type[PageRequest], name: str, reason: str) -> str:
     """Return the allowed values of a field: a choice, a number between limits, a maximum length, or a type."""
     schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([form])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
@@ -137,8 +137,8 @@ def _expected(form: type[PageRequest], name: str, reason: str) -> str:
     if expected is None:
         return "a smaller number"
     if expected[2]:
-        high = f" to {rules['maximum']:,}" if "maximum" in rules else ""
-        return f"a number from {rules['minimum']:,}{high}"
+        upper = f" to {rules['maximum']:,}" if "maximum" in rules else ""
+        return f"a number from {rules['minimum']:,}{upper}"
     types = " or ".join(_TYPES[name] for name in expected[1].split(" | "))
     length = re.search("of length <= ([0-9]+)", reason)
     return f"{types} with at most {length[1]} entries" if length else types
@@ -156,6 +156,6 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
     except Exception as exc:  # noqa: BLE001
-        described = f"{type(exc).__name__}: {exc}"
-        error = exc if isinstance(exc, DistDLError) else DistDLError(described, code="internal-error")
+        description = f"{type(exc).__name__}: {exc}"
+        error = exc if isinstance(exc, DistDLError) else DistDLError(description, code="internal-error")
         return {"error": error.to_json()}
