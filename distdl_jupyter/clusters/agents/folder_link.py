@@ -19,7 +19,7 @@ from distdl_jupyter.node.folder import Follower
 #: Seconds after the end of a job until its last writes on a node are visible here.
 GRACE_SECONDS = 3.0
 #: Seconds between two polls of the agent's read position.
-_PAUSE = 0.2
+_POLL_SECONDS = 0.2
 #: Timeout in seconds for an agent to read the messages of an earlier supervisor.
 _TAKEOVER_SECONDS = 60.0
 
@@ -31,7 +31,7 @@ class Tail:
         self._file = Follower(path, position)
         self._is_over = is_over
         self._over_since = math.inf
-        self._stopping = False
+        self._is_stopping = False
 
     async def read(self) -> bytes:
         """Return the next bytes, b"" at the end."""
@@ -42,13 +42,13 @@ class Tail:
                     return content
             if self._is_over():
                 self._over_since = min(self._over_since, time.monotonic())
-            if self._stopping or time.monotonic() - self._over_since > GRACE_SECONDS:
+            if self._is_stopping or time.monotonic() - self._over_since > GRACE_SECONDS:
                 return b""
             await asyncio.sleep(self._file.pause)
 
     def stop(self) -> None:
         """End the stream after the bytes that are in the file now."""
-        self._stopping = True
+        self._is_stopping = True
 
     def open_stream(self) -> Inbox:
         """Return an inbox that receives the stream."""
@@ -58,7 +58,7 @@ class Tail:
             while content := await self.read():
                 inbox.feed(content)
                 while inbox.behind:  # noqa: ASYNC110  a thread reads it
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(_POLL_SECONDS)
             inbox.feed(b"")
 
         asyncio.run_coroutine_threadsafe(feed(), wire.loop())
@@ -80,72 +80,72 @@ class FolderLink(Tail, wire.Link):
         wire.Link.__init__(self)
         inbox, read, outbox = folder.files(node)
         Tail.__init__(self, run / outbox, why_lost)
-        self._inbox, self._read = run / inbox, run / read
+        self._inbox_path, self._position_path = run / inbox, run / read
         self._why_lost = why_lost
         #: The number of bytes sent to the agent so far, by this and earlier supervisors.
         self.sent = self._await_reader() if takeover else 0
 
     async def open(self) -> None:
         """Start erasing messages that the agent has read."""
-        self._forgetting = asyncio.create_task(self._forget())
+        self._erase_task = asyncio.create_task(self._erase_read())
 
     def _await_reader(self) -> int:
         """Wait until the agent has read all complete frames, truncate an incomplete one, and return the position."""
-        until = time.monotonic() + _TAKEOVER_SECONDS
+        deadline = time.monotonic() + _TAKEOVER_SECONDS
         while True:
             position = self._count_read()
-            with self._inbox.open("rb+") as file:
+            with self._inbox_path.open("rb+") as file:
                 file.seek(position)
                 if not frames.whole(file.read()):
                     file.truncate(position)
                     return position
             if self._why_lost():
-                return self._inbox.stat().st_size  # the node is lost, but its output can still be read
-            if time.monotonic() > until:
+                return self._inbox_path.stat().st_size  # the node is lost, but its output can still be read
+            if time.monotonic() > deadline:
                 raise LaunchFailed(
-                    f"The agent does not read its messages from {self._inbox}.",
+                    f"The agent does not read its messages from {self._inbox_path}.",
                     code="agent-not-reading",
                     hint="Check that the nodes and this machine see the same files in that folder, and submit the "
                     "job again.",
                 )
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
 
     def _count_read(self) -> int:
         try:
-            return int(self._read.read_text(encoding="ascii") or 0)
+            return int(self._position_path.read_text(encoding="ascii") or 0)
         except (OSError, ValueError):
             return 0
 
     async def write(self, content: bytes) -> None:
         """Append bytes for the agent."""
-        await self._put(self.sent, content)
+        await self._write_at(self.sent, content)
         self.sent += len(content)
 
-    async def _put(self, at: int, content: bytes) -> None:
+    async def _write_at(self, position: int, content: bytes) -> None:
         """Write bytes at a position; retry while the disk is full or the file server is unavailable."""
         while content and not self._why_lost():
             try:
-                descriptor = os.open(self._inbox, os.O_WRONLY | os.O_CLOEXEC)
+                descriptor = os.open(self._inbox_path, os.O_WRONLY | os.O_CLOEXEC)
                 try:
-                    count = os.pwrite(descriptor, content, at)
+                    count = os.pwrite(descriptor, content, position)
                 finally:
                     os.close(descriptor)
-                at, content = at + count, content[count:]
+                position, content = position + count, content[count:]
             except OSError:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_POLL_SECONDS)
 
-    async def _forget(self) -> None:
+    async def _erase_read(self) -> None:
         """Overwrite bytes that the agent has read, because they may contain secrets."""
-        forgotten = 0
+        erased = 0
         while True:
-            await asyncio.sleep(_PAUSE)
-            if forgotten < self.sent and (read := min(self._count_read(), self.sent)) > forgotten:
-                await self._put(forgotten, bytes(read - forgotten))
-                forgotten = read
+            await asyncio.sleep(_POLL_SECONDS)
+            if erased < self.sent and (position := min(self._count_read(), self.sent)) > erased:
+                await self._write_at(erased, bytes(position - erased))
+                erased = position
 
     def close_input(self) -> None:
         """Stop sending and reading; idempotent."""
-        self._forgetting.cancel()
+        self._erase_task.cancel()
         self.stop()
 
     async def end(self, grace: float = 0.0) -> None:

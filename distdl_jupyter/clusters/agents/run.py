@@ -48,11 +48,11 @@ _SERVICE_SECONDS = 60.0
 #: Timeout in seconds for a machine to start the processes of one request.
 START_SECONDS = 60.0
 #: The number of ranks started per request; the start can be canceled between two requests.
-_AT_ONCE = 8
-_WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
-           "(should_checkpoint(), SIGUSR1).")  # fmt: skip
+_BATCH_SIZE = 8
+_WARNING = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
+            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Seconds between two polls of a starting service, and the maximum number of bytes per read of its output.
-_POLL_SECONDS, _PIECE = 0.5, 65_536
+_POLL_SECONDS, _READ_BYTES = 0.5, 65_536
 #: The maximum number of living processes to report per machine.
 _MAX_COUNTED = 10_000
 #: The maximum number of characters of the launcher's output to store; earlier output is discarded.
@@ -62,7 +62,7 @@ _IDLE_SECONDS = 10.0
 #: Seconds between two counts of living ranks.
 _COUNT_SECONDS = 2.0
 #: The exit code with which ssh reports its own failures.
-_NO_CONNECTION = 255
+_SSH_FAILURE = 255
 #: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
 _LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
 #: The rank that ended first, its exit code and the number of its signal.
@@ -119,12 +119,12 @@ class AgentRun(Run):
         self._channels: list[tuple[int, int, int | None, str]] = []
         self._events: queue.SimpleQueue[tuple[AgentNode, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
-        self._ended: set[int] = set()
+        self._ended_ranks: set[int] = set()
         self._started: list[Start] = []
         self._samples: list[NodeSample] = []
         self._dumps: dict[int, StackDump] = {}
-        self._warned = False
-        self._served: set[int] = set()
+        self._has_warned = False
+        self._exposed_ranks: set[int] = set()
         self._rank_relay: RankRelay | None = None
         #: A failure of another thread, raised by ``poll``.
         self._failure: LaunchFailed | None = None
@@ -135,7 +135,7 @@ class AgentRun(Run):
         """Start services, then ranks. Raises LaunchFailed and leaves nothing running."""
         try:
             for node in self._nodes.nodes:
-                self._listen_to(node)
+                self._subscribe(node)
             for number, service in enumerate(self._plan.services):
                 self._start_service(number, service)
             self._start_ranks()
@@ -149,7 +149,7 @@ class AgentRun(Run):
     @abstractmethod
     def _start_ranks(self) -> None: ...
 
-    def _listen_to(self, node: AgentNode) -> None:
+    def _subscribe(self, node: AgentNode) -> None:
         node.connection.on_event = lambda data: self._on_event(node, data)
         if node.connection.lost:  # lost before this call
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
@@ -169,11 +169,11 @@ class AgentRun(Run):
         elif kind in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
             raise BrokenWire(f"The agent reported a {kind}, which does not run on this host.")
         for rank in map(int, ranks):
-            if not self._is_on(node, rank):
+            if not self._runs_on(node, rank):
                 raise BrokenWire(f"The agent reported rank {rank}, which does not run on this host.")
         self._events.put((node, data))
 
-    def _is_on(self, node: AgentNode, rank: int) -> bool:
+    def _runs_on(self, node: AgentNode, rank: int) -> bool:
         ranks = self._placement.ranks
         return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
 
@@ -181,7 +181,7 @@ class AgentRun(Run):
         """Start a service on node 0, and wait until it has printed that it is ready."""
         node, progress = self._nodes.nodes[0], functools.partial(self._context.report, "start")
         channel, source = node.connection.open_stream()
-        self._listen(None, "out", source)
+        self._add_stream(None, "out", source)
         process = {
             "kind": SERVICE,
             "process": number,
@@ -193,23 +193,23 @@ class AgentRun(Run):
         }
         # ``progress`` raises an exception if the start was canceled.
         node.connection.ask("start", START_SECONDS, lambda: progress(f"starting {service.name}"), processes=[process])
-        output, until = "", time.monotonic() + _SERVICE_SECONDS
-        while service.ready not in output and time.monotonic() < until:
+        output, deadline = "", time.monotonic() + _SERVICE_SECONDS
+        while service.ready not in output and time.monotonic() < deadline:
             if isinstance(source, Inbox):
-                content = source.take(_PIECE, _POLL_SECONDS)
+                content = source.take(_READ_BYTES, _POLL_SECONDS)
             else:
-                content = os.read(source, _PIECE) if select.select([source], [], [], _POLL_SECONDS)[0] else None
+                content = os.read(source, _READ_BYTES) if select.select([source], [], [], _POLL_SECONDS)[0] else None
             if content == b"":
                 break
             output += (content or b"").decode(errors="replace")
             progress(f"waiting for {service.name}")
         if service.ready not in output:
-            where = f" on {node.host}" if node.host else ""
+            location = f" on {node.host}" if node.host else ""
             raise LaunchFailed(
-                f"{service.name} did not start{where}.", code="service-not-started", output=output.strip()[-2000:]
+                f"{service.name} did not start{location}.", code="service-not-started", output=output.strip()[-2000:]
             )
 
-    def _listen(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
+    def _add_stream(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
         """Add an output stream."""
         if isinstance(source, int):
             os.set_blocking(source, False)
@@ -222,7 +222,7 @@ class AgentRun(Run):
         channels: dict[str, int] = {}
         for name in names:
             channels[name], source = node.connection.open_stream()
-            self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
+            self._add_stream(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
             self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
         return channels
 
@@ -230,13 +230,13 @@ class AgentRun(Run):
         """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
         for index, channel, rank, name in channels:
             start = read.get((-1, "sys") if rank is None else (rank, name), 0)
-            self._listen(rank, name, self._nodes.nodes[index].connection.reopen(channel, start), start)
+            self._add_stream(rank, name, self._nodes.nodes[index].connection.reopen(channel, start), start)
             self._channels.append((index, channel, rank, name))
         for node in self._nodes.nodes:
-            self._listen_to(node)
+            self._subscribe(node)
 
     def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank, besides the variables of its node."""
+        """Return the variables of one rank, in addition to the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
         return self._nodes.rank_variables(slot, variables)
 
@@ -268,7 +268,7 @@ class AgentRun(Run):
             raise self._failure
         self._nodes.poll()
         while not self._events.empty():
-            self._take(*self._events.get())
+            self._handle_event(*self._events.get())
         self._check()
         exits = {
             exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explain_exit(exit_)) is not None
@@ -276,16 +276,16 @@ class AgentRun(Run):
         self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
         return list(exits.values())
 
-    def _take(self, node: AgentNode, data: dict[str, Any]) -> None:
+    def _handle_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":
-            self._process_ended(node, data)
+            self._on_process_end(node, data)
         elif data["type"] == "lost":
             for slot in self._slots_on(node):
                 self._record_exit(Exit(slot.rank, None, None, str(data["reason"])))
         elif data["type"] == "warned":
-            if not self._warned:
-                self._nodes.notices.append(RunNotice("warning", _WARNED, "ends-soon"))
-            self._warned = True
+            if not self._has_warned:
+                self._nodes.notices.append(RunNotice("warning", _WARNING, "ends-soon"))
+            self._has_warned = True
         elif data["type"] == "resources":
             index = self._nodes.nodes.index(node)
             self._samples += [NodeSample(index, sample) for sample in data["samples"]]
@@ -293,7 +293,7 @@ class AgentRun(Run):
             self._dumps |= {int(rank): msgspec.convert(dump, StackDump) for rank, dump in data["answers"].items()}
 
     @abstractmethod
-    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
+    def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         """Handle the end of a process that an agent started."""
 
     def _check(self) -> None:
@@ -301,8 +301,8 @@ class AgentRun(Run):
 
     def _record_exit(self, exit_: Exit) -> None:
         """Record the exit of a rank; only the first exit counts."""
-        if exit_.rank not in self._ended:
-            self._ended.add(exit_.rank)
+        if exit_.rank not in self._ended_ranks:
+            self._ended_ranks.add(exit_.rank)
             self._exits.append(exit_)
 
     def keep_slots(self) -> None:
@@ -366,10 +366,10 @@ class AgentRun(Run):
     def expose_endpoint(self, rank: int) -> None:
         """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
         node = self._nodes.node_of(self._placement.ranks[rank])
-        self._served.add(rank)
+        self._exposed_ranks.add(rank)
         answer = node.connection.begin("serving", rank=rank)
 
-        def failed(error: OSError) -> None:
+        def on_failure(error: OSError) -> None:
             self._failure = limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
         try:
@@ -381,9 +381,9 @@ class AgentRun(Run):
                 from distdl_jupyter.clusters.agents.connection import RankRelay  # imports asyncio
 
                 self._rank_relay = RankRelay(self._context.folder)
-            self._rank_relay.offer(node.connection, rank, answer, failed)
+            self._rank_relay.offer(node.connection, rank, answer, on_failure)
         except OSError as error:
-            failed(error)
+            on_failure(error)
 
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
@@ -416,7 +416,7 @@ class AgentRun(Run):
         """End the agents and all their processes, and close the streams."""
         if self._rank_relay is not None:
             self._rank_relay.close()
-        for rank in self._served:
+        for rank in self._exposed_ranks:
             with contextlib.suppress(OSError):
                 note_of(self._context.folder.path / NOTES, rank).unlink()
         self._nodes.close()
@@ -438,21 +438,21 @@ class DirectRun(AgentRun):
         def report() -> None:
             self._context.report("start", f"{len(self._started)} of {count}")
 
-        waiting = {node: self._slots_on(node) for node in self._nodes.nodes}
-        while any(waiting.values()):
-            begun = []
-            for node, slots in waiting.items():
-                waiting[node] = slots[_AT_ONCE:]
-                if ranks := list(map(self._process, slots[:_AT_ONCE])):
-                    begun.append((node, node.connection.begin("start", processes=ranks)))
-            for node, answer in begun:
+        pending = {node: self._slots_on(node) for node in self._nodes.nodes}
+        while any(pending.values()):
+            requests = []
+            for node, slots in pending.items():
+                pending[node] = slots[_BATCH_SIZE:]
+                if ranks := list(map(self._build_process, slots[:_BATCH_SIZE])):
+                    requests.append((node, node.connection.begin("start", processes=ranks)))
+            for node, answer in requests:
                 data = node.connection.result(answer, "start", START_SECONDS, report)
                 pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
-                self._started += [Start(rank, pid) for rank, pid in pids.items() if self._is_on(node, rank)]
+                self._started += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
             report()
         self._nodes.note_start()
 
-    def _process(self, slot: RankSlot) -> dict[str, Any]:
+    def _build_process(self, slot: RankSlot) -> dict[str, Any]:
         """Return the process of a rank for the request ``start``."""
         node = self._nodes.node_of(slot)
         return {
@@ -464,7 +464,7 @@ class DirectRun(AgentRun):
             **self._open_channels(node, slot.rank),
         }
 
-    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
+    def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == RANK:
             self._record_exit(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
 
@@ -479,10 +479,10 @@ class LauncherRun(AgentRun):
         self._relay: Relay | None = None
         #: The end of the launcher's output, which names the rank that ended first.
         self._output = ""
-        self._end: Mapping[str, Any] | None = None
+        self._launcher_end: Mapping[str, Any] | None = None
         self._drains: list[Future[dict[str, Any]]] = []
-        self._drained = False
-        self._idle = ""
+        self._is_drained = False
+        self._reason = ""
         #: The pending counts of living ranks, when to count again, and when ranks were last alive (monotonic).
         self._counts: list[Future[dict[str, Any]]] = []
         self._count_at = 0.0
@@ -500,23 +500,23 @@ class LauncherRun(AgentRun):
             node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **self._launcher.environment}
             for node in self._nodes.nodes
         }
-        first = self._nodes.nodes[0]
-        if first.host:
+        launcher_node = self._nodes.nodes[0]
+        if launcher_node.host:
             self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
         process = {
             "kind": LAUNCHER,
             "process": 0,
             "argv": [*self._launcher.argv, *WORKER],
-            "python": first.python,
-            "environment": shared[first.host],
-            "directory": first.directory or None,
-            **self._open_channels(first, None, ["out"]),
+            "python": launcher_node.python,
+            "environment": shared[launcher_node.host],
+            "directory": launcher_node.directory or None,
+            **self._open_channels(launcher_node, None, ["out"]),
         }
-        first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
+        launcher_node.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launcher.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank, besides the shared variables; its TMPDIR differs from the launcher's."""
+        """Return the variables of one rank that are not shared; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self._rank_environment(slot)}
 
@@ -526,7 +526,7 @@ class LauncherRun(AgentRun):
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
         elif relay is not None and data.get("kind") == SHELL:
-            relay.ended(int(data["process"]), _code(data), node.host)
+            relay.ended(int(data["process"]), _exit_code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
                 relay.lost(node.host)
@@ -537,32 +537,32 @@ class LauncherRun(AgentRun):
         super().on_launcher_output(text)
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
-    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
+    def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == LAUNCHER:
-            self._end = end
+            self._launcher_end = end
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
     def _check(self) -> None:
         """Report the exits of all ranks when the launcher has ended and all output was read."""
-        if self._end is None:
+        if self._launcher_end is None:
             self._end_idle_launcher()
-        elif self._drained:
-            code = _code(self._end)
+        elif self._is_drained:
+            code = _exit_code(self._launcher_end)
             first = self._launcher.first_exit(self._output) if code else None
             for slot in self._placement.ranks:
-                self._record_exit(self._exit_of(slot.rank, code, first))
+                self._record_exit(self._make_exit(slot.rank, code, first))
         else:
             sources = [stream.source for stream in self._streams if stream.rank is None]
             pending = any(isinstance(source, Inbox) and source.pending for source in sources)
             # A pipe may still hold the end of the launcher's output; it is read before the next call.
-            self._drained = all(drain.done() for drain in self._drains) and not pending
+            self._is_drained = all(drain.done() for drain in self._drains) and not pending
 
-    def _exit_of(self, rank: int, code: int, first: First | None) -> Exit:
+    def _make_exit(self, rank: int, code: int, first: First | None) -> Exit:
         """Return the exit of a rank whose launcher ended with this code, after the rank ``first``."""
         if not code:
             return Exit(rank, 0, None)
         if first is None:
-            return Exit(rank, code, None, self._idle or f"The launcher ended with code {code}.")
+            return Exit(rank, code, None, self._reason or f"The launcher ended with code {code}.")
         first_rank, first_code, number = first
         if rank != first_rank:
             return Exit(rank, None, "TERM", "stopped")
@@ -575,7 +575,7 @@ class LauncherRun(AgentRun):
     def _end_idle_launcher(self) -> None:
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
 
-        Daemons of Open MPI 5 can miss the exit of the last rank if several end at once; the launcher then never ends.
+        Daemons of Open MPI 5 can miss the exit of the last rank if several end together; the launcher then never ends.
         Does not block.
         """
         now = time.monotonic()
@@ -586,16 +586,16 @@ class LauncherRun(AgentRun):
         self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
         if any(counts):
             self._alive_at = now
-        first = self._nodes.nodes[0].connection
-        if first.lost and counts and not any(counts):
+        agent = self._nodes.nodes[0].connection
+        if agent.lost and counts and not any(counts):
             for slot in self._placement.ranks:
                 self._record_exit(Exit(slot.rank, None, "TERM", "stopped"))
-        elif self._alive_at is not None and now - self._alive_at > _IDLE_SECONDS and not (first.lost or self._idle):
-            self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
-            first.begin("signal", name="KILL", to="all")
+        elif self._alive_at is not None and now - self._alive_at > _IDLE_SECONDS and not (agent.lost or self._reason):
+            self._reason = "The launcher kept running after its last rank had ended, so it was stopped."
+            agent.begin("signal", name="KILL", to="all")
 
 
-def _code(end: Mapping[str, Any]) -> int:
+def _exit_code(end: Mapping[str, Any]) -> int:
     """Return the exit code of a process by the convention of shells (128 + signal)."""
     return int(end["code"]) if end["code"] is not None else 128 + signal_number(str(end["signal"]))
 
@@ -618,7 +618,7 @@ class Relay:
         answer = functools.partial(self._connections[source].begin, "answer", shell=int(request["shell"]))
         target = self._connections.get(str(request["host"]))
         if target is None:
-            answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_NO_CONNECTION)
+            answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_SSH_FAILURE)
             return
         number = next(self._numbers)
         self._running[number] = target.host, answer
@@ -627,10 +627,10 @@ class Relay:
             if content:
                 answer(**{name: content.decode(errors="replace")})
 
-        def started(reply: Future[dict[str, Any]]) -> None:
+        def on_started(reply: Future[dict[str, Any]]) -> None:
             if (error := reply.exception()) is not None:
                 answer(err=f"{getattr(error, 'reason', error)}\n")
-                self.ended(number, _NO_CONNECTION)
+                self.ended(number, _SSH_FAILURE)
 
         process = {
             "kind": SHELL,
@@ -640,7 +640,7 @@ class Relay:
             "out": target.channel(functools.partial(forward, "out")),
             "err": target.channel(functools.partial(forward, "err")),
         }
-        target.begin("start", processes=[process]).add_done_callback(started)
+        target.begin("start", processes=[process]).add_done_callback(on_started)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:
         """Report the exit of a process on ``host``; return False for an unknown process."""
@@ -651,5 +651,5 @@ class Relay:
 
     def lost(self, host: str) -> None:
         """End the commands of a lost host."""
-        for number in [number for number, (where, _) in self._running.items() if where == host]:
-            self.ended(number, _NO_CONNECTION)
+        for number in [number for number, (target, _) in self._running.items() if target == host]:
+            self.ended(number, _SSH_FAILURE)

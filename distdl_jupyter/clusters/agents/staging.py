@@ -36,7 +36,7 @@ _PREPARE_SECONDS = 30.0
 #: Names in a job's folder on a host.
 _WORK, _SCRIPT, RESULTS = "work", "script", "results"
 #: Folders that are copied back, and the checkpoints from which ranks resume, which are copied to every host.
-_RETURNED, _CHECKPOINTS = (RESULTS, "outputs"), "outputs/checkpoints"
+_RESULT_FOLDERS, _CHECKPOINTS = (RESULTS, "outputs"), "outputs/checkpoints"
 
 
 class StagedJob(NamedTuple):
@@ -103,18 +103,18 @@ def copy(job: StagedJob, node: AgentNode) -> None:
     The payload's description gets the paths of the host; the script and an empty working directory are added.
     """
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
-    added: dict[str, bytes] = {}
+    extra_files: dict[str, bytes] = {}
     try:
         if payload.get("script"):
             script = Path(payload["script"])
             payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
-            added[f"{_SCRIPT}/{script.name}"] = script.read_bytes()
+            extra_files[f"{_SCRIPT}/{script.name}"] = script.read_bytes()
         if payload.get("working_directory"):
             payload["working_directory"] = node.directory
-        added["payload.json"] = json.dumps(payload).encode()
+        extra_files["payload.json"] = json.dumps(payload).encode()
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name, content in added.items():
+            for name, content in extra_files.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
@@ -157,23 +157,23 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
-        why = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
-        if why and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
-            text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
+        reason = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
+        if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
+            text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
             node.keeps_folder = True
-        return not why
+        return not reason
 
     received = job.folder.path / f".from-{node.host}"
     shutil.rmtree(received, ignore_errors=True)
     received.mkdir(mode=0o700)
     try:
-        _summary, result = _unpack(node, _RETURNED, received, accepts)
+        _summary, result = _unpack(node, _RESULT_FOLDERS, received, accepts)
         if skipped := [str(name) for name in result.get("skipped") or ()]:
             names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
             text = f"{node.host}: {names} not copied back, since only regular files inside the job's folder are copied."
             node.notices.append(RunNotice("warning", text, "files-left-on-host"))
-        for name in _RETURNED:
+        for name in _RESULT_FOLDERS:
             for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
                 _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
     except OSError as error:
@@ -236,12 +236,12 @@ def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
 
 #: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
 LARGEST = 4 * 2**30
-_VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
+_VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
 def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
     """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
-    match = _VALUE.fullmatch(str(name))
+    match = _VALUE_NAME.fullmatch(str(name))
     if match is None:
         return f"results/{name} is not the value of a rank"
     if int(match[1]) not in ranks:
@@ -287,9 +287,9 @@ class AgentNodes(JobNodes):
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        unshared, missing, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
+        unshared, failures, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
         if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
-            folders = [self._job.folder.path / name for name in _RETURNED]
+            folders = [self._job.folder.path / name for name in _RESULT_FOLDERS]
             copied = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
         for node in unshared:
             try:
@@ -298,15 +298,15 @@ class AgentNodes(JobNodes):
                 copy_back(self._job, node, copied, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
-                missing.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
-        if not missing and len(unshared) == len(self.nodes):
+                failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
+        if not failures and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job, copied)
         self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
         for node in self.nodes:
             self.notices += node.notices
-        if missing:
-            hosts = humanize.plural(len(missing), "host")
-            text = f"Cannot copy the values and files of {hosts} back: {' '.join(missing)}"
+        if failures:
+            hosts = humanize.plural(len(failures), "host")
+            text = f"Cannot copy the values and files of {hosts} back: {' '.join(failures)}"
             hint = "The files that ranks wrote stay in that folder on the host. Copy them from there."
             raise LaunchFailed(text, code="results-not-collected", hint=hint)
 

@@ -32,7 +32,7 @@ from distdl_jupyter.node import frames
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
 #: The maximum number of unproven connections. It exceeds most node counts, as all nodes of a job connect at once.
 _MAX_UNPROVEN = 256
-_PIECE = 256 * 1024
+_READ_BYTES = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 
 
@@ -59,7 +59,7 @@ class TcpLink(Link):
         """Return the next output of the agent; store its exit code and error output."""
         while self._code is None:
             try:
-                content = await self._reader.read(_PIECE)
+                content = await self._reader.read(_READ_BYTES)
             except OSError:
                 content = b""
             if not content:
@@ -144,8 +144,8 @@ class AgentListener:
                 expired = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
                 for task in expired:
                     task.cancel()
-                left = 0.0 if expired else _CROWDED_SECONDS - (now - min(self._unproven.values()))
-                await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                timeout = 0.0 if expired else _CROWDED_SECONDS - (now - min(self._unproven.values()))
+                await asyncio.wait(list(self._unproven), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             try:
                 connection, _address = await loop.sock_accept(self._socket)
             except OSError:  # out of file descriptors, or the client has disconnected

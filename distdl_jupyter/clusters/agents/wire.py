@@ -14,46 +14,46 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
-_READ = 256 * 1024
+_READ_BYTES = 256 * 1024
 #: The maximum number of bytes of error output to store; earlier bytes are discarded.
 ERROR_TAIL = 8192
 
 
 _loop: asyncio.AbstractEventLoop | None = None
-_starting = threading.Lock()
-_inherited: list[asyncio.AbstractEventLoop | None] = []
+_start_lock = threading.Lock()
+_inherited_loops: list[asyncio.AbstractEventLoop | None] = []
 
 
 def loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of all links of this process; the first call starts it."""
     global _loop
-    with _starting:
+    with _start_lock:
         if _loop is None:
             _loop = asyncio.SelectorEventLoop()
             threading.Thread(target=_loop.run_forever, name="links", daemon=True).start()
         return _loop
 
 
-def _in_child() -> None:
+def _reset_loop() -> None:
     """Reset the loop in a forked child, which does not inherit the thread; ``loop`` then starts a new one.
 
     The parent's loop stays referenced, because closing it would change its epoll set, which both processes share.
     """
-    global _loop, _starting
-    _inherited.append(_loop)
-    _loop, _starting = None, threading.Lock()
+    global _loop, _start_lock
+    _inherited_loops.append(_loop)
+    _loop, _start_lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_reset_loop)
 
 
 async def read(fd: int) -> bytes:
     """Return available bytes of a non-blocking descriptor, b"" at its end. Raises OSError."""
     loop_ = asyncio.get_running_loop()
     while True:
-        await _ready(fd, loop_.add_reader, loop_.remove_reader)
+        await _wait_ready(fd, loop_.add_reader, loop_.remove_reader)
         with contextlib.suppress(BlockingIOError):
-            return os.read(fd, _READ)
+            return os.read(fd, _READ_BYTES)
 
 
 async def write(fd: int, content: bytes) -> None:
@@ -63,10 +63,10 @@ async def write(fd: int, content: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            await _ready(fd, loop_.add_writer, loop_.remove_writer)
+            await _wait_ready(fd, loop_.add_writer, loop_.remove_writer)
 
 
-async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
     """Wait until a descriptor is ready. It must not be closed meanwhile, because its number could be reused."""
     ready = asyncio.Event()
     add(fd, ready.set)
