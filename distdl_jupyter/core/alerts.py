@@ -27,7 +27,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 _RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<how>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
-_MOST_RULES = 20
+_MAX_RULES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def rule(text: str, field: str = "notify_when") -> Rule:
             f"{field} must compare a metric with a number, not {text!r}.",
             code="alert-rule-invalid",
             field=field,
-            hint='Example: "val_acc > 0.9".',
+            hint='Use a rule such as "val_acc > 0.9".',
         )
     return Rule(match["metric"], match["how"], float(match["limit"]))
 
@@ -72,12 +72,12 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
     if value in (None, "", (), []):
         return None
     rules = [value] if isinstance(value, str) else value
-    if not isinstance(rules, list | tuple) or len(rules) > _MOST_RULES:
+    if not isinstance(rules, list | tuple) or len(rules) > _MAX_RULES:
         raise InvalidSpec(
-            f"{field} must be a rule, or a list of at most {_MOST_RULES} rules.",
+            f"{field} must be a rule, or a list of at most {_MAX_RULES} rules.",
             code="alert-rules-invalid",
             field=field,
-            hint='Example: ["val_acc > 0.9", "loss < 0.1"].',
+            hint='Use a list such as ["val_acc > 0.9", "loss < 0.1"].',
         )
     return tuple(str(rule(str(text), field)) for text in rules)
 
@@ -86,42 +86,42 @@ class AlertWatch:
     """Yields the alerts of a job: a stall each time it occurs, any other alert once per job."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
-        self._rules = [rule(text) for text in rules]
-        self._not_finite: set[str] = set()
-        self._ended = False
+        self._pending_rules = [rule(text) for text in rules]
+        self._nan_metrics: set[str] = set()
+        self._has_ended = False
 
     def take(self, event: Event, view: JobView) -> Iterator[Alert]:
         """Yield the alerts of the next event, which the view already includes."""
         if event["type"] == "metric":
-            yield from self._metrics(event, view)
+            yield from self._check_metrics(event, view)
         elif event["type"] == "stall" and event.get("text"):
             yield Alert("stall", str(event["text"]))
-        elif event["type"] == "state" and view.state.ended and not self._ended:
-            self._ended = True
+        elif event["type"] == "state" and view.state.ended and not self._has_ended:
+            self._has_ended = True
             if view.state in (State.FAILED, State.LOST):
                 yield Alert("failure", view.reason or "The job failed.")
                 return
             metric = next(iter(view.metrics.values()), None)
-            last = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
-            yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{last}")
+            suffix = f" {metric.name} is {number(metric.mean)} at step {number(metric.step)}." if metric else ""
+            yield Alert("end", f"The job {'was canceled' if view.state is State.CANCELED else 'completed'}.{suffix}")
 
     def skip(self, event: Event) -> None:
-        """Do not repeat the alert in an event that an earlier supervisor has written."""
+        """Do not repeat the alert of an event that an earlier supervisor wrote."""
         text = str(event.get("text", ""))
         if event.get("code") == f"{CODE}rule":
-            self._rules = [pending for pending in self._rules if not text.startswith(f"{pending}:")]
+            self._pending_rules = [pending for pending in self._pending_rules if not text.startswith(f"{pending}:")]
         elif event.get("code") == f"{CODE}nan":
-            self._not_finite.add(text.partition(" is ")[0])
+            self._nan_metrics.add(text.partition(" is ")[0])
 
-    def _metrics(self, event: Event, view: JobView) -> Iterator[Alert]:
+    def _check_metrics(self, event: Event, view: JobView) -> Iterator[Alert]:
         for name, value in event["values"].items():
-            if not math.isfinite(float(value)) and name not in self._not_finite:
-                self._not_finite.add(name)
+            if not math.isfinite(float(value)) and name not in self._nan_metrics:
+                self._nan_metrics.add(name)
                 step = number(float(event["step"]))
                 yield Alert("nan", f"{name} is {float(value):g} on rank {event['rank']} at step {step}.")
-        for pending in [pending for pending in self._rules if pending.metric in event["values"]]:
+        for pending in [pending for pending in self._pending_rules if pending.metric in event["values"]]:
             metric = view.metrics.get(pending.metric)
             if metric is not None and pending.holds(metric.mean):
-                self._rules.remove(pending)
+                self._pending_rules.remove(pending)
                 step = number(metric.step)
                 yield Alert("rule", f"{pending}: mean {pending.metric} is {number(metric.mean)} at step {step}.")

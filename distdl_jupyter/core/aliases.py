@@ -32,7 +32,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
     """
     allowed = set(allowed)
     options: dict[str, Any] = {}
-    spelled: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     totals: dict[str, Any] = {}
     for name, value in arguments.items():
         if name in TOTALS:
@@ -48,14 +48,14 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
             raise InvalidSpec(unknown(name, allowed), code="option-unknown", field=name, hint=hint)
         if primary in options and options[primary] != value:
             values = f"{options[primary]!r} and {value!r}"
-            message = f"{spelled[primary]} and {name} are the same option, but their values differ: {values}."
+            message = f"{spellings[primary]} and {name} are the same option, but their values differ: {values}."
             raise InvalidSpec(message, code="option-given-twice", field=primary, hint="Use only one of them.")
-        options[primary], spelled[primary] = value, name
-    _apply_totals(totals, options, spelled)
+        options[primary], spellings[primary] = value, name
+    _apply_totals(totals, options, spellings)
     return options
 
 
-def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dict[str, str]) -> None:
+def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spellings: dict[str, str]) -> None:
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
             raise InvalidSpec(
@@ -67,37 +67,37 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dic
             )
             hint = "Remove compute_target or give a positive number."
             raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
-        nodes = resolved.get("node_count", 1)
-        if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
-            message = f"{name}={total} processes cannot be divided evenly among {nodes} nodes."
+        node_count = resolved.get("node_count", 1)
+        if not isinstance(node_count, int) or node_count < 1 or abs(total) % node_count:
+            message = f"{name}={total} processes cannot be divided evenly among {node_count} nodes."
             raise InvalidSpec(
                 message, code="processes-not-divisible", field=name, hint="Use process_count_per_node instead."
             )
-        per_node = abs(total) // nodes
-        if (other := resolved.setdefault("process_count_per_node", per_node)) != per_node:
-            spelling = spelled.get("process_count_per_node", "process_count_per_node")
-            message = f"{name}={total} and {spelling}={other} contradict each other."
+        per_node = abs(total) // node_count
+        if (existing := resolved.setdefault("process_count_per_node", per_node)) != per_node:
+            spelling = spellings.get("process_count_per_node", "process_count_per_node")
+            message = f"{name}={total} and {spelling}={existing} contradict each other."
             raise InvalidSpec(message, code="process-counts-differ", field=name, hint="Use only one of them.")
 
 
-def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``options`` updated with ``later``; an alias replaces its primary name, and vice versa."""
-    replaced = {_meaning(name) for name in later}
-    return {name: value for name, value in options.items() if _meaning(name) not in replaced} | dict(later)
+    replaced = {_primary_name(name) for name in updates}
+    return {name: value for name, value in options.items() if _primary_name(name) not in replaced} | dict(updates)
 
 
-def _meaning(name: str) -> str:
+def _primary_name(name: str) -> str:
     return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
 
 
-#: An error message lists at most ``_NEAREST`` similar names, or all allowed names if there are at most ``_LISTED``.
-_LISTED = 10
-_NEAREST = 5
+#: Maximum number of names in an error message: of all allowed names, and of similar names.
+_MAX_LISTED = 10
+_MAX_SUGGESTED = 5
 #: Names of elastic Horovod's options.
 _ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
 #: Minimum similarity of a suggestion (1 is identical), and how far below the best suggestion it may be.
-_ALIKE, _LESS_ALIKE = 0.65, 0.2
+_MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
 
 
 def unknown(
@@ -113,7 +113,7 @@ def unknown(
     ``where`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
     message lists all allowed names, unless the list is so long that it would hide the error.
     """
-    if what == "option" and _letters(name) in _ELASTIC:
+    if what == "option" and _normalize(name) in _ELASTIC:
         return (
             f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: all "
             "processes restart from checkpoint_dir() on the remaining nodes."
@@ -122,21 +122,21 @@ def unknown(
     spellings = {option: option for option in names}
     spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
     scores: dict[str, float] = {}
-    text = _letters(name)
+    text = _normalize(name)
     for spelling, option in spellings.items():  # an alias is replaced by its primary name
-        letters = _letters(spelling)
+        letters = _normalize(spelling)
         full, prefix = (SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)]))
         # If two spellings are equally similar, the shorter one wins.
         scores[option] = max(scores.get(option, 0.0), max(full, 0.95 * prefix) - len(letters) / 10_000)
-    least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
-    near = [option for option, score in scores.items() if score >= least]
-    near = sorted(near, key=lambda option: (-scores[option], option))[:_NEAREST]
-    if near:
-        listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+    min_score = max(_MIN_SIMILARITY, max(scores.values(), default=0.0) - _MAX_SIMILARITY_GAP)
+    nearest = [option for option, score in scores.items() if score >= min_score]
+    nearest = sorted(nearest, key=lambda option: (-scores[option], option))[:_MAX_SUGGESTED]
+    if nearest:
+        suggestion = f" Did you mean {' or '.join(filter(None, (', '.join(nearest[:-1]), nearest[-1])))}?"
     else:
-        listed = f" Use one of: {', '.join(names)}." if len(names) <= _LISTED else ""
-    return f"Unknown {what} {name!r}{where and ' '}{where}.{listed}"
+        suggestion = f" Use one of: {', '.join(names)}." if len(names) <= _MAX_LISTED else ""
+    return f"Unknown {what} {name!r}{where and ' '}{where}.{suggestion}"
 
 
-def _letters(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()

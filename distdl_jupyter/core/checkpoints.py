@@ -26,7 +26,7 @@ from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Maximum number of entries read from a folder, and maximum bytes of a file that may name the newest checkpoint.
-_MOST, _SMALL = 20_000, 4096
+_MAX_ENTRIES, _MAX_POINTER = 20_000, 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}")
 #: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
@@ -34,11 +34,11 @@ _UNFINISHED = re.compile(r".*(?:\.(?:new|tmp|temp|part|incomplete)|~)|\..*")
 #: Names that mark the newest checkpoint, such as ``last.pt``.
 _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE)
 #: Files next to checkpoints that are not checkpoints.
-_BESIDE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
-_SHARD, _WHOLE = re.compile(frameworks.SHARDS), re.compile(frameworks.WHOLE_FOLDER)
+_OTHER_FILE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
+_SHARD, _FOLDER_FILE = re.compile(frameworks.SHARDS), re.compile(frameworks.WHOLE_FOLDER)
 _PIECE = re.compile(frameworks.PIECES)
 #: Seconds without a change after which a checkpoint counts as complete.
-_SETTLED = 30.0
+_SETTLE_TIME = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Checkpoint:
         """Return Python code that loads it in a single process."""
         location = Path(self.location)
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
-        codes = (code for form, code in frameworks.LOADS if any(re.fullmatch(form, name) for name in names))
+        codes = (code for pattern, code in frameworks.LOADS if any(re.fullmatch(pattern, name) for name in names))
         template = next(codes, "") or "checkpoint = {path!r}"
         return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 
@@ -101,14 +101,14 @@ def inherited(folder: JobFolder) -> SeriesBook:
 
     Reports of the job itself replace the same and later steps.
     """
-    earlier: list[JobFolder] = []
+    ancestors: list[JobFolder] = []
     current = folder
     with contextlib.suppress(DistDLError):  # removed or unreadable
-        while is_id(id_ := current.spec().resumed_from) and id_ not in {job.id for job in earlier}:
+        while is_id(id_ := current.spec().resumed_from) and id_ not in {job.id for job in ancestors}:
             current = JobFolder(current.path.with_name(id_))
-            earlier.append(current)
+            ancestors.append(current)
     book = SeriesBook()
-    for job in reversed(earlier):
+    for job in reversed(ancestors):
         for event in events.read_all(job.events)[0]:
             book.apply(event)
         book.apply({"type": "restart"})
@@ -120,13 +120,13 @@ def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     curves = {name: book.band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
-        last: dict[str, Row] = {}
+        latest: dict[str, Row] = {}
         for name, rows in curves.items():
             for row in rows:
                 if row.step <= (checkpoint.step or 0) if checkpoint.is_named else row.time <= checkpoint.modified:
-                    last[name] = row
-        step = checkpoint.step if checkpoint.is_named else max((row.step for row in last.values()), default=None)
-        metrics = {name: row.mean for name, row in last.items() if row.mean is not None}
+                    latest[name] = row
+        step = checkpoint.step if checkpoint.is_named else max((row.step for row in latest.values()), default=None)
+        metrics = {name: row.mean for name, row in latest.items() if row.mean is not None}
         checkpoints.append(replace(checkpoint, step=step, metrics=metrics))
     return sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True)
 
@@ -140,37 +140,37 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
     ``inside`` is the folder to search, relative to ``root``.
     """
     try:
-        with os.scandir(root / inside) as scan:
-            entries = list(itertools.islice(scan, _MOST))
+        with os.scandir(root / inside) as scanner:
+            entries = list(itertools.islice(scanner, _MAX_ENTRIES))
     except OSError:  # missing, or deleted in the meantime
         return
     prefix = f"{inside}/" if inside else ""
     files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-    belong_together = any(_SHARD.fullmatch(file.name) or _WHOLE.fullmatch(file.name) for file in files)
-    if inside and files and (belong_together or step_in(inside) is not None):
+    is_folder = any(_SHARD.fullmatch(file.name) or _FOLDER_FILE.fullmatch(file.name) for file in files)
+    if inside and files and (is_folder or step_in(inside) is not None):
         members = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
-        yield _checkpoint(root, inside, (inside,), members)
+        yield _make_checkpoint(root, inside, (inside,), members)
         return
-    if belong_together:  # only the files directly in ``checkpoint_dir()``
-        yield _checkpoint(root, ".", [file.name for file in files], files)
+    if is_folder:  # only the files directly in ``checkpoint_dir()``
+        yield _make_checkpoint(root, ".", [file.name for file in files], files)
         files = []
     groups: dict[str, list[os.DirEntry[str]]] = {}
     for file in files:
-        if _UNFINISHED.fullmatch(file.name) or _BESIDE.fullmatch(file.name):
+        if _UNFINISHED.fullmatch(file.name) or _OTHER_FILE.fullmatch(file.name):
             continue
         with contextlib.suppress(OSError):
             # A small file without a suffix names the newest checkpoint.
-            if "." in file.name or file.stat(follow_symlinks=False).st_size > _SMALL:
+            if "." in file.name or file.stat(follow_symlinks=False).st_size > _MAX_POINTER:
                 piece = _PIECE.fullmatch(file.name)
                 groups.setdefault(piece[1] if piece else file.name, []).append(file)
     for name, pieces in groups.items():
-        yield _checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
+        yield _make_checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
             yield from search(root, prefix + entry.name)
 
 
-def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.PathLike[str]]) -> Checkpoint:
+def _make_checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.PathLike[str]]) -> Checkpoint:
     stats = []
     for file in files:
         with contextlib.suppress(OSError):
@@ -193,9 +193,9 @@ def step_in(path: str) -> float | None:
 # choose and copy --------------------------------------------------------------------------------
 
 
-def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | None = None) -> Checkpoint:
+def choose(checkpoints: Sequence[Checkpoint], step: float | None = None, path: str | None = None) -> Checkpoint:
     """Return the newest checkpoint, or the one with a step or path. Raises InvalidSpec, which lists the steps."""
-    if not known:
+    if not checkpoints:
         raise InvalidSpec(
             "The job has no checkpoint.",
             code="no-checkpoint",
@@ -204,15 +204,15 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
         )
     matches = [
         checkpoint
-        for checkpoint in known
+        for checkpoint in checkpoints
         if (step is None or checkpoint.step == step) and (path is None or checkpoint.path == path.rstrip("/"))
     ]
     if matches:
         return next((checkpoint for checkpoint in matches if not checkpoint.is_alias), matches[0])
-    steps = [count(existing) for existing in sorted({entry.step for entry in known if entry.step is not None})]
+    steps = [count(value) for value in sorted({entry.step for entry in checkpoints if entry.step is not None})]
     hint = f"It has checkpoints of steps {listing(steps[-20:])}." if steps else ""
-    field, which = ("path", repr(path)) if step is None else ("step", f"of step {count(step)}")
-    raise InvalidSpec(f"The job has no checkpoint {which}.", code=f"checkpoint-{field}-unknown", field=field, hint=hint)
+    field, label = ("path", repr(path)) if step is None else ("step", f"of step {count(step)}")
+    raise InvalidSpec(f"The job has no checkpoint {label}.", code=f"checkpoint-{field}-unknown", field=field, hint=hint)
 
 
 def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str]) -> None:
@@ -231,23 +231,23 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
         is_single = len(checkpoint.parts) == len(source.parts) == 1 and first != second
         if checkpoint.is_alias and is_single and (first.parent, first.suffix) == (second.parent, second.suffix):
             _copy(root / source.parts[0], target / checkpoint.parts[0], copy_file)
-    owned = {part for checkpoint in known for part in checkpoint.parts}
+    checkpoint_parts = {part for checkpoint in known for part in checkpoint.parts}
     names = {checkpoint.name for checkpoint in known}
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if (inside / name).as_posix() not in owned]
+        folders[:] = [name for name in folders if (inside / name).as_posix() not in checkpoint_parts]
         for name in [*files, *(subfolder for subfolder in folders if (Path(folder) / subfolder).is_symlink())]:
-            path, copied = Path(folder) / name, target / inside / name
-            if (inside / name).as_posix() in owned or _UNFINISHED.fullmatch(name) or copied.exists():
+            path, destination = Path(folder) / name, target / inside / name
+            if (inside / name).as_posix() in checkpoint_parts or _UNFINISHED.fullmatch(name) or destination.exists():
                 continue
-            copied.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if path.is_symlink():
                 if path.readlink().name in names:
-                    copied.symlink_to(source.name)
-            elif path.stat().st_size <= _SMALL and path.read_bytes().strip().decode("utf-8", "replace") in names:
-                copied.write_text(source.name, encoding="utf-8")
+                    destination.symlink_to(source.name)
+            elif path.stat().st_size <= _MAX_POINTER and path.read_bytes().strip().decode("utf-8", "replace") in names:
+                destination.write_text(source.name, encoding="utf-8")
             else:
-                copy_file(str(path), str(copied))
+                copy_file(str(path), str(destination))
 
 
 def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
@@ -283,9 +283,9 @@ def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Che
     for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
-        newest, best = (list(dict.fromkeys(entry.moment for entry in ordering)) for ordering in (group, rated))
+        newest, best = (list(dict.fromkeys(entry.moment for entry in ordered)) for ordered in (group, rated))
         retained = {*newest[: keep.last], *best[: keep.best]}
-        candidates += [entry for entry in group if entry.moment not in retained and entry.modified < now - _SETTLED]
+        candidates += [entry for entry in group if entry.moment not in retained and entry.modified < now - _SETTLE_TIME]
     links: list[Path] = []
     for folder, folders, files in os.walk(candidates[0].root if candidates else ""):
         links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]

@@ -49,8 +49,8 @@ UNEVEN_REMEDY = (
     f"the others: {JOINS}."
 )
 #: Operations that need tensors of the same sizes on all ranks.
-_ALIKE = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
-_NAMED = 4
+_SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
+_MAX_POSITIONS = 4
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The last collective operation of ``ranks``, which all have the same: an unfinished one, if there is one.
+    """The last collective operation, shared by all ``ranks``: an unfinished one, if there is one.
 
     ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
     ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
@@ -164,25 +164,25 @@ def rows(
 def explain(
     table: Sequence[Collective],
     reports: Mapping[int, Sequence[Operation]],
-    stands: Mapping[int, str],
+    lines: Mapping[int, str],
 ) -> Finding | None:
     """Return why the ranks wait for each other forever, or None if the table does not show it.
 
-    ``stands`` maps a rank to the line that it executes ("In [7], line 12"), if known.
+    ``lines`` maps a rank to the line that it executes ("In [7], line 12"), if known.
     """
     waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
     for row, other in itertools.product(waiting, table):
         if row.ranks == other.ranks or (row.group, row.number) != (other.group, other.number):
             continue
-        pair = sorted((row, other), key=lambda each: each.ranks)
+        pair = sorted((row, other), key=lambda collective: collective.ranks)
         if (row.operation, row.caller) != (other.operation, other.caller):
-            return _different_calls(*pair)
-        if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
-            return _different_tensors(*pair)
+            return _explain_different_calls(*pair)
+        if row.operation in _SAME_SIZE_OPERATIONS and (row.sizes, row.dtype) != (other.sizes, other.dtype):
+            return _explain_different_tensors(*pair)
     # Start with the oldest operation in which ranks are blocked.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
-        if late := [other for other in table if other.ranks != row.ranks and _is_late(other, row, reports)]:
-            return _did_not_come(row, late, stands)
+        if late_rows := [other for other in table if other.ranks != row.ranks and _is_late(other, row, reports)]:
+            return _explain_missed_call(row, late_rows, lines)
     return None
 
 
@@ -190,11 +190,11 @@ def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequenc
     """Return whether the ranks of ``row`` have not called the operation in which other ranks wait."""
     if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
         return False
-    last = [operation.last for operation in reports.get(row.ranks[0]) or () if operation.group == awaited.group]
-    return max(last, default=0) < (awaited.number or 0)
+    numbers = [operation.last for operation in reports.get(row.ranks[0]) or () if operation.group == awaited.group]
+    return max(numbers, default=0) < (awaited.number or 0)
 
 
-def _different_calls(row: Collective, other: Collective) -> Finding:
+def _explain_different_calls(row: Collective, other: Collective) -> Finding:
     text = (
         f"The ranks made different calls: {ranks_in_words(row.ranks)} {row.waits} in {row.description}, "
         f"{ranks_in_words(other.ranks)} in {other.description}."
@@ -205,40 +205,40 @@ def _different_calls(row: Collective, other: Collective) -> Finding:
     return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
 
 
-def _different_tensors(row: Collective, other: Collective) -> Finding:
+def _explain_different_tensors(row: Collective, other: Collective) -> Finding:
     tensors = ", ".join(f"{call.sizes} {call.dtype} on {ranks_in_words(call.ranks)}{call.at}" for call in (row, other))
     text = f"The ranks passed different tensors to {row.title}, operation {row.number}: {tensors}."
     return Finding(text, _SHAPES_REMEDY, "collective-mismatch", (*row.ranks, *other.ranks))
 
 
-def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mapping[int, str]) -> Finding:
-    missing = tuple(sorted(rank for row in late for rank in row.ranks))
-    has = "has" if len(missing) == 1 else "have"
-    awaiting, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
-    text = f"{awaiting} {awaited.waits} in {awaited.description}, which {late_ranks} {has} not called."
-    parts = list(filter(None, (_stand(row, stands, has_failed=awaited.state == "failed") for row in late)))
-    text += "".join(f" {part}" for part in parts[:_NAMED])
-    text += f" ({plural(len(parts) - _NAMED, 'more place')}.)" if len(parts) > _NAMED else ""
+def _explain_missed_call(awaited: Collective, rows: Sequence[Collective], lines: Mapping[int, str]) -> Finding:
+    missing = tuple(sorted(rank for row in rows for rank in row.ranks))
+    verb = "has" if len(missing) == 1 else "have"
+    waiting_ranks, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
+    text = f"{waiting_ranks} {awaited.waits} in {awaited.description}, which {late_ranks} {verb} not called."
+    parts = list(filter(None, (_describe_position(row, lines, has_failed=awaited.state == "failed") for row in rows)))
+    text += "".join(f" {part}" for part in parts[:_MAX_POSITIONS])
+    text += f" ({plural(len(parts) - _MAX_POSITIONS, 'more place')}.)" if len(parts) > _MAX_POSITIONS else ""
     if awaited.caller == _BUFFERS:
         return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
-    uneven = awaited.caller == _BACKWARD or awaited.caller.startswith("DDP")
-    return Finding(text, UNEVEN_REMEDY if uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
+    is_uneven = awaited.caller == _BACKWARD or awaited.caller.startswith("DDP")
+    return Finding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 
-def _stand(row: Collective, stands: Mapping[int, str], *, has_failed: bool) -> str:
+def _describe_position(row: Collective, lines: Mapping[int, str], *, has_failed: bool) -> str:
     """Return the position of late ranks: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
-    is_one = len(row.ranks) == 1
-    who = ranks_in_words(row.ranks).capitalize()
-    last = f"; {'its' if is_one else 'their'} last call was {row.description}" if row.operation else ""
-    where = next((stands[rank] for rank in row.ranks if stands.get(rank)), "")
+    is_single = len(row.ranks) == 1
+    ranks = ranks_in_words(row.ranks).capitalize()
+    last_call = f"; {'its' if is_single else 'their'} last call was {row.description}" if row.operation else ""
+    line = next((lines[rank] for rank in row.ranks if lines.get(rank)), "")
     if row.state == "waiting":
-        return f"{who} {row.waits} in {row.description}."
-    if where:
-        verb = ("was" if is_one else "were") if has_failed else "is" if is_one else "are"
-        return f"{who} {verb} in {where}{last}."
+        return f"{ranks} {row.waits} in {row.description}."
+    if line:
+        verb = ("was" if is_single else "were") if has_failed else "is" if is_single else "are"
+        return f"{ranks} {verb} in {line}{last_call}."
     if row.state in ("finished", "failed"):
-        return f"{who} had {row.state}{last}."
-    return f"{who} called {row.description} last." if row.operation else ""
+        return f"{ranks} had {row.state}{last_call}."
+    return f"{ranks} called {row.description} last." if row.operation else ""
 
 
 def cells(row: Collective) -> tuple[str, str, str, str, str, str]:

@@ -35,15 +35,15 @@ from distdl_jupyter.core.table import CodeBlock, Display
 
 Sketch = Sequence[float]
 Record = Mapping[str, Any]
-#: Step, index and weight names of an optimizer, and the records of all ranks about this step of it.
+#: Step, index and weight names of an optimizer, and the records of all ranks for this step.
 Step = tuple[int, str, list[str], list[Record]]
 Level = Literal["error", "warning", "info"]
 #: Maximum relative difference of equal gradients (due to the order of summation), in single and in half precision.
-_SAME, _SAME_HALF = 0.02, 0.1
+_TOLERANCE, _HALF_TOLERANCE = 0.02, 0.1
 #: Minimum share of the gradient norm that a tensor needs to be compared separately.
-_TINY = 1e-4
-#: Minimum share of common samples for which two ranks count as equal, and of the data set for a whole pass.
-_SHARED, _WHOLE = 0.5, 0.95
+_MIN_NORM_SHARE = 1e-4
+#: Minimum share of common samples for two ranks to count as equal, and of the data set for a full pass.
+_MIN_OVERLAP, _MIN_COVERAGE = 0.5, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class Comparison(Display):
         """The result in one sentence."""
         if not self.steps:
             return "Nothing could be compared."
-        where = f"in {plural(self.steps, 'step')} of {plural(self.processes, 'rank')}"
-        wrong = [finding for finding in self.findings if finding.level != "info"]
-        return f"{plural(len(wrong), 'mistake')} found {where}." if wrong else f"No mistake found {where}."
+        scope = f"in {plural(self.steps, 'step')} of {plural(self.processes, 'rank')}"
+        mistakes = [finding for finding in self.findings if finding.level != "info"]
+        return f"{plural(len(mistakes), 'mistake')} found {scope}." if mistakes else f"No mistake found {scope}."
 
     @property
     def notes(self) -> list[str]:
@@ -111,9 +111,9 @@ class Comparison(Display):
     def _parts(self) -> Iterator[str]:
         yield self.summary
         for finding in self.findings:
-            where = f"{finding.location}: " if finding.location else ""
+            location = f"{finding.location}: " if finding.location else ""
             yield ""
-            yield f"{finding.level.capitalize()}: {where}{finding.text}"
+            yield f"{finding.level.capitalize()}: {location}{finding.text}"
             if finding.remedy:
                 yield finding.remedy
             if finding.example:
@@ -155,7 +155,7 @@ def compare(ranks: Sequence[Record], reference: Record | None = None) -> Compari
         result.left_out.append(f"A rank could not be recorded to the end ({problem}).")
     sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
     comparer = _Comparer(ranks, reference, result)
-    if steps and comparer.is_alone():
+    if steps and comparer.find_unconnected_trainer():
         return result
     if steps:
         comparer.compare_data()
@@ -191,19 +191,19 @@ class _Rule(NamedTuple):
     level: Level = "error"
 
 
-#: Remedies and examples of several rules. A stream needs a different fix, because DataLoader rejects a sampler for it.
-_SHARE = "Give each rank its own part of the data set."
-_SHARE_STREAM = "Let each worker of each rank skip the samples that the others read."
-_SHARE_STREAM_CODE = (
+#: Remedies and examples of several rules. A stream needs a different fix: DataLoader does not accept a sampler for it.
+_SHARD_REMEDY = "Give each rank its own part of the data set."
+_STREAM_REMEDY = "Let each worker of each rank skip the samples that the others read."
+_STREAM_EXAMPLE = (
     "def __iter__(self):\n"
     "    info = torch.utils.data.get_worker_info()\n"
     "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
     "    part, parts = rank * workers + worker, size * workers\n"
     "    return itertools.islice(self.read(), part, None, parts)"
 )
-_WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
+_WRAP_EXAMPLE = "model = torch.nn.parallel.DistributedDataParallel(model)"
 #: Code that gives each rank different random numbers, by generator.
-_SEEDS = {
+_SEED_EXAMPLES = {
     "torch": "torch.manual_seed(seed + rank)",
     "random": "random.seed(seed + rank)",
     "numpy": "numpy.random.seed(seed + rank)",
@@ -219,12 +219,12 @@ _RULES = (
     _Rule(
         "same-samples",
         "The ranks train on the same samples: {same}.",
-        _SHARE,
+        _SHARD_REMEDY,
         "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
         "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
         {
-            "no loader": (_SHARE, "inputs, targets = inputs[rank::size], targets[rank::size]"),
-            "stream": (_SHARE_STREAM, _SHARE_STREAM_CODE),
+            "no loader": (_SHARD_REMEDY, "inputs, targets = inputs[rank::size], targets[rank::size]"),
+            "stream": (_STREAM_REMEDY, _STREAM_EXAMPLE),
             "Hugging Face": (
                 "Give each rank its own part of the data set; the workers of a rank then divide it.",
                 "from datasets.distributed import split_dataset_by_node\n"
@@ -242,8 +242,8 @@ _RULES = (
         "same-samples-in-workers",
         "Each of the {workers} DataLoader workers of a rank reads the whole data set, so each rank trains on every "
         "sample {workers} times.",
-        _SHARE_STREAM,
-        _SHARE_STREAM_CODE,
+        _STREAM_REMEDY,
+        _STREAM_EXAMPLE,
     ),
     _Rule(
         "same-augmentation",
@@ -279,7 +279,7 @@ _RULES = (
         "gradients-not-averaged",
         "Gradients are not averaged across ranks, so each rank trains its own model: in step {step}, {differences}.",
         "Wrap the model in DistributedDataParallel and call the wrapped model.",
-        _WRAP,
+        _WRAP_EXAMPLE,
         {
             "Horovod": (
                 "Wrap the optimizer in Horovod's DistributedOptimizer.",
@@ -295,7 +295,7 @@ _RULES = (
             ),
             "no group": (
                 "Initialize the process group, wrap the model in DistributedDataParallel and call the wrapped model.",
-                f"torch.distributed.init_process_group()\n{_WRAP}",
+                f"torch.distributed.init_process_group()\n{_WRAP_EXAMPLE}",
             ),
         },
     ),
@@ -353,7 +353,7 @@ _RULES = (
         level="info",
     ),
 )
-_RULE_OF = {rule.code: rule for rule in _RULES}
+_RULES_BY_CODE = {rule.code: rule for rule in _RULES}
 
 
 class _Comparer:
@@ -361,46 +361,46 @@ class _Comparer:
 
     def __init__(self, ranks: Sequence[Record], reference: Record | None, comparison: Comparison) -> None:
         self._ranks, self._reference, self._result = ranks, reference or {}, comparison
-        self._first = ranks[0] if ranks else {}
-        self._size, self._steps = len(ranks), comparison.steps
+        self._rank_0 = ranks[0] if ranks else {}
+        self._rank_count, self._step_count = len(ranks), comparison.steps
         half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
-        self._same = _SAME_HALF if half else _SAME
-        self._trainer: Record = self._first.get("trainer") or {}
+        self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+        self._trainer: Record = self._rank_0.get("trainer") or {}
         #: Adds the reason why something was not compared.
         self._leave_out = comparison.left_out.append
         #: Returns the line of the last "forward", "backward" or "step" of rank 0.
-        self._line = self._first.get("lines", {}).get
+        self._line = self._rank_0.get("lines", {}).get
         #: The training library as a key of ``_Rule.fixes``, "" for plain torch.
-        self._library = "no group" if self._first.get("group") == 0 else ""
+        self._library = "no group" if self._rank_0.get("group") == 0 else ""
         if any(rank.get("horovod") for rank in ranks):
             self._library = "Horovod"
-        elif self._first.get("accelerate"):
+        elif self._rank_0.get("accelerate"):
             self._library = "Accelerate"
         elif self._trainer.get("name") == "Fabric":
             self._library = "Fabric"
 
-    def _add(self, code: str, at: Any = None, *, fix: str = "", **texts: Any) -> None:
-        """Add a finding. ``at`` is the recorded line of the user's code; ``texts`` are the fields of its rule.
+    def _add(self, code: str, line: Any = None, *, fix: str = "", **fields: Any) -> None:
+        """Add a finding. ``line`` is the recorded line of the user's code; ``fields`` fill the templates of its rule.
 
         ``step``, ``tensor`` and ``size`` are also fields of the finding.
         """
-        rule, texts = _RULE_OF[code], {"step": None, "ranks": count(self._size), **texts}
+        rule, fields = _RULES_BY_CODE[code], {"step": None, "ranks": count(self._rank_count), **fields}
         remedy, example = rule.fixes.get(fix or self._library, ("", rule.example))
-        text, remedy, example = (part.format_map(texts) for part in (rule.text, remedy or rule.remedy, example))
-        file, line = at or ("", 0)
-        where: dict[str, Any] = {name: texts[name] for name in ("step", "tensor", "size") if name in texts}
-        where |= {"file": file, "line": line or None}
-        self._result.findings.append(Difference(rule.level, code, text, remedy, example, **where))
+        text, remedy, example = (part.format_map(fields) for part in (rule.text, remedy or rule.remedy, example))
+        file, number = line or ("", 0)
+        details: dict[str, Any] = {name: fields[name] for name in ("step", "tensor", "size") if name in fields}
+        details |= {"file": file, "line": number or None}
+        self._result.findings.append(Difference(rule.level, code, text, remedy, example, **details))
 
-    def is_alone(self) -> bool:
-        """Report a trainer that runs as a single process on each rank, which would cause all other findings."""
+    def find_unconnected_trainer(self) -> bool:
+        """Report a trainer with a single process on each rank, which explains all else; return whether there is one."""
         trainer = self._trainer
         if trainer.get("size") != 1:
             return False
-        nodes = self._size // trainer["devices"]
-        texts = {"trainer": trainer["name"], "nodes": f", num_nodes={nodes}" if nodes > 1 else ""}
+        nodes = self._rank_count // trainer["devices"]
+        fields = {"trainer": trainer["name"], "nodes": f", num_nodes={nodes}" if nodes > 1 else ""}
         self._add(
-            "trainer-alone", trainer["line"], accelerator=trainer["accelerator"], devices=trainer["devices"], **texts
+            "trainer-alone", trainer["line"], accelerator=trainer["accelerator"], devices=trainer["devices"], **fields
         )
         return True
 
@@ -411,68 +411,68 @@ class _Comparer:
         #: By loader: the batches on which rank 0 has trained, and the records of all ranks.
         loaders: dict[str, tuple[list[Record], list[Record]]] = {
             name: (
-                [batch for step in self._first["steps"] for batch in step["batches"] if str(batch["loader"]) == name],
+                [batch for step in self._rank_0["steps"] for batch in step["batches"] if str(batch["loader"]) == name],
                 [rank.get("loaders", {}).get(name, {}) for rank in self._ranks],
             )
-            for name in self._first.get("loaders", {})
+            for name in self._rank_0.get("loaders", {})
         }
         if not self._compare_samples(loaders):
-            for batches, (about, *_) in loaders.values():
-                if _workers_repeat(about, batches):
-                    self._add("same-samples-in-workers", about.get("line"), workers=count(about["workers"]))
+            for batches, (info, *_) in loaders.values():
+                if _is_read_repeatedly(info, batches):
+                    self._add("same-samples-in-workers", info.get("line"), workers=count(info["workers"]))
                     break
         trained = [records for batches, records in loaders.values() if batches]
         self._compare_augmentation(trained)
-        for about, *_ in trained:
-            epochs = about.get("epochs", [])
-            repeats = len(epochs) > 1 and epochs[0] == epochs[1]
-            never = len(epochs) == 1 and not about.get("set_epoch") and not self._trainer
-            if about.get("shuffles") and (repeats or never):
-                self._add("no-set-epoch", about.get("loop_line"), sampler=about["sampler"])
+        for info, *_ in trained:
+            epochs = info.get("epochs", [])
+            is_repeated = len(epochs) > 1 and epochs[0] == epochs[1]
+            is_unset = len(epochs) == 1 and not info.get("set_epoch") and not self._trainer
+            if info.get("shuffles") and (is_repeated or is_unset):
+                self._add("no-set-epoch", info.get("loop_line"), sampler=info["sampler"])
 
     def _compare_samples(self, loaders: Mapping[str, tuple[list[Record], list[Record]]]) -> bool:
         """Find ranks that train on the same samples; return whether there are any."""
-        steps = [[_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._steps)]
-        for step, samples in enumerate(steps):
-            for (first, mine), (second, others) in itertools.combinations(enumerate(samples), 2):
-                shared = len({*mine} & {*others})
-                if not shared or _repeats(mine) or _repeats(others):
+        steps = [[_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._step_count)]
+        for step, rank_samples in enumerate(steps):
+            for (rank_a, samples_a), (rank_b, samples_b) in itertools.combinations(enumerate(rank_samples), 2):
+                shared = len({*samples_a} & {*samples_b})
+                if not shared or _has_repeats(samples_a) or _has_repeats(samples_b):
                     continue
-                if shared >= _SHARED * min(len({*mine}), len({*others})):
+                if shared >= _MIN_OVERLAP * min(len({*samples_a}), len({*samples_b})):
                     text = (
-                        f"{count(shared)} of {count(len({*mine}))} samples of ranks {first} and {second} in step "
+                        f"{count(shared)} of {count(len({*samples_a}))} samples of ranks {rank_a} and {rank_b} in step "
                         f"{step} are identical"
                     )
-                    loader = next((str(batch["loader"]) for batch in self._first["steps"][step]["batches"]), "")
-                    where = loaders.get(loader, ([], [{}])) if loader else None
-                    self._same_samples(text, where, step=step, size=shared / len({*mine}))
+                    loader = next((str(batch["loader"]) for batch in self._rank_0["steps"][step]["batches"]), "")
+                    entry = loaders.get(loader, ([], [{}])) if loader else None
+                    self._add_same_samples(text, entry, step=step, size=shared / len({*samples_a}))
                     return True
-        if any(_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
+        if any(_has_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
             self._leave_out(
                 "Many samples of a rank are equal to each other, so samples were not compared between ranks."
             )
-        elif not any(all(samples) for samples in steps):
+        elif not any(all(rank_samples) for rank_samples in steps):
             self._leave_out("No samples were recorded on any rank, so samples were not compared.")
         else:
             self._result.compared.append("the samples of each step (no two ranks train on the same one)")
             for name, (batches, records) in loaders.items():
-                if length := self._whole_pass(name, batches, records):
+                if length := self._find_whole_pass(name, batches, records):
                     text = (
                         f"each rank iterates over all {count(length)} samples of the data set in its own order, so an "
-                        f"epoch trains on every sample {count(self._size)} times"
+                        f"epoch trains on every sample {count(self._rank_count)} times"
                     )
-                    self._same_samples(text, (batches, records))
+                    self._add_same_samples(text, (batches, records))
                     return True
         return False
 
-    def _whole_pass(self, loader: str, batches: Sequence[Record], records: Sequence[Record]) -> int:
-        """Return the length of the data set over all of which each rank iterates, in different orders; else 0."""
+    def _find_whole_pass(self, loader: str, batches: Sequence[Record], records: Sequence[Record]) -> int:
+        """Return the length of the data set if each rank iterates over all of it in its own order, else 0."""
         length = int(records[0].get("samples") or 0)
         size = max((batch["size"] for batch in batches), default=0)
-        is_whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in records)
-        if not length or not is_whole or any(about.get("samples") != length for about in records):
+        is_whole = all((info.get("batches") or 0) * size >= _MIN_COVERAGE * (length or 1) for info in records)
+        if not length or not is_whole or any(info.get("samples") != length for info in records):
             return 0
-        trained = [
+        rank_samples = [
             {
                 sample
                 for step in rank["steps"]
@@ -482,166 +482,166 @@ class _Comparer:
             }
             for rank in self._ranks
         ]
-        # Two ranks that draw from the same data set share len * len / length samples on average.
-        overlap = any(
-            len(samples & others) >= max(1.0, len(samples) * len(others) / length / 2)
-            for samples, others in itertools.combinations(trained, 2)
+        # Two ranks that draw from the same data set have len * len / length samples in common on average.
+        has_overlap = any(
+            len(samples & other) >= max(1.0, len(samples) * len(other) / length / 2)
+            for samples, other in itertools.combinations(rank_samples, 2)
         )
-        read = [about.get("read") or [] for about in records]
-        return length if overlap or (read[0] and all(order == read[0] for order in read)) else 0
+        orders = [info.get("read") or [] for info in records]
+        return length if has_overlap or (orders[0] and all(order == orders[0] for order in orders)) else 0
 
-    def _same_samples(self, text: str, loader: tuple[list[Record], list[Record]] | None, **more: Any) -> None:
+    def _add_same_samples(self, text: str, loader: tuple[list[Record], list[Record]] | None, **fields: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
         batches, records = loader or ([], [{}])
-        about, parts = records[0], [record.get("part") or (None, None) for record in records]
-        if _workers_repeat(about, batches):
-            text += f"; so do the {count(about['workers'])} workers of each rank's DataLoader"
+        info, parts = records[0], [record.get("part") or (None, None) for record in records]
+        if _is_read_repeatedly(info, batches):
+            text += f"; so do the {count(info['workers'])} workers of each rank's DataLoader"
         fix = "" if loader else "no loader"
-        if about.get("iterable"):
-            fix = "Hugging Face" if about.get("hugging_face") else "stream"
-        elif about.get("sampler") == "DistributedSampler" and len(set(map(repr, parts))) < self._size:
+        if info.get("iterable"):
+            fix = "Hugging Face" if info.get("hugging_face") else "stream"
+        elif info.get("sampler") == "DistributedSampler" and len(set(map(repr, parts))) < self._rank_count:
             fix = "equal samplers"
             text += f"; the DistributedSampler has rank {parts[0][1]} of {parts[0][0]} on more than one of them"
-        self._add("same-samples", about.get("line") or self._line("forward"), fix=fix, same=text, **more)
+        self._add("same-samples", info.get("line") or self._line("forward"), fix=fix, same=text, **fields)
 
     def _compare_augmentation(self, loaders: Iterable[Sequence[Record]]) -> None:
         """Find loaders whose samples all ranks augment with the same random numbers."""
         for records in loaders:
-            about, workers = records[0], bool(records[0].get("workers"))
+            info, has_workers = records[0], bool(records[0].get("workers"))
             states = [record.get("random") or {} for record in records]
-            same = [
+            generators = [
                 name
-                for name in about.get("draws") or ()
-                if (source := "workers" if workers else name) in states[0]
+                for name in info.get("draws") or ()
+                if (source := "workers" if has_workers else name) in states[0]
                 and len({state.get(source) for state in states}) == 1
             ]
-            if same:
+            if generators:
                 # Workers derive the seeds of all generators from torch's seed.
-                seeds = "\n".join(_SEEDS[name] for name in (["torch"] if workers else same))
-                self._add("same-augmentation", about.get("line"), seeds=seeds)
+                seeds = "\n".join(_SEED_EXAMPLES[name] for name in (["torch"] if has_workers else generators))
+                self._add("same-augmentation", info.get("line"), seeds=seeds)
                 return
 
     # weights and gradients of the ranks -----------------------------------------------------------
 
     def compare_weights(self) -> None:
         """Compare weights and gradients across ranks and with a single process."""
-        optimizers, made, is_same_start = list(self._optimizer_steps()), self._first.get("made", {}), True
+        optimizers, lines, is_same_start = list(self._iter_optimizer_steps()), self._rank_0.get("made", {}), True
         for step, index, names, records in optimizers:
-            if step == 0 and is_same_start and (bad := _different([record["before"] for record in records])):
+            if step == 0 and is_same_start and (indices := _find_different([record["before"] for record in records])):
                 is_same_start = False
-                spread = _spread(names, records, "weights", bad)
-                self._add("different-start", made.get(index), step=0, **spread)
+                fields = _format_spread(names, records, "weights", indices)
+                self._add("different-start", lines.get(index), step=0, **fields)
         if is_same_start:
             self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
-        averaged = self._compare_gradients(optimizers)
-        for step, index, names, records in optimizers if averaged and is_same_start else ():
+        is_averaged = self._compare_gradients(optimizers)
+        for step, index, names, records in optimizers if is_averaged and is_same_start else ():
             # The first step after which weights differ although the gradients were the same.
-            if bad := _different([record.get("after", record["before"]) for record in records]):
-                spread = _spread(names, records, "weights_after", bad)
-                rates = listing([_number(rate) for rate in sorted({record["rates"][0] for record in records})])
-                self._add("weights-depart", made.get(index), step=step, rates=rates, **spread)
+            if indices := _find_different([record.get("after", record["before"]) for record in records]):
+                fields = _format_spread(names, records, "weights_after", indices)
+                rates = listing([_format_number(rate) for rate in sorted({record["rates"][0] for record in records})])
+                self._add("weights-depart", lines.get(index), step=step, rates=rates, **fields)
                 break
         if not self._reference:
             self._leave_out("No single process trained on all samples, so sums and means could not be distinguished.")
             return
-        if reason := self._incomparable() if is_same_start else "the ranks started with different weights":
+        if reason := self._explain_incomparable() if is_same_start else "the ranks started with different weights":
             self._leave_out(f"Losses and gradients were not compared with one process: {reason}.")
-        elif averaged:
+        elif is_averaged:
             self._compare_scale(optimizers)
-        if layers := self._first.get("layers"):
+        if layers := self._rank_0.get("layers"):
             self._leave_out(
                 f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
             )
         self._compare_rates()
 
-    def _optimizer_steps(self) -> Iterator[Step]:
-        for step in range(self._steps):
-            for index in (optimizer["index"] for optimizer in self._first["steps"][step]["optimizers"]):
+    def _iter_optimizer_steps(self) -> Iterator[Step]:
+        for step in range(self._step_count):
+            for index in (optimizer["index"] for optimizer in self._rank_0["steps"][step]["optimizers"]):
                 entries = [entry for rank in self._ranks for entry in rank["steps"][step]["optimizers"]
                            if entry["index"] == index]  # fmt: skip
-                if len(entries) == self._size:
-                    yield step, str(index), self._first["names"][str(index)], entries
+                if len(entries) == self._rank_count:
+                    yield step, str(index), self._rank_0["names"][str(index)], entries
 
     def _compare_gradients(self, optimizers: Sequence[Step]) -> bool:
         """Find gradients that differ across ranks. Return whether all ranks step with the same gradients."""
         for position, (step, index, names, records) in enumerate(optimizers):
-            bad = [at for at in range(len(names)) if _differ(records, at)]
-            if not bad:
+            tensors = [tensor for tensor in range(len(names)) if _has_different_gradients(records, tensor)]
+            if not tensors:
                 continue
             steps = [rank["steps"][step] for rank in self._ranks]
-            later = [others for _, other, _, others in optimizers[position + 1 :] if other == index]
-            ends = [record.get("after") or [] for record in records]
-            starts = [record["before"] for record in records]
-            spread = _spread(names, records, "gradients", bad)
+            later = [entries for _, key, _, entries in optimizers[position + 1 :] if key == index]
+            hashes_after = [record.get("after") or [] for record in records]
+            hashes_before = [record["before"] for record in records]
+            fields = _format_spread(names, records, "gradients", tensors)
             if any(record.get("local") for record in steps):
                 self._leave_out(
                     "The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
                     "runs outside no_sync(), each rank trains its own model."
                 )
             elif (
-                (all(ends) and not _different(starts) and not _different(ends))
+                (all(hashes_after) and not _find_different(hashes_before) and not _find_different(hashes_after))
                 or any(rank.get("averages_weights") for rank in self._ranks)
-                or any(not _different([record["before"] for record in others]) for others in later)
+                or any(not _find_different([record["before"] for record in entries]) for entries in later)
             ):
                 self._leave_out(
                     "The ranks step with different gradients but have the same weights after the step or some steps "
                     "later, so the weights are averaged there and gradients were not compared."
                 )
-            elif (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
-                self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
+            elif (unsynced := next((record for record in steps if record.get("unsynced")), None)) is not None:
+                self._add("no-sync-on-last-backward", unsynced["unsynced_line"], step=step, **fields)
             else:
-                line = self._first.get("made", {}).get(index) if self._library == "Horovod" else self._line("backward")
-                self._add("gradients-not-averaged", line, step=step, **spread)
+                line = self._rank_0.get("made", {}).get(index) if self._library == "Horovod" else self._line("backward")
+                self._add("gradients-not-averaged", line, step=step, **fields)
             return False
         self._result.compared.append("the gradients of each step (identical on all ranks)")
         return True
 
     # one process --------------------------------------------------------------------------------
 
-    def _incomparable(self) -> str:
+    def _explain_incomparable(self) -> str:
         """Return why the first step cannot be compared with that of the single process, or ""."""
         if not self._reference.get("steps"):
             return "the single process made no step"
         if problem := self._reference.get("replay_problem") or self._reference.get("problem"):
             return str(problem)
-        if self._reference.get("shapes") != self._first.get("shapes"):
+        if self._reference.get("shapes") != self._rank_0.get("shapes"):
             return "the optimizer of the single process has other weights"
         steps = [rank["steps"][0] for rank in self._ranks]
-        alone = self._reference["steps"][0]
-        if any(step["random"] for step in (*steps, alone)):
+        single = self._reference["steps"][0]
+        if any(step["random"] for step in (*steps, single)):
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
-        if not self._same_batches(0):
-            if not alone["batches"]:
+        if not self._has_same_batches(0):
+            if not single["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
             return "the single process had other samples"
-        if [each["before"] for each in alone["optimizers"]] != [each["before"] for each in steps[0]["optimizers"]]:
+        if [entry["before"] for entry in single["optimizers"]] != [entry["before"] for entry in steps[0]["optimizers"]]:
             return "the single process started with other weights (set a seed to compare them)"
         return ""
 
-    def _same_batches(self, step: int) -> bool:
-        """Return whether the single process had the samples of all ranks in a step, and each rank the same number."""
+    def _has_same_batches(self, step: int) -> bool:
+        """Return whether the single process had the samples of all ranks in a step, and all ranks had equally many."""
         samples = [_samples(rank["steps"][step]) for rank in self._ranks]
-        together = sorted(itertools.chain.from_iterable(samples))
-        return len(set(map(len, samples))) == 1 and together == sorted(_samples(self._reference["steps"][step]))
+        all_samples = sorted(itertools.chain.from_iterable(samples))
+        return len(set(map(len, samples))) == 1 and all_samples == sorted(_samples(self._reference["steps"][step]))
 
     def _compare_scale(self, optimizers: Sequence[Step]) -> None:
         """Compare the gradients with those of the single process."""
-        alone = self._reference["steps"]
-        steps = [step for step in range(min(self._steps, len(alone))) if self._same_batches(step)]
+        single = self._reference["steps"]
+        steps = [step for step in range(min(self._step_count, len(single))) if self._has_same_batches(step)]
         for step, index, names, records in optimizers:
-            single = (
-                [each for each in alone[step]["optimizers"] if str(each["index"]) == index] if step in steps else []
+            match = (
+                [entry for entry in single[step]["optimizers"] if str(entry["index"]) == index] if step in steps else []
             )
-            if not single or alone[step]["random"] or any(each["before"] != single[0]["before"] for each in records):
+            if not match or single[step]["random"] or any(entry["before"] != match[0]["before"] for entry in records):
                 continue
-            ours, theirs = records[0]["gradients"], single[0]["gradients"]
-            factor, rest = _fit(ours, theirs)
-            if rest > self._same:
-                self._add_rest(step, names, ours, theirs, rest)
+            ours, reference = records[0]["gradients"], match[0]["gradients"]
+            factor, residual = _fit_factor(ours, reference)
+            if residual > self._tolerance:
+                self._add_residual(step, names, ours, reference, residual)
                 return
-            if abs(factor - 1) > self._same:
+            if abs(factor - 1) > self._tolerance:
                 self._add_factor(step, names[0], factor)
                 return
         self._result.compared.append(
@@ -650,27 +650,27 @@ class _Comparer:
         )
 
     def _add_factor(self, step: int, tensor: str, factor: float) -> None:
-        alone = sum(self._reference["steps"][step]["losses"])
+        single_loss = sum(self._reference["steps"][step]["losses"])
         mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
-        is_sum = alone and abs(mean * self._size / alone - 1) < 0.05
-        if is_sum and abs(factor * self._size - 1) < self._same * self._size:
+        is_sum = single_loss and abs(mean * self._rank_count / single_loss - 1) < 0.05
+        if is_sum and abs(factor * self._rank_count - 1) < self._tolerance * self._rank_count:
             code = "loss-no-mean"
         else:
-            code = "gradients-summed" if abs(factor / self._size - 1) < self._same else "gradients-scaled"
-        texts = {"alone": _number(alone), "mean": _number(mean), "factor": _number(factor)}
-        self._add(code, self._line("backward"), step=step, tensor=tensor, size=abs(factor - 1), **texts)
+            code = "gradients-summed" if abs(factor / self._rank_count - 1) < self._tolerance else "gradients-scaled"
+        fields = {"alone": _format_number(single_loss), "mean": _format_number(mean), "factor": _format_number(factor)}
+        self._add(code, self._line("backward"), step=step, tensor=tensor, size=abs(factor - 1), **fields)
 
-    def _add_rest(
-        self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], rest: float
+    def _add_residual(
+        self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], residual: float
     ) -> None:
-        gaps = {at: _relative(ours[at], single[at]) for at in range(len(names)) if ours[at] and single[at]}
+        gaps = {i: _relative_distance(ours[i], single[i]) for i in range(len(names)) if ours[i] and single[i]}
         # Differences in tiny tensors are mostly rounding errors.
-        large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * _total(single)} or gaps
-        worst = max(large, key=lambda at: large[at])
-        texts = {"rest": _percent(rest), "worst": names[worst], "gap": _percent(large[worst])}
-        layers = listing(self._first.get("layers", []))
+        large = {i: gap for i, gap in gaps.items() if _norm([single[i]]) > _MIN_NORM_SHARE * _norm(single)} or gaps
+        worst = max(large, key=lambda i: large[i])
+        fields = {"rest": _format_percent(residual), "worst": names[worst], "gap": _format_percent(large[worst])}
+        layers = listing(self._rank_0.get("layers", []))
         code, line = ("batch-norm", "forward") if layers else ("gradients-differ", "step")
-        self._add(code, self._line(line), step=step, tensor=names[worst], size=rest, layers=layers, **texts)
+        self._add(code, self._line(line), step=step, tensor=names[worst], size=residual, layers=layers, **fields)
 
     def _compare_rates(self) -> None:
         """Find a learning rate that was not scaled although the global batch is larger."""
@@ -678,43 +678,43 @@ class _Comparer:
             return
         rates = [
             [optimizer["rates"][0] for optimizer in record["steps"][0]["optimizers"]]
-            for record in (self._first, self._reference)
+            for record in (self._rank_0, self._reference)
         ]
-        sizes = [about["own_size"] for about in self._reference.get("loaders", {}).values() if about.get("own_size")]
+        sizes = [info["own_size"] for info in self._reference.get("loaders", {}).values() if info.get("own_size")]
         batch_size = sizes[0] if sizes else len(_samples(self._reference["steps"][0]))
-        more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
-        if rates[0] and rates[0] == rates[1] and rates[0][0] and more > 1.5:
-            texts = {"rate": rates[0][0], "scaled": rates[0][0] * more, "more": more}
-            line = next(iter(self._first.get("made", {}).values()), None)
-            self._add("rate-not-scaled", line, **{name: _number(value) for name, value in texts.items()})
+        ratio = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
+        if rates[0] and rates[0] == rates[1] and rates[0][0] and ratio > 1.5:
+            values = {"rate": rates[0][0], "scaled": rates[0][0] * ratio, "more": ratio}
+            line = next(iter(self._rank_0.get("made", {}).values()), None)
+            self._add("rate-not-scaled", line, **{name: _format_number(value) for name, value in values.items()})
 
 
-def _workers_repeat(about: Record, batches: Sequence[Record]) -> bool:
+def _is_read_repeatedly(info: Record, batches: Sequence[Record]) -> bool:
     """Return whether two workers of rank 0 have read the same batch of a stream."""
-    if not about.get("iterable") or about.get("workers", 0) < 2:
+    if not info.get("iterable") or info.get("workers", 0) < 2:
         return False
-    first = [batch["samples"] for batch in batches if batch["pass"] == 0]
-    first = [samples for samples in first if samples and not _repeats(samples)]
-    return any(mine == others for mine, others in itertools.combinations(first, 2))
+    hashes = [batch["samples"] for batch in batches if batch["pass"] == 0]
+    hashes = [samples for samples in hashes if samples and not _has_repeats(samples)]
+    return any(first == second for first, second in itertools.combinations(hashes, 2))
 
 
-def _different(digests: Sequence[Sequence[str]]) -> list[int]:
+def _find_different(digests: Sequence[Sequence[str]]) -> list[int]:
     """Return the indices of the tensors whose digests differ across ranks."""
-    return [at for at, of_ranks in enumerate(zip(*digests, strict=True)) if len(set(of_ranks)) > 1]
+    return [index for index, values in enumerate(zip(*digests, strict=True)) if len(set(values)) > 1]
 
 
-def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequence[int]) -> dict[str, Any]:
-    """Return how tensors differ from rank 0 as ``differences``, with the ``tensor`` and ``size`` of the largest one."""
+def _format_spread(names: Sequence[str], records: Sequence[Record], key: str, indices: Sequence[int]) -> dict[str, Any]:
+    """Return how tensors differ from rank 0 as ``differences``; ``tensor`` and ``size`` are those of the largest."""
     sizes = {
-        at: max(_relative(records[0][key][at] or [0.0], record[key][at] or [0.0]) for record in records[1:])
-        for at in bad
+        i: max(_relative_distance(records[0][key][i] or [0.0], record[key][i] or [0.0]) for record in records[1:])
+        for i in indices
     }
-    worst = max(bad, key=lambda at: sizes[at])
+    worst = max(indices, key=lambda i: sizes[i])
     text = f"{names[worst]} differs"
-    if len(bad) > 1:
-        which = "all" if len(bad) == len(names) else f"{count(len(bad))} of"
-        text = f"{which} {count(len(names))} tensors differ, most in {names[worst]},"
-    return {"differences": f"{text} by {_percent(sizes[worst])}", "tensor": names[worst], "size": sizes[worst]}
+    if len(indices) > 1:
+        share = "all" if len(indices) == len(names) else f"{count(len(indices))} of"
+        text = f"{share} {count(len(names))} tensors differ, most in {names[worst]},"
+    return {"differences": f"{text} by {_format_percent(sizes[worst])}", "tensor": names[worst], "size": sizes[worst]}
 
 
 def _samples(step: Record) -> list[str]:
@@ -722,55 +722,55 @@ def _samples(step: Record) -> list[str]:
     return [sample for batch in step["batches"] for sample in batch["samples"]] or list(step["inputs"])
 
 
-def _repeats(samples: Sequence[str]) -> bool:
+def _has_repeats(samples: Sequence[str]) -> bool:
     """Return whether hashes cannot distinguish samples: most occur more than once on the same rank."""
     return len(samples) > 1 and len(set(samples)) <= len(samples) / 2
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _percent(size: float) -> str:
+def _format_percent(size: float) -> str:
     return f"{100 * size:.3g} %" if size < 10 else f"{size:.3g} times"
 
 
 # sketches -----------------------------------------------------------------------------------------
 
 
-def _minus(sketch: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
+def _subtract(sketch: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
     return [a - factor * b for a, b in zip(sketch, other, strict=True)] if len(sketch) == len(other) else list(sketch)
 
 
-def _total(sketches: Iterable[Sketch | None]) -> float:
+def _norm(sketches: Iterable[Sketch | None]) -> float:
     """Return the combined norm of some tensors."""
     return math.sqrt(math.fsum(value * value for sketch in sketches if sketch for value in sketch))
 
 
-def _relative(sketch: Sketch, other: Sketch) -> float:
+def _relative_distance(sketch: Sketch, other: Sketch) -> float:
     """Return the norm of the difference, relative to the larger of both norms."""
-    return _total([_minus(sketch, other)]) / (max(_total([sketch]), _total([other])) or 1.0)
+    return _norm([_subtract(sketch, other)]) / (max(_norm([sketch]), _norm([other])) or 1.0)
 
 
-def _differ(records: Sequence[Record], at: int) -> bool:
+def _has_different_gradients(records: Sequence[Record], index: int) -> bool:
     """Return whether the gradients of a tensor differ across ranks by more than rounding."""
-    if len({record["bits"][at] for record in records}) == 1:
+    if len({record["bits"][index] for record in records}) == 1:
         return False
-    values = [record["gradients"][at] for record in records]
+    values = [record["gradients"][index] for record in records]
     if any(value is None for value in values):
         return True
-    largest = max(_total(record["gradients"]) for record in records)
-    gap = max(_total([_minus(values[0], value)]) for value in values[1:])
-    return gap > max(1e-5 * max(_total([value]) for value in values), 1e-9 * largest)
+    max_norm = max(_norm(record["gradients"]) for record in records)
+    gap = max(_norm([_subtract(values[0], value)]) for value in values[1:])
+    return gap > max(1e-5 * max(_norm([value]) for value in values), 1e-9 * max_norm)
 
 
-def _fit(ours: Sequence[Sketch | None], single: Sequence[Sketch | None]) -> tuple[float, float]:
+def _fit_factor(ours: Sequence[Sketch | None], single: Sequence[Sketch | None]) -> tuple[float, float]:
     """Return the factor that best scales the single process's gradients to the ranks', and the relative residual."""
-    both = [(a, b) for a, b in zip(ours, single, strict=True) if a and b]
-    dot = math.fsum(x * y for a, b in both for x, y in zip(a, b, strict=True))
-    square = math.fsum(y * y for _, b in both for y in b)
+    pairs = [(a, b) for a, b in zip(ours, single, strict=True) if a and b]
+    dot = math.fsum(x * y for a, b in pairs for x, y in zip(a, b, strict=True))
+    square = math.fsum(y * y for _, b in pairs for y in b)
     if not square:
-        return 1.0, 0.0 if not _total(ours) else 1.0
+        return 1.0, 0.0 if not _norm(ours) else 1.0
     factor = dot / square
-    rest = _total([_minus(a, b, factor) for a, b in both])
-    return factor, rest / (_total(ours) or 1.0)
+    residual = _norm([_subtract(a, b, factor) for a, b in pairs])
+    return factor, residual / (_norm(ours) or 1.0)

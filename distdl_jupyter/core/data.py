@@ -33,8 +33,8 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
 _SECRETS = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
 _FORM = "blob://account/container/prefix"
 _REMEDY = (
-    'Examples: "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
-    '"https://host/train.csv", "shared:/mnt/data", "./data".'
+    'Use an address such as "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
+    '"https://host/train.csv", "shared:/mnt/data" or "./data".'
 )
 
 
@@ -90,10 +90,10 @@ def sources(data: Any) -> tuple[DataSource, ...]:
 
     An address without a name is named ``data``; spaces separate addresses in a string. Raises InvalidSpec.
     """
-    parsed = tuple(source(name, where) for name, where in pairs(data))
+    parsed = tuple(source(name, address) for name, address in pairs(data))
     names = [entry.name.upper() for entry in parsed]
-    if twice := [name for name in names if names.count(name) > 1]:
-        text = f"Two data sources have the name {twice[0].lower()}."
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        text = f"Two data sources have the name {duplicates[0].lower()}."
         raise _invalid("data-name-twice", text, "Use names that differ in more than upper and lower case.")
     return parsed
 
@@ -105,47 +105,47 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
     if isinstance(data, DataSource):
         return [(data.name, data)]
     if isinstance(data, Mapping):
-        return [(str(name), where) for name, where in data.items()]
+        return [(str(name), address) for name, address in data.items()]
     if not isinstance(data, str | list | tuple):
         text = f"data must be a dict of names and addresses, not {data!r:.80}."
-        raise _invalid("data-not-a-dict", text, 'Example: {"train": "blob://account/container/cifar10"}.')
+        raise _invalid("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
     entries: list[tuple[str, Any]] = []
     for entry in data.split() if isinstance(data, str) else data:
-        name, equals, where = str(entry).partition("=")
+        name, equals, address = str(entry).partition("=")
         if isinstance(entry, DataSource):
             entries.append((entry.name, entry))
         else:
-            entries.append((name, where) if equals and _NAME.fullmatch(name) else ("data", str(entry)))
+            entries.append((name, address) if equals and _NAME.fullmatch(name) else ("data", str(entry)))
     return entries
 
 
-def source(name: str, where: Any) -> DataSource:
+def source(name: str, value: Any) -> DataSource:
     """Parse one source from its name and address. Raises InvalidSpec with an example of an address."""
     if not _NAME.fullmatch(name):
         text = f"{name!r} is not a valid name of a data source."
         raise _invalid("data-name-invalid", text, "Use letters, digits and underscores, starting with a letter.")
-    if isinstance(where, DataSource):
-        return where
-    if isinstance(where, Mapping):
-        query = dict(where)
+    if isinstance(value, DataSource):
+        return value
+    if isinstance(value, Mapping):
+        query = dict(value)
         address = str(query.pop("url", ""))
-    elif isinstance(where, str | os.PathLike):
-        address, query = str(where), {}
+    elif isinstance(value, str | os.PathLike):
+        address, query = str(value), {}
         if "://" in address or address.startswith("shared:"):
             address, _, options = address.partition("?")
             query = dict(parse_qsl(options, keep_blank_values=True))
     else:
-        text = f"The data source {name} is a {type(where).__name__}, not an address."
+        text = f"The data source {name} is a {type(value).__name__}, not an address."
         raise _invalid(
             "data-not-an-address",
             text,
             'Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
             'the path: data={"train": "shared:/mnt/data/train"}.',
         )
-    return _parsed(name, address, query)
+    return _parse(name, address, query)
 
 
-def _parsed(name: str, text: str, query: dict[str, Any]) -> DataSource:
+def _parse(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if any(_SECRETS.fullmatch(key) for key in query):
         raise _invalid(
             "data-signature-in-address",
@@ -164,7 +164,7 @@ def _parsed(name: str, text: str, query: dict[str, Any]) -> DataSource:
         return replace(parse_blob(text, "data"), **common)
     for scheme in ("s3", "gs", "https"):
         if text.startswith(f"{scheme}://"):
-            return _stored(scheme, text, common)
+            return _parse_stored(scheme, text, common)
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
@@ -175,7 +175,7 @@ def _parsed(name: str, text: str, query: dict[str, Any]) -> DataSource:
     return DataSource(scheme="path", path=text, **common)
 
 
-def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
+def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
         message = (
@@ -184,8 +184,8 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, A
         )
         raise _invalid("data-password-in-address", message, "Remove everything before the @.")
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
-        what = "host" if scheme == "https" else "bucket"
-        raise _invalid("data-container-name-invalid", f"{container!r} is not a valid {what} name.", _REMEDY)
+        kind = "host" if scheme == "https" else "bucket"
+        raise _invalid("data-container-name-invalid", f"{container!r} is not a valid {kind} name.", _REMEDY)
     if scheme == "https":
         if hint := _hint(text, ""):
             raise _invalid("blob-web-address", f"{text!r} is the web address of Azure Blob data.", hint)
@@ -200,13 +200,13 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, A
     return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **common)
 
 
-def _hint(text: str, otherwise: str = _REMEDY) -> str:
+def _hint(text: str, default: str = _REMEDY) -> str:
     """Return the ``blob://`` form of a blob's web address, which users often paste, or ``otherwise``."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if match:
         account, container, prefix, _ = match.groups()
         return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
-    return otherwise
+    return default
 
 
 def parse_blob(text: str, field: str) -> DataSource:

@@ -11,7 +11,7 @@ Rules, each covered by a test:
   into parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
   log. A reader that reads the log after it has read the end gets the complete log.
-* Essential events (``logfile._KEPT``, final states) are synced before the next write; a power cut may lose others.
+* Essential events (``logfile._SYNCED``, final states) are synced before the next write; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
@@ -138,8 +138,8 @@ def batches(
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     """Return all events from byte ``after`` on, and the cursor after the last of them."""
     events: list[Event] = []
-    for more, cursor in batches(path, after):
-        events.extend(more)
+    for batch, cursor in batches(path, after):
+        events.extend(batch)
         after = cursor
     return events, after
 
@@ -192,17 +192,17 @@ def number_to_json(value: float) -> float | str:
 
 
 class Clock:
-    """Epoch seconds that never go back, so that a job cannot end before it began.
+    """Epoch seconds that never decrease, so that a job cannot end before it began.
 
     After the system clock was set back, time follows the monotonic clock until the system clock is ahead again.
     ``after`` is the earliest time to return, 0 for no limit.
     """
 
     def __init__(self, after: float = 0.0) -> None:
-        self._last, self._ticks = after, time.monotonic()
+        self._last_time, self._last_ticks = after, time.monotonic()
 
     def now(self) -> float:
         """Return the current time, rounded to a tenth of a millisecond."""
         ticks = time.monotonic()
-        self._last, self._ticks = max(time.time(), self._last + ticks - self._ticks), ticks
-        return round(self._last, 4)
+        self._last_time, self._last_ticks = max(time.time(), self._last_time + ticks - self._last_ticks), ticks
+        return round(self._last_time, 4)

@@ -31,13 +31,13 @@ _COLLECTIVE_ERROR = re.compile(
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
 #: The shortest time span that is reported, in seconds.
-_TENTH = 0.05
+_MIN_SPAN = 0.05
 _ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
 #: The code of a failure because ranks made different numbers of steps.
-_UNEVEN = "uneven-steps"
+_UNEVEN_CODE = "uneven-steps"
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
     f"ranks make, and for uneven data. {UNEVEN_REMEDY}"
@@ -129,7 +129,7 @@ def with_collectives(failure: Failure, table: Sequence[Collective], finding: str
     """Return the failure with the table of last collective operations and the finding that explains it."""
     if not finding:
         return replace(failure, collectives=list(table))
-    if failure.code == _UNEVEN:  # the number of steps explains more than the last call
+    if failure.code == _UNEVEN_CODE:  # the number of steps explains more than the last call
         remedy = failure.evidence
     code = failure.code if failure.kind == "unequal" else code
     return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
@@ -178,32 +178,32 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
     if not finished:
         return failure
     # The lost peers of this rank had finished, not failed.
-    before = first.result_time - max(rank.result_time or 0.0 for rank in finished.values())
+    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished.values())
     steps = [rank.last_step for rank in finished.values() if rank.last_step is not None]
-    last = max(steps) if len(steps) == len(finished) else None
-    step = _later_step(first, last)
-    earlier = f"{seconds_taken(before)} earlier" if before >= _TENTH else "just before"
-    what = f"{ranks_in_words(list(finished))} had finished {earlier}".capitalize()
-    what += "" if last is None else f" (step {count(last)})"
+    last_step = max(steps) if len(steps) == len(finished) else None
+    step = _find_later_step(first, last_step)
+    timing = f"{seconds_taken(lead)} earlier" if lead >= _MIN_SPAN else "just before"
+    what = f"{ranks_in_words(list(finished))} had finished {timing}".capitalize()
+    what += "" if last_step is None else f" (step {count(last_step)})"
     if step is not None:
         what += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
-        return replace(failure, kind="unequal", what=what, evidence=UNEVEN_REMEDY, code=_UNEVEN)
+        return replace(failure, kind="unequal", what=what, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
     what += f" while rank {first.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
     what += " did not make the same steps or collective calls"
     return replace(failure, kind="unequal", what=what, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
 
-def _later_step(rank: RankView, last: float | None) -> float | None:
+def _find_later_step(rank: RankView, last_step: float | None) -> float | None:
     """Return the step of a rank if it is later than the ``last`` step of the others, else None.
 
     It comes from the rank's last report, or from the loop variable at the failed line if that is the next step.
     """
-    if last is None:
+    if last_step is None:
         return None
     values = (rank.error or {}).get("values") or []
-    if any(name in _STEP_NAMES and str(text) == f"{last + 1:.0f}" for name, text in values):
-        return last + 1
-    return rank.last_step if rank.last_step is not None and rank.last_step > last else None
+    if any(name in _STEP_NAMES and str(text) == f"{last_step + 1:.0f}" for name, text in values):
+        return last_step + 1
+    return rank.last_step if rank.last_step is not None and rank.last_step > last_step else None
 
 
 def _is_secondary(rank: RankView) -> bool:

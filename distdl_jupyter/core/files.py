@@ -19,15 +19,15 @@ from distdl_jupyter.core.limits import LIMITS
 
 #: Bytes of a job's disk reserve.
 RESERVE = 64 * 1024
-_ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
+_MOVE_REMEDY = "set DISTDL_HOME to a folder on another disk"
 #: The code and the remedy of each disk error, by errno.
 DISK = {
     errno.EMFILE: LIMITS[errno.EMFILE],
     errno.ENFILE: LIMITS[errno.ENFILE],
-    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_ELSEWHERE}."),
-    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_ELSEWHERE}."),
+    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}."),
+    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_MOVE_REMEDY}."),
     errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
-    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
+    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}."),
 }
 #: The code and the remedy of any other disk error.
 OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
@@ -47,14 +47,14 @@ def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
 
     The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
-    # Nobody can create this file or a link of this name before.
+    # A random name and O_EXCL, so that no other user can create this file or a link with its name first.
     temporary = path.with_name(f".{path.name}-{os.urandom(6).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content.encode() if isinstance(content, str) else content)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             if sync:
-                out.flush()
+                file.flush()
                 os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:

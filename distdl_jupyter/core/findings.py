@@ -40,7 +40,7 @@ class Check:
 class UndefinedName:
     """A name that is read but defined nowhere.
 
-    ``where`` names the searched code (``the cell or the notebook``), ``place`` is the line that reads the name
+    ``where`` names the searched code (``the cell or the notebook``), ``location`` is the line that reads the name
     (``line 2 of Cell [3]``). ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
     """
 

@@ -3,7 +3,7 @@
 Pure functions that return short text. They do not depend on jobs or HTML: callers must escape text of a user.
 ``printable`` and ``styled`` make a line of a program's output safe to display: no escape sequences or control
 characters, limited length. As in a terminal, characters after a backspace or carriage return
-overwrite earlier ones. Other control characters become visible signs.
+overwrite earlier ones. Other control characters become visible symbols.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 #: Longest unit first: seconds and unit.
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def shown_state(state: State | str, *, stalled: bool) -> str:
@@ -61,12 +61,12 @@ def shown_state(state: State | str, *, stalled: bool) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time span in whole seconds, two units at most: ``52 s``, ``1 min 21 s``, ``2 h 5 min``."""
-    whole = round(max(0.0, seconds))
+    total = round(max(0.0, seconds))
     for (length, unit), (part, part_unit) in pairwise(_UNITS):
-        if whole >= length:
-            rest = whole % length // part
-            return f"{whole // length} {unit} {rest} {part_unit}" if rest else f"{whole // length} {unit}"
-    return f"{whole} s"
+        if total >= length:
+            rest = total % length // part
+            return f"{total // length} {unit} {rest} {part_unit}" if rest else f"{total // length} {unit}"
+    return f"{total} s"
 
 
 def ran_and_waited(ran: float, waited: float) -> str:
@@ -90,9 +90,9 @@ def ago(seconds: float) -> str:
 def size(byte_count: float) -> str:
     """Return a size in decimal units: ``312 B``, ``2.1 kB``, ``927 kB``, ``1.2 MB``."""
     value, unit = float(byte_count), 0
-    while round(value) >= 1000 and unit < len(_SIZES) - 1:
+    while round(value) >= 1000 and unit < len(_SIZE_UNITS) - 1:
         value, unit = value / 1000, unit + 1
-    return f"{value:.0f} {_SIZES[unit]}" if unit == 0 or value >= 9.95 else f"{value:.1f} {_SIZES[unit]}"
+    return f"{value:.0f} {_SIZE_UNITS[unit]}" if unit == 0 or value >= 9.95 else f"{value:.1f} {_SIZE_UNITS[unit]}"
 
 
 def count(value: float) -> str:
@@ -165,7 +165,7 @@ def listing(entries: Sequence[object]) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Return ranks by name: ``rank 3``, ``ranks 0 and 1``; only the number of more than six: ``12 ranks``."""
+    """Return ranks by name: ``rank 3``, ``ranks 0 and 1``; for more than six only their number: ``12 ranks``."""
     if len(numbers) > 6:
         return plural(len(numbers), "rank")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
@@ -226,7 +226,7 @@ _STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8
 #: ECMA-48 SGR codes that style text without hiding it.
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
 #: The styles (bold, faint, italic, underlined, reversed, struck) that each code turns off.
-_ENDS = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
+_TURNED_OFF = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 
 #: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes separated
 #: by spaces. A colour that is not one of the basic sixteen is ``38#rrggbb``, as background ``48#rrggbb``.
@@ -237,25 +237,25 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
     """Return the line as it is shown; a line of more than ``limit`` characters is cut, and its full length is added."""
     if line.isprintable() and len(line) <= limit:
         return line
-    # Escape sequences are not shown, so examine somewhat more than the limit.
+    # Escape sequences are not shown, so examine more characters than the limit.
     shown = _ESCAPES.sub("", line[: 4 * limit])
     if "\b" in shown or "\r" in shown:
         cells: list[str] = []
-        at = 0
+        column = 0
         for character in shown:
             if character in "\b\r":
-                at = max(0, at - 1) if character == "\b" else 0
+                column = max(0, column - 1) if character == "\b" else 0
             else:
-                cells[at : at + 1] = [character]
-                at += 1
+                cells[column : column + 1] = [character]
+                column += 1
         shown = "".join(cells)
-    shown = _UNSAFE.sub(_visible, shown)
+    shown = _UNSAFE.sub(_make_visible, shown)
     if len(shown) > limit or len(line) > 4 * limit:
         return f"{shown[:limit]} … ({count(len(line))} characters)"
     return shown
 
 
-def _visible(match: re.Match[str]) -> str:
+def _make_visible(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20 or code == 0x7F:
         return chr(0x2400 + code) if code < 0x20 else "␡"
@@ -266,23 +266,23 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
     """Return the line as it is shown, and the styles of its parts; a line that is cut or overwritten has none."""
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
-    text, at, spans = "", 0, []
+    text, begin, spans = "", 0, []
     #: The fonts, the colour of the text (key 30) and of its background (key 40).
     fonts: set[int] = set()
     colours: dict[int, str] = {}
-    for number, part in enumerate(STYLES.split(line)):
-        if number % 2:
-            _apply([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
+    for index, part in enumerate(STYLES.split(line)):
+        if index % 2:
+            _apply_codes([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
             continue
         shown = printable(part, limit)
-        end = at + len(shown) + sum(character > "\uffff" for character in shown)
+        end = begin + len(shown) + sum(character > "\uffff" for character in shown)
         if shown and (fonts or colours):
-            spans.append((at, end, " ".join([*map(str, sorted(fonts)), *colours.values()])))
-        text, at = text + shown, end
+            spans.append((begin, end, " ".join([*map(str, sorted(fonts)), *colours.values()])))
+        text, begin = text + shown, end
     return text, tuple(spans)
 
 
-def _apply(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
+def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
     """Apply one sequence to the current style."""
     while codes:
         code = codes.pop(0)
@@ -290,7 +290,7 @@ def _apply(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
             fonts.clear()
             colours.clear()
         elif code in (38, 48):
-            colours[code - 8] = _colour(code, codes)
+            colours[code - 8] = _read_colour(code, codes)
         elif code in (39, 49):
             colours.pop(code - 9, None)
         elif code >= 30:
@@ -298,18 +298,18 @@ def _apply(codes: list[int], fonts: set[int], colours: dict[int, str]) -> None:
         elif code < 10:
             fonts.update({code} - {5, 6})
         else:
-            fonts.difference_update(_ENDS.get(code, ()))
+            fonts.difference_update(_TURNED_OFF.get(code, ()))
 
 
-def _colour(code: int, more: list[int]) -> str:
+def _read_colour(code: int, codes: list[int]) -> str:
     """Consume and return a 256-colour or 24-bit colour; the first sixteen colours are those of the theme."""
-    if more.pop(0) == 2:
-        red, green, blue = (min(255, more.pop(0)) for _ in range(3))
+    if codes.pop(0) == 2:
+        red, green, blue = (min(255, codes.pop(0)) for _ in range(3))
         return f"{code}#{red:02x}{green:02x}{blue:02x}"
-    number = min(255, more.pop(0))
-    if number < 16:
-        return str(number % 8 + (30 if number < 8 else 90) + code - 38)
-    if number >= 232:
-        return f"{code}#" + f"{8 + 10 * (number - 232):02x}" * 3
-    steps = ((number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6)
+    index = min(255, codes.pop(0))
+    if index < 16:
+        return str(index % 8 + (30 if index < 8 else 90) + code - 38)
+    if index >= 232:
+        return f"{code}#" + f"{8 + 10 * (index - 232):02x}" * 3
+    steps = ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
     return f"{code}#" + "".join(f"{step * 40 + 55 if step else 0:02x}" for step in steps)

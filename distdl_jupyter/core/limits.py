@@ -14,33 +14,33 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
-#: One machine accepts this many ranks per core without ``oversubscribe``, and ``RANKS_ANYWAY`` on few cores.
+#: Maximum number of ranks per core without ``oversubscribe``; a machine always accepts ``RANKS_ANYWAY`` ranks.
 RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
 #: Minimum needs of a rank: open files in the process that reads its output, processes including threads, and bytes
 #: of memory.
-_FILES_EACH, _TASKS_EACH, _BYTES_EACH = 2, 2, 10_000_000
+_FILES_PER_RANK, _TASKS_PER_RANK, _BYTES_PER_RANK = 2, 2, 10_000_000
 
-_PROCESSES = (
+_PROCESSES_REMEDY = (
     "The limit of processes for your user is reached. Wait until some have ended, or raise it with 'ulimit -u'."
 )
-_FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
-_MEMORY = "The memory is used up. End other programs, or run fewer processes."
-_ALL_FILES = "The limit of open files on this machine is reached. End other programs."
+_FILES_REMEDY = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
+_MEMORY_REMEDY = "The memory is used up. End other programs, or run fewer processes."
+_ALL_FILES_REMEDY = "The limit of open files on this machine is reached. End other programs."
 #: The code and the remedy of each limit, by errno.
 LIMITS = {
-    errno.EAGAIN: ("process-limit", _PROCESSES),
-    errno.EMFILE: ("open-files-limit", _FILES),
-    errno.ENFILE: ("machine-open-files-limit", _ALL_FILES),
-    errno.ENOMEM: ("memory-exhausted", _MEMORY),
+    errno.EAGAIN: ("process-limit", _PROCESSES_REMEDY),
+    errno.EMFILE: ("open-files-limit", _FILES_REMEDY),
+    errno.ENFILE: ("machine-open-files-limit", _ALL_FILES_REMEDY),
+    errno.ENOMEM: ("memory-exhausted", _MEMORY_REMEDY),
 }
 
 
 def remedy(error: BaseException) -> str:
     """Return the remedy for an error, "" if no limit is the cause."""
     if isinstance(error, MemoryError):
-        return _MEMORY
+        return _MEMORY_REMEDY
     if isinstance(error, RuntimeError):  # a thread that cannot start has no errno
-        return _PROCESSES if "start new thread" in str(error) else ""
+        return _PROCESSES_REMEDY if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
         return LIMITS.get(error.errno or 0, ("", ""))[1]
     return remedy(error.__cause__) if error.__cause__ is not None else ""
@@ -48,9 +48,9 @@ def remedy(error: BaseException) -> str:
 
 def launch_failed(what: str, error: OSError) -> LaunchFailed:
     """Return the error for a start that the operating system rejected: ``what``, the reason, and the remedy."""
-    named = f" ({error.filename})" if error.filename else ""
+    filename = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
-    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=hint)
+    return LaunchFailed(f"{what}: {error.strerror or error}{filename}.", code=code, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,29 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
 
     ``slots`` is the configured number of processes of the machine.
     """
-    most = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
-    if oversubscribe or ranks <= most:
+    limit = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
+    if oversubscribe or ranks <= limit:
         return None
     reason = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
     remedy = "Use fewer processes, or set oversubscribe=True."
-    return Shortage("error", f"{reason}. The limit of one machine is {count(most)}", remedy)
+    return Shortage("error", f"{reason}. The limit of one machine is {count(limit)}", remedy)
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
     """Yield the resources that are too scarce for this number of ranks; ``room`` comes from ``node.headroom.room``."""
-    for name, each, what, remedy in (
-        ("files", _FILES_EACH, "open files", _FILES),
-        ("processes", _TASKS_EACH, "processes and threads", _PROCESSES),
-        ("tasks", _TASKS_EACH, "processes and threads", "The control group or container may run too few processes: "
+    for name, need, what, remedy in (
+        ("files", _FILES_PER_RANK, "open files", _FILES_REMEDY),
+        ("processes", _TASKS_PER_RANK, "processes and threads", _PROCESSES_REMEDY),
+        ("tasks", _TASKS_PER_RANK, "processes and threads", "The control group or container may run too few processes: "
          "raise its pids.max (docker's --pids-limit)."),
     ):  # fmt: skip
         available = room.get(name)
-        if available is not None and available < each * ranks:
-            reason = f"{plural(ranks, 'process')} need about {count(each * ranks)} {what}"
+        if available is not None and available < need * ranks:
+            reason = f"{plural(ranks, 'process')} need about {count(need * ranks)} {what}"
             yield Shortage("error", f"{reason}, but only {count(available)} are available", remedy)
     memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
-    if memory is not None and memory < _BYTES_EACH * ranks:
-        reason = f"{plural(ranks, 'process')} need at least {size(_BYTES_EACH * ranks)} of memory"
+    if memory is not None and memory < _BYTES_PER_RANK * ranks:
+        reason = f"{plural(ranks, 'process')} need at least {size(_BYTES_PER_RANK * ranks)} of memory"
         yield Shortage("error", f"{reason}, but only {size(memory)} is available", remedy)
     elif memory is not None and memory < LARGE[1] * ranks:
         reason = f"Only {size(memory // ranks)} of memory is available for each process"
@@ -106,5 +106,5 @@ def allow_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + 256
     if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -22,8 +22,8 @@ from distdl_jupyter.node import processes
 #: Seconds between heartbeats of a holder, and seconds without one after which it may be gone: some file systems show
 #: writes of other hosts up to a minute late.
 BEAT, SILENT = 30.0, 120.0
-#: Size in bytes of a holder's record, which is written in one call so that no reader gets half of it.
-_WIDTH = 256
+#: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
+_RECORD_BYTES = 256
 #: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -66,12 +66,12 @@ class Holder(NamedTuple):
 def holder(path: Path, *signs: Path) -> Holder:
     """Return the holder of a lock; a missing lock is not held. ``signs`` are files that its holder writes to.
 
-    A lock that cannot be checked (such as with too many open files) counts as held.
+    A lock that cannot be checked (for example with too many open files) counts as held.
     """
     host = ""
     try:
         with path.open("rb", buffering=0) as file:
-            host = processes.other_host(os.pread(file.fileno(), _WIDTH, 0).decode("utf-8", "replace"))
+            host = processes.other_host(os.pread(file.fileno(), _RECORD_BYTES, 0).decode("utf-8", "replace"))
             held = not is_free(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
         return Holder(held=False)
@@ -106,7 +106,7 @@ def sign(path: Path) -> None:
         # A separate descriptor: on a network file system, closing it makes the text visible to other hosts.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.pwrite(fd, text.ljust(_WIDTH - 1) + b"\n", 0)
+            os.pwrite(fd, text.ljust(_RECORD_BYTES - 1) + b"\n", 0)
         finally:
             os.close(fd)
 
@@ -116,15 +116,15 @@ def prove(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with path.open("rb", buffering=0) as other:
-            works = not is_free(other.fileno())
+        with path.open("rb", buffering=0) as file:
+            is_locked = not is_free(file.fileno())
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        works = False
+        is_locked = False
     finally:
         os.close(fd)
-    if not works:
+    if not is_locked:
         raise DiskRefused(
             f"{path.parent.parent} is on a file system that does not support file locks, so it is unknown whether "
             "a job is running.",

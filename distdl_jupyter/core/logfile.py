@@ -31,20 +31,20 @@ from distdl_jupyter.core.view import JobView
 COUNT_EVERY = 128 * 1024
 _READ_CHUNK = 8 * 1024 * 1024
 #: Bytes that are read at a time to find the beginning of a line.
-_LINE = 128 * 1024
+_LINE_CHUNK = 128 * 1024
 #: Bytes that are read first to find the last lines.
-_NEAR = 256 * 1024
+_FIRST_READ = 256 * 1024
 #: Bytes that are read at the end of a file to find the time of its last line.
-_LAST_LINE = 4096
+_END_CHUNK = 4096
 #: The beginning of a line with its time.
-_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
+_LINE_START = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
-#: Synced events: without its result or end, a job counts as lost; without its handle, its processes are not found.
-_KEPT = ("handle", "result")
+#: Synced types: a job without its result or end counts as lost; without its handle, its processes cannot be found.
+_SYNCED = ("handle", "result")
 #: Seconds between two updates of the modification time of a log's first file.
 _TOUCH_EVERY = 1.0
 #: Number of parts that are kept.
-_PARTS = 2
+_MAX_PARTS = 2
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
@@ -54,24 +54,24 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     changes. A missing file counts as empty.
     """
     begin, data = read_bytes(path, after, limit)
-    return (_notice(path, begin), begin) if begin > after else (_lines(data), after + len(data))
+    return (_make_notice(path, begin), begin) if begin > after else (_decode_lines(data), after + len(data))
 
 
-def _lines(data: bytes) -> list[Event]:
+def _decode_lines(data: bytes) -> list[Event]:
     return [line for line in decode(data) if line["type"] in LOG_TYPES]
 
 
-def _notice(path: Path, begin: int) -> list[Event]:
+def _make_notice(path: Path, begin: int) -> list[Event]:
     """Return the notice that replaces the deleted lines before the byte ``begin``.
 
     It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
     """
-    missing, first = gap(path), _lines(read_bytes(path, begin, _LINE)[1].partition(b"\n")[0])
-    if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":
+    deleted, first_lines = gap(path), _decode_lines(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
+    if deleted is None or deleted[1] != begin or not first_lines or first_lines[0]["type"] != "count":
         return []
-    lines = plural(first[0]["lines"] - first[0]["first"], "line")
-    text = f"… {lines} ({size_in_words(begin - missing[0])}) omitted; raise max_log_bytes to keep more"
-    return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
+    lines = plural(first_lines[0]["lines"] - first_lines[0]["first"], "line")
+    text = f"… {lines} ({size_in_words(begin - deleted[0])}) omitted; raise max_log_bytes to keep more"
+    return [{**first_lines[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -83,10 +83,10 @@ def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor after the last of them."""
     lines: list[Event] = []
     while begin < end:
-        more, after = read(path, begin, end - begin)
+        chunk, after = read(path, begin, end - begin)
         if after == begin or after > end:
             break
-        lines += more
+        lines += chunk
         begin = after
     return lines, begin
 
@@ -99,18 +99,18 @@ class Ending(NamedTuple):
     cursor: int
 
 
-def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator[Ending]:
+def endings(path: Path, end: int, floor: int = 0, size: int = _FIRST_READ) -> Iterator[Ending]:
     """Yield the lines before the byte ``end``: first about ``size`` bytes, then four times as many each time.
 
     Nothing before the byte ``floor`` is read; the last item begins there.
     """
     while True:
-        begin, missing = end - size, gap(path)
-        if missing is not None and begin < missing[1] and end > missing[0]:  # the deleted bytes do not count
-            begin = missing[0] - size + max(0, end - missing[1])
-        at = line_from(path, begin, end) if begin > floor else floor
-        lines, cursor = between(path, at, end)
-        yield Ending(lines, at, cursor)
+        begin, deleted = end - size, gap(path)
+        if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
+            begin = deleted[0] - size + max(0, end - deleted[1])
+        position = line_from(path, begin, end) if begin > floor else floor
+        lines, cursor = between(path, position, end)
+        yield Ending(lines, position, cursor)
         if begin <= floor:
             return
         size *= 4
@@ -131,11 +131,11 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
 
 
 def line_from(path: Path, begin: int, end: int) -> int:
-    """Return the position of the first line that starts at a byte or later, at most ``end``."""
+    """Return the position of the first line that starts at the byte ``begin`` or later, at most ``end``."""
     if begin <= 0:
         return 0
-    at, data = read_bytes(path, begin - 1, _LINE)
-    if at >= begin:  # deleted up to this byte
+    position, data = read_bytes(path, begin - 1, _LINE_CHUNK)
+    if position >= begin:  # deleted up to this byte
         return min(end, begin)
     return min(end, begin + data.index(b"\n")) if data else end
 
@@ -167,18 +167,18 @@ def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[Lo
 
 
 def last_lines(
-    path: Path, many: int, rank: int | None = None, *, within: int | None = None
+    path: Path, limit: int, rank: int | None = None, *, within: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return the last ``many`` lines of a log, or of one rank, and the cursor after them.
+    """Return the last ``limit`` lines of a log, or of one rank, and the cursor after them.
 
     Read only as much of the end of the log as needed, and not much more than ``within`` bytes.
     """
     end = size(path)
     for ending in endings(path, end):
         lines = [line for line in lines_of(ending.lines, path.parent) if rank is None or line.rank == rank]
-        if len(lines) >= many or (within is not None and end - ending.begin >= within):
+        if len(lines) >= limit or (within is not None and end - ending.begin >= within):
             break
-    return lines[-many:] if many > 0 else [], ending.cursor
+    return lines[-limit:] if limit > 0 else [], ending.cursor
 
 
 # the files of the log -------------------------------------------------------------------------
@@ -228,10 +228,10 @@ def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
         part = LogPart(0, path)
         if begin >= events.size(path) and (files := parts(path)):
             part = next((part for part in reversed(files) if part.begin <= begin), files[0])
-        at = max(begin, part.begin)
-        data = events.read_lines(part.file, at - part.begin, limit)
+        position = max(begin, part.begin)
+        data = events.read_lines(part.file, position - part.begin, limit)
         if data or part.file == path or part.file.exists():
-            return at, data
+            return position, data
         # The part was deleted in the meantime.
 
 
@@ -244,13 +244,13 @@ class LineFile:
         length = os.fstat(self._fd).st_size
         #: Position after the last line, including earlier parts.
         self.size = self._begin + length
-        end = os.pread(self._fd, _LAST_LINE, max(0, length - _LAST_LINE)) if length else b""
-        #: Bytes that the last call of ``append`` has written.
+        end = os.pread(self._fd, _END_CHUNK, max(0, length - _END_CHUNK)) if length else b""
+        #: Bytes that the last call of ``append`` wrote.
         self.taken = 0
-        #: Whether a writer died within the last line, so that a newline must precede the next one.
-        self._torn = bool(end) and not end.endswith(b"\n")
+        #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
+        self._is_torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), 0 if there is none.
-        self.last_moment = max((float(match[1]) for match in _BEGIN.finditer(end)), default=0.0)
+        self.last_moment = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
@@ -258,9 +258,9 @@ class LineFile:
         Raises OSError after it has written ``taken`` bytes, which are complete lines.
         """
         self.taken = 0
-        if self._torn:
+        if self._is_torn:
             self.size += os.write(self._fd, b"\n")
-            self._torn = False
+            self._is_torn = False
         begin, written = self.size, 0
         try:
             while written < len(lines):
@@ -272,27 +272,27 @@ class LineFile:
                 os.ftruncate(self._fd, begin + self.taken - self._begin)
                 written = self.taken
             except OSError:
-                self._torn = written > self.taken
+                self._is_torn = written > self.taken
             raise
         finally:
             self.size = begin + written
 
     def begin_part(self, path: Path, first_line: bytes) -> None:
         """Continue in a new part of the log at ``path``. Raises OSError if it cannot be created."""
-        if self._torn:
+        if self._is_torn:
             self.append(b"")
         folder = path.with_name("parts")
         folder.mkdir(mode=0o700, exist_ok=True)
-        new = folder / f"{self.size}.new"
-        fd = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        temporary = folder / f"{self.size}.new"
+        fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             written = 0
             while written < len(first_line):
                 written += os.write(fd, first_line[written:])
-            new.rename(new.with_suffix(".jsonl"))
+            temporary.rename(temporary.with_suffix(".jsonl"))
         except OSError:
             os.close(fd)
-            new.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         os.close(self._fd)
         self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
@@ -328,12 +328,12 @@ class EventWriter:
         self._clock = Clock(max(self.events.last_moment, self.log.last_moment))
         #: The events inside ``together`` and their time, None outside.
         self._batch: list[Event] | None = None
-        self._moment = 0.0
-        self._touched = 0.0
+        self._batch_time = 0.0
+        self._touch_time = 0.0
 
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
-        moment = self._clock.now() if self._batch is None else self._moment
+        moment = self._clock.now() if self._batch is None else self._batch_time
         event: Event = {"v": VERSION, "t": moment, "type": type_, **fields}
         if self._batch is None:
             self.put([event])
@@ -349,7 +349,7 @@ class EventWriter:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Collect the events written inside; append them with one timestamp and one write per file."""
-        self._batch, self._moment = [], self._clock.now()
+        self._batch, self._batch_time = [], self._clock.now()
         try:
             yield
         finally:
@@ -358,9 +358,9 @@ class EventWriter:
 
     def put(self, batch: list[Event]) -> None:
         """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
-        states = [event for event in batch if event["type"] not in LOG_TYPES]
-        if states:
-            self.append_lines(self.events, b"".join(map(encode, states)))
+        records = [event for event in batch if event["type"] not in LOG_TYPES]
+        if records:
+            self.append_lines(self.events, b"".join(map(encode, records)))
         lines = [
             {"v": VERSION, "t": event["t"], "type": "attempt"} if event["type"] == "restart" else event
             for event in batch
@@ -368,12 +368,12 @@ class EventWriter:
         ]
         if lines:
             self.append_lines(self.log, b"".join(map(encode, lines)))
-            if self.log.part_size < self.log.size and time.monotonic() - self._touched > _TOUCH_EVERY:
+            if self.log.part_size < self.log.size and time.monotonic() - self._touch_time > _TOUCH_EVERY:
                 with contextlib.suppress(OSError):  # the time of the first file shows when the log was last written
                     os.utime(self._log_path)
-                self._touched = time.monotonic()
+                self._touch_time = time.monotonic()
         if any(
-            event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in states
+            event["type"] in _SYNCED or (event["type"] == "state" and State(event["state"]).ended) for event in records
         ):
             self.events.sync()
 
@@ -389,10 +389,10 @@ class EventWriter:
         if self._batch:
             self.put(self._batch)
             self._batch = []
-        moment = self._clock.now() if self._batch is None else self._moment
+        moment = self._clock.now() if self._batch is None else self._batch_time
         self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
         with contextlib.suppress(OSError):  # retried with the next part
-            for part in parts(self._log_path)[:-_PARTS]:
+            for part in parts(self._log_path)[:-_MAX_PARTS]:
                 part.file.unlink()
         return gap(self._log_path) is not None
 

@@ -75,7 +75,7 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
     """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, STEP=200, PIECE=400, BEHIND=700, LONG=900, _NEAR=150, _FAR=5000, _WANTED=3)
+        small(patch, STEP=200, PIECE=400, BEHIND=700, LONG=900, _CHUNK=150, _MAX_CHUNK=5000, _MIN_LINES=3)
         window, view = LogWindow(path, 3, kept), JobView.of(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])

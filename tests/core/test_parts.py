@@ -174,8 +174,8 @@ def test_last_lines_reach_back_over_what_was_left_out(long, rank):
 def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
     import distdl_jupyter.core.log as under_test
 
-    for name, value in {"LONG": 2000, "BEHIND": 1000, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
-        monkeypatch.setattr(under_test, name, value)
+    for name, n in {"LONG": 2000, "BEHIND": 1000, "_CHUNK": 500, "_MIN_LINES": 3, "STEP": 700, "PIECE": 1500}.items():
+        monkeypatch.setattr(under_test, name, n)
     window, view = LogWindow(long.folder.log, 2, 20), JobView.of(SPEC)
     while window.step(view):
         pass
@@ -197,8 +197,8 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
     import distdl_jupyter.core.log as under_test
 
-    for name, value in {"LONG": 2000, "BEHIND": behind, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
-        monkeypatch.setattr(under_test, name, value)
+    for name, n in {"LONG": 2000, "BEHIND": behind, "_CHUNK": 500, "_MIN_LINES": 3, "STEP": 700, "PIECE": 1500}.items():
+        monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
     window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.of(SPEC), {}
     for seed in range(40):
