@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
-#: The name of azure-identity's persistent token cache, and the notice shown after a sign-out.
+#: The name of azure-identity's persistent token cache, and the notice is_ready after a sign-out.
 CACHE = "distdl_jupyter"
 REMAINS = (
     f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
@@ -41,9 +41,9 @@ REMAINS = (
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
 #: Seconds to wait for the device code, and the minimum remaining validity of a cached token in seconds.
-_PROMPT_SECONDS, _MARGIN = 60.0, 300.0
+_PROMPT_SECONDS, _MIN_VALIDITY_SECONDS = 60.0, 300.0
 #: Seconds before a token cache that looks empty is read again.
-_PAUSE = 1.0
+_RETRY_SECONDS = 1.0
 #: (pattern of an azure-identity error, remedy). The first match is used.
 HINTS = (
     (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
@@ -64,19 +64,19 @@ class Credential:
         """Return a token for the scopes. Raises NotSignedIn."""
         from azure.core.exceptions import AzureError
 
-        key = _key()
+        key = _cache_key()
         token = _tokens.get((key, scopes))
-        if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
+        if token is None or token.expires_on - time.time() < _MIN_VALIDITY_SECONDS or options.get("claims"):
             try:
                 # azure-identity stores CAE tokens in a separate cache, which the sign-in does not fill.
-                token = _request(key, scopes, {**options, "enable_cae": False})
+                token = _request_token(key, scopes, {**options, "enable_cae": False})
             except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
             _tokens[key, scopes] = token
         return token
 
 
-def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], options: dict[str, Any]) -> Any:
+def _request_token(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], options: dict[str, Any]) -> Any:
     from azure.identity import AuthenticationRequiredError
 
     try:
@@ -85,7 +85,7 @@ def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], 
         if "AADSTS" in str(error):  # Entra ID's own response
             raise
         # azure-identity overwrites its cache file in place, so the file can look empty while another process writes it.
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_SECONDS)
         _library_credential.cache_clear()
         return _library_credential(*key).get_token(*scopes, **options)
 
@@ -95,7 +95,7 @@ _tokens: dict[Any, AccessToken] = {}
 
 def credential() -> Credential:
     """Return the credential for the current settings. Raises NotSignedIn."""
-    _key()
+    _cache_key()
     return Credential()
 
 
@@ -115,7 +115,7 @@ def blob_service(account: str) -> BlobServiceClient:
     )
 
 
-def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
+def _cache_key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
     """Return the cache key of the credential: settings, cloud and environment variables. Raises NotSignedIn."""
     config = settings.read()
     if not config.credential or (config.credential != "default" and not config.record):
@@ -152,15 +152,15 @@ def _interactive_options(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
     return {"cache_persistence_options": cache, **tenant, **_discovery(cloud)}
 
 
-class _Attempt:
-    """A pending sign-in in a thread of this process. ``shown`` is set once the attempt has a code or has ended."""
+class _SignInAttempt:
+    """A pending sign-in in a thread of this process. ``is_ready`` is set once the attempt has a code or has ended."""
 
     def __init__(self, config: AzureSettings) -> None:
         self.settings = config
         self.code: tuple[str, str, float] | None = None
         self.problem: DistDLError | None = None
         self.credential: Any = None
-        self.shown = threading.Event()
+        self.is_ready = threading.Event()
         threading.Thread(target=self._run, name="distdl-sign-in", daemon=True).start()
 
     def _run(self) -> None:
@@ -169,7 +169,7 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - the user must see any failure
             self.problem = explain(error)
         finally:
-            self.shown.set()
+            self.is_ready.set()
 
     def _sign_in(self) -> None:
         from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
@@ -178,7 +178,7 @@ class _Attempt:
         client = {"client_id": config.client_id} if config.client_id else {}
         options = {"authority": cloud.authority, **client, **_interactive_options(config, cloud)}
         if config.credential == "device_code":
-            self.credential = DeviceCodeCredential(prompt_callback=self._show, **options)
+            self.credential = DeviceCodeCredential(prompt_callback=self._show_code, **options)
         else:
             self.credential = InteractiveBrowserCredential(**options)
         record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
@@ -186,9 +186,9 @@ class _Attempt:
             settings.change(**{**msgspec.structs.asdict(config), "record": record.serialize()})
             _attempts.clear()
 
-    def _show(self, address: str, code: str, until: Any) -> None:
-        self.code = code, address, until.timestamp()
-        self.shown.set()
+    def _show_code(self, address: str, code: str, expires_on: Any) -> None:
+        self.code = code, address, expires_on.timestamp()
+        self.is_ready.set()
 
     @property
     def prompt(self) -> AzurePrompt | None:
@@ -197,7 +197,7 @@ class _Attempt:
 
 
 #: The pending or failed sign-in of this process; at most one.
-_attempts: list[_Attempt] = []
+_attempts: list[_SignInAttempt] = []
 
 
 def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
@@ -215,13 +215,13 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
             field="credential",
             hint="Use one of: default, device_code, browser.",
         )
-    _stop()
+    _stop_attempts()
     if config.credential == "default":
         settings.change(**msgspec.structs.asdict(config))
         forget()
     else:
-        _attempts.append(attempt := _Attempt(config))
-        attempt.shown.wait(_PROMPT_SECONDS if config.credential == "device_code" else 0)
+        _attempts.append(attempt := _SignInAttempt(config))
+        attempt.is_ready.wait(_PROMPT_SECONDS if config.credential == "device_code" else 0)
     return status()
 
 
@@ -262,11 +262,11 @@ def cancel() -> SignInStatus:
 
     The port for the browser's response stays open for up to 5 minutes, because azure-identity cannot close it.
     """
-    _stop()
+    _stop_attempts()
     return status()
 
 
-def _stop() -> None:
+def _stop_attempts() -> None:
     while _attempts:
         attempt = _attempts.pop()
         if attempt.credential is not None:
@@ -275,7 +275,7 @@ def _stop() -> None:
 
 def sign_out() -> SignInStatus:
     """Delete the stored account for all processes. The token cache is not deleted (``REMAINS``)."""
-    _stop()
+    _stop_attempts()
     settings.change(credential="")
     forget()
     return status()

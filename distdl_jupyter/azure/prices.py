@@ -32,10 +32,10 @@ SERVICE = "Retail Prices API"
 _RETRY_SECONDS = 300.0
 #: (size, region, currency) -> the time of the next request (monotonic), and why there is no price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
-_OWN_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
+_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
 #: The fields of hourly meters, and the words in names of meters for anything but regular Linux machines.
-_HOURLY = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
-_OTHERS = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
+_HOURLY_FIELDS = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
+_EXCLUDED = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Price:
 
 def own_price(price: Any) -> Price:
     """Return a price set by the user: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
-    match = None if isinstance(price, bool) else _OWN_PRICE.fullmatch(str(price).strip())
+    match = None if isinstance(price, bool) else _PRICE.fullmatch(str(price).strip())
     amount = float(match.group(1).replace(",", ".")) if match else 0.0
     if match is None or amount <= 0:
         raise InvalidSpec(
@@ -76,16 +76,16 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
     service = Rest(settings.read().endpoints.prices, None, retries=1)
     items = service.pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
     prices = hourly_prices(items, region, currency, time.strftime("%Y-%m-%d"))
-    others = {key: price for key, price in _load(region, currency).items() if size and key != name.lower()}
+    other_prices = {key: price for key, price in _load_cache(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):
-        files.write(_file(region, currency), msgspec.to_builtins({**others, **prices}))
+        files.write(_cache_file(region, currency), msgspec.to_builtins({**other_prices, **prices}))
     return prices
 
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
     """Return the cached price of a size, None if it is not cached or no region is set. Sends no request."""
     with contextlib.suppress(DistDLError):
-        return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
+        return _load_cache(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
     return None
 
 
@@ -98,8 +98,8 @@ def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
         key = (size, *region_and_currency(region))
     except DistDLError as error:
         return None, str(error)
-    price, (until, problem) = cached(size, region), _problems.get(key, (0.0, ""))
-    if (price is None or price.day != time.strftime("%Y-%m-%d")) and time.monotonic() > until:
+    price, (retry_at, problem) = cached(size, region), _problems.get(key, (0.0, ""))
+    if (price is None or price.day != time.strftime("%Y-%m-%d")) and time.monotonic() > retry_at:
         problem = f"The {SERVICE} has no price for {size.removeprefix(PREFIX)} in {key[1]}."
         try:
             fetch(*key)
@@ -116,23 +116,23 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
     region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
     if not (region.isalnum() and currency.isalpha() and len(currency) == 3):
         raise InvalidSpec(
-            "Prices depend on an Azure region and a currency, and one of them is missing or invalid.",
+            "Prices need a valid Azure region and currency.",
             code="price-region-missing",
             field="region",
-            hint="Example: %dist_config azure region=westeurope currency=EUR.",
+            hint="Set them with: %dist_config azure region=westeurope currency=EUR",
         )
     return region, currency
 
 
 def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
     """Return the prices by lower-case size name; a size whose newest Linux meters differ has none."""
-    values = {**_HOURLY, "armRegionName": region, "currencyCode": currency}
+    expected = {**_HOURLY_FIELDS, "armRegionName": region, "currencyCode": currency}
     #: The amounts of each size by the day from which they are valid.
     amounts: dict[str, dict[str, set[float]]] = {}
     for item in items:
         text = f"{item.get('productName')} {item.get('skuName')} {item.get('meterName')}".lower()
-        is_other = _OTHERS.search(text) or item.get("tierMinimumUnits") or not item.get("isPrimaryMeterRegion", True)
-        if (size := str(item.get("armSkuName", ""))) and not is_other and values.items() <= item.items():
+        is_other = _EXCLUDED.search(text) or item.get("tierMinimumUnits") or not item.get("isPrimaryMeterRegion", True)
+        if (size := str(item.get("armSkuName", ""))) and not is_other and expected.items() <= item.items():
             days = amounts.setdefault(size.removeprefix(PREFIX).lower(), {})
             days.setdefault(str(item.get("effectiveStartDate", "")), set()).add(float(item["retailPrice"]))
     newest = {size: days[max(days)] for size, days in amounts.items()}
@@ -141,13 +141,13 @@ def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str
     return {size: Price(amount, currency, source, day) for size, amount in prices.items() if amount}
 
 
-def _file(region: str, currency: str) -> Path:
+def _cache_file(region: str, currency: str) -> Path:
     cloud = re.sub(r"\W+", "_", settings.read().endpoints.name)
     return cache_directory() / "azure" / f"prices-{cloud}-{region}-{currency}.json"
 
 
-def _load(region: str, currency: str) -> dict[str, Price]:
+def _load_cache(region: str, currency: str) -> dict[str, Price]:
     try:
-        return msgspec.json.decode(_file(region, currency).read_bytes(), type=dict[str, Price])
+        return msgspec.json.decode(_cache_file(region, currency).read_bytes(), type=dict[str, Price])
     except (OSError, ValueError):
         return {}

@@ -41,12 +41,12 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
         return f"{audience}/.default"
 
 
-_TABLE = resources.files(__package__).joinpath("clouds.json").read_bytes()
-CLOUDS = {cloud.name: cloud for cloud in msgspec.json.decode(_TABLE, type=list[Cloud])}
+_CLOUDS_JSON = resources.files(__package__).joinpath("clouds.json").read_bytes()
+CLOUDS = {cloud.name: cloud for cloud in msgspec.json.decode(_CLOUDS_JSON, type=list[Cloud])}
 
 
 #: Changing one of these settings discards the stored sign-in.
-_SIGN_IN = ("credential", "tenant_id", "client_id", "cloud")
+_SIGN_IN_FIELDS = ("credential", "tenant_id", "client_id", "cloud")
 
 
 class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,11 +102,11 @@ read = FILE.read
 def changed(**changes: Any) -> AzureSettings:
     """Return changed settings without storing them; an empty value means the default. Raises InvalidSpec.
 
-    Changing a setting in ``_SIGN_IN`` discards the stored sign-in.
+    Changing a setting in ``_SIGN_IN_FIELDS`` discards the stored sign-in.
     """
-    before, settings = read(), FILE.changed(changes, "Azure")
+    previous, settings = read(), FILE.changed(changes, "Azure")
     _ = settings.endpoints
-    if "record" not in changes and any(getattr(before, name) != getattr(settings, name) for name in _SIGN_IN):
+    if "record" not in changes and any(getattr(previous, name) != getattr(settings, name) for name in _SIGN_IN_FIELDS):
         return msgspec.structs.replace(settings, record="")
     return settings
 

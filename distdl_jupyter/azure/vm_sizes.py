@@ -126,7 +126,7 @@ class VmSize:
 
 
 #: For each type of column, the parser of its cells and its type in pandas.
-_TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
+_COLUMN_TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "object"),
     "Fraction": (Fraction, "float"),
     "int | None": (lambda cell: int(cell) if cell else None, "Int64"),
@@ -140,9 +140,9 @@ _TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
 def catalogue() -> tuple[VmSize, ...]:
     """Return all sizes, including retired ones, grouped by series."""
     text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
-    columns = {field.name: _TYPES[str(field.type)][0] for field in dataclasses.fields(VmSize)}
+    columns = {field.name: _COLUMN_TYPES[str(field.type)][0] for field in dataclasses.fields(VmSize)}
     rows = csv.DictReader(text.splitlines())
-    return tuple(VmSize(**{name: read(row[name]) for name, read in columns.items()}) for row in rows)
+    return tuple(VmSize(**{name: parse(row[name]) for name, parse in columns.items()}) for row in rows)
 
 
 def catalogue_date() -> date:
@@ -152,8 +152,8 @@ def catalogue_date() -> date:
 
 def find(name: str) -> VmSize:
     """Return the size with this name in any case, with or without ``Standard_``. Raises InvalidSpec."""
-    names = {_key(size.name): size for size in catalogue()}
-    if size := names.get(_key(name)):
+    names = {_normalize(size.name): size for size in catalogue()}
+    if size := names.get(_normalize(name)):
         return size
     raise InvalidSpec(
         unknown(name, [size.name for size in catalogue()], "GPU size"),
@@ -163,7 +163,7 @@ def find(name: str) -> VmSize:
     )
 
 
-def _key(text: str) -> str:
+def _normalize(text: str) -> str:
     return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
 
 
@@ -221,7 +221,7 @@ def vm_sizes(
         catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
         retired=retired,
     )  # fmt: skip
-    types = {field.name: _TYPES[str(field.type)][1] for field in dataclasses.fields(VmSize)}
+    types = {field.name: _COLUMN_TYPES[str(field.type)][1] for field in dataclasses.fields(VmSize)}
     table = pd.DataFrame([[getattr(size, name) for name in types] for size in rows], columns=pd.Index(list(types)))
     table = table.astype(types)
     costs = [prices.cached(size.name, region) or prices.Price(float("nan"), "", "") for size in rows]

@@ -51,17 +51,17 @@ from distdl_jupyter.core.spec import JobSpec
 _ACTOR_SECONDS = 120.0
 #: Seconds between two reports while a job waits, and the seconds that an actor's ``read`` waits for output.
 _POLL_SECONDS, _READ_SECONDS = 0.5, 1.0
-_PIECE = 1 << 20
+_MAX_READ_BYTES = 1 << 20
 #: Concurrent calls of an actor: one writes, one reads, one ends the agent.
 _CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
-_HIDDEN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
+_HIDDEN_VARIABLES = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
 #: client did not start within 30 s. A later attempt may succeed.
-_BUSY = "Initialization failure from server"
+_BUSY_ERROR = "Initialization failure from server"
 #: Timeout in seconds of separate processes, including the start of Ray.
-_SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
+_QUERY_SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class RayCluster(AgentCluster):
 
     def nodes(self, options: RayOptions) -> list[NodeInfo]:
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
-        return [_described(node) for node in _ask("nodes", options)]
+        return [_node_info(node) for node in _query("nodes", options)]
 
     def checks(
         self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Ray, and each of its nodes with an agent."""
         try:
-            rows = _ask("checks", options, modules=list(modules), programs=list(programs))
+            rows = _query("checks", options, modules=list(modules), programs=list(programs))
         except DistDLError as error:
             return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
         return [NodeCheck(**row) for row in rows]
@@ -144,24 +144,24 @@ class RayCluster(AgentCluster):
     def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
-        ray = _connected(options.address)
-        self._held.callback(_quietly, ray.shutdown)
+        ray = _connect_ray(options.address)
+        self._held.callback(_call_quietly, ray.shutdown)
         bundle = options.bundle(spec.process_count_per_node)
         if context.restart and context.least_node_count is not None:
-            count = min(spec.node_count, max(_fitting(ray, bundle), context.least_node_count))
+            count = min(spec.node_count, max(_count_fitting(ray, bundle), context.least_node_count))
             spec = dataclasses.replace(spec, node_count=count)
         resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
         message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
-        self._held.callback(_quietly, ray.util.remove_placement_group, group)
+        self._held.callback(_call_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
-            fitting = _fitting(ray, bundle)
-            size = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
-            context.report("stage", f"{message}; {size}")
+            fitting = _count_fitting(ray, bundle)
+            size_note = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
+            context.report("stage", f"{message}; {size_note}")
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         actors = [_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
-        self._connections = _agents(ray, actors, options)
+        self._connections = _start_agents(ray, actors, options)
         return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
@@ -171,7 +171,7 @@ class RayCluster(AgentCluster):
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Remove the job's placement group with its actors; agents end the processes they have started."""
         address = str(handle.get("address") or "")
-        return _ask("sweep", RayOptions(address=address), job=job_id) if address else []
+        return _query("sweep", RayOptions(address=address), job=job_id) if address else []
 
 
 # agents in actors ---------------------------------------------------------------------------------
@@ -231,12 +231,12 @@ def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
 
 
-def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
+def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
     # The agent's input ends with the actor, which Ray ends with the supervisor.
-    first = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
+    stdin = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
     try:
-        addresses = ray.get([actor.begin.remote(first, _HIDDEN) for actor in actors], timeout=_ACTOR_SECONDS)
+        addresses = ray.get([actor.begin.remote(stdin, _HIDDEN_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
         raise LaunchFailed(
             f"Ray could not start the agents: {_first_line(error)}.", code="ray-agents-not-started"
@@ -265,7 +265,7 @@ class _ActorLink(Link):
     async def read(self) -> bytes:
         """Return the next output of the agent."""
         with self._reporting_loss():
-            while (content := await self._actor.read.remote(_READ_SECONDS, _PIECE)) is not None:
+            while (content := await self._actor.read.remote(_READ_SECONDS, _MAX_READ_BYTES)) is not None:
                 if content:
                     return bytes(content)
         return b""
@@ -313,7 +313,7 @@ class _ActorLink(Link):
 # connections and queries --------------------------------------------------------------------------
 
 
-def _connected(address: str) -> Any:
+def _connect_ray(address: str) -> Any:
     """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
@@ -336,35 +336,35 @@ def _connected(address: str) -> Any:
             try:
                 ray.init(address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
-                if _BUSY not in str(error) or not tries_left:
+                if _BUSY_ERROR not in str(error) or not tries_left:
                     raise
     except Exception as error:
         raise _unreachable(address, _first_line(error)) from error
     return ray
 
 
-def _unreachable(address: str, why: str) -> LaunchFailed:
+def _unreachable(address: str, reason: str) -> LaunchFailed:
     return LaunchFailed(
-        f"Ray at {address} does not respond: {why}.",
+        f"Ray at {address} does not respond: {reason}.",
         code="ray-unreachable",
         hint="Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
         "machine, HOST:6379 and auto only on nodes of the cluster.",
     )
 
 
-def _quietly(call: Callable[..., object], *arguments: object) -> None:
+def _call_quietly(call: Callable[..., object], *arguments: object) -> None:
     """Call Ray to release resources, and ignore errors, because the cluster may no longer exist."""
     with contextlib.suppress(Exception):
         call(*arguments)
 
 
-def _fitting(ray: Any, bundle: dict[str, float]) -> int:
+def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:
     """Return the number of nodes that are up and large enough for a bundle, even if they are busy."""
     sizes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
 
-def _described(node: dict[str, Any]) -> NodeInfo:
+def _node_info(node: dict[str, Any]) -> NodeInfo:
     resources = node.get("Resources") or {}
     return NodeInfo(
         str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
@@ -382,10 +382,10 @@ def _first_line(error: BaseException) -> str:
     return first[:300].rstrip(".:")
 
 
-def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
+def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
     """Run ``main`` in a separate process and return the rows. Raises LaunchFailed."""
-    command = [sys.executable, "-P", "-m", __name__, what, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
-    seconds = _SECONDS[what]
+    command = [sys.executable, "-P", "-m", __name__, kind, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
+    seconds = _QUERY_SECONDS[kind]
     try:
         process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
@@ -402,13 +402,13 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
     return list(rows)
 
 
-def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
+def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
     nodes = ray.nodes()
-    down = [_described(node) for node in nodes if not node["Alive"]]
+    down = [_node_info(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     actors = [_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
-    connections = _agents(ray, actors, options)
+    connections = _start_agents(ray, actors, options)
     try:
         checks = checkup.check_hosts(connections, [], options, modules, programs).checks
     finally:
@@ -419,16 +419,16 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
     return [dataclasses.asdict(check) for check in (*checks, *down_rows)]
 
 
-def main(what: str, options_json: str, fields_json: str) -> None:
+def main(kind: str, options_json: str, fields_json: str) -> None:
     """Print the nodes, the checks or the removed placement groups as JSON, or the error."""
     options, fields = RayOptions(**json.loads(options_json)), json.loads(fields_json)
     rows: Any
     try:
-        ray = _connected(options.address)
-        if what == "nodes":
+        ray = _connect_ray(options.address)
+        if kind == "nodes":
             rows = ray.nodes()
-        elif what == "checks":
-            rows = _checked(ray, options, **fields)
+        elif kind == "checks":
+            rows = _check_nodes(ray, options, **fields)
         else:
             rows = []
             with contextlib.suppress(ValueError):  # the group does not exist

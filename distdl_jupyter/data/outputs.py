@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 #: The number of concurrent uploads, and of concurrent parts of a file.
-_FILES, _PARTS = 4, 2
+_MAX_UPLOADS, _MAX_PARTS = 4, 2
 _FOLDERS = ("outputs", "results")
 LOG = "log.txt"
 
@@ -66,10 +66,10 @@ def deliver(
     account = open_account(target.account)
     with translate_errors(url(spec), writing=True), closing(account):
         container = account.get_container_client(target.container)
-        with NamedTemporaryFile() as log, ThreadPoolExecutor(_FILES) as pool:
+        with NamedTemporaryFile() as log, ThreadPoolExecutor(_MAX_UPLOADS) as pool:
             files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
             if with_log:
-                log.writelines(_log(folder))
+                log.writelines(_log_lines(folder))
                 log.flush()
                 files[f"{target.prefix}/{LOG}"] = Path(log.name)
             blobs = container.list_blobs(name_starts_with=f"{target.prefix}/") if files else ()
@@ -79,8 +79,8 @@ def deliver(
                 sizes = [future.result() for future in as_completed(work)]
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
-    sent = [size for size in sizes if size is not None]
-    return Delivered(len(sent), sum(sent), len(sizes) - len(sent))
+    uploaded = [size for size in sizes if size is not None]
+    return Delivered(len(uploaded), sum(uploaded), len(sizes) - len(uploaded))
 
 
 def _files(folder: JobFolder) -> Iterator[Path]:
@@ -115,7 +115,7 @@ def _send(
         container.get_blob_client(name).upload_blob(
             file,
             length=size,
-            max_concurrency=_PARTS,
+            max_concurrency=_MAX_PARTS,
             content_settings=ContentSettings(content_md5=bytearray(md5)),
             progress_hook=raise_if_stopped,
             **condition,
@@ -123,7 +123,7 @@ def _send(
     return size
 
 
-def _log(folder: JobFolder) -> Iterator[bytes]:
+def _log_lines(folder: JobFolder) -> Iterator[bytes]:
     """Yield the lines of the log as text; equal events give equal bytes."""
     for events, _ in batches(folder.log):
         for line in lines_of(events):

@@ -32,7 +32,7 @@ from distdl_jupyter.node.data_cache import Cache, StagingFailed, masked
 NAME = "Python packages"
 _READY = "ready.json"
 #: Maximum lines, and characters in total, of an installer's error output to show.
-_LINES, _LONGEST = 12, 1500
+_MAX_LINES, _MAX_CHARACTERS = 12, 1500
 #: Download progress of pip (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _OWN_ERROR = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
@@ -148,9 +148,9 @@ class PackageEnvironment:
                 text = f"{sys.executable} has no pip, and uv is not on the PATH."
                 raise StagingFailed(text, f"Install pip: {sys.executable} -m ensurepip", NAME)
             pip = [uv, "pip", "install", "--python", python]
-        return [*pip, *(word for file in files for word in ("-r", str(file)))]
+        return [*pip, *(argument for file in files for argument in ("-r", str(file)))]
 
-    def _run(self, command: Sequence[str], what: str) -> None:
+    def _run(self, command: Sequence[str], installer: str) -> None:
         """Run an installer and show its progress. Raises StagingFailed."""
         environment = {**os.environ, **self._request.variables}
         try:
@@ -167,34 +167,34 @@ class PackageEnvironment:
             raise StagingFailed(f"Cannot start {command[0]} ({error.strerror}).", source=NAME) from None
         with process:
             assert process.stdout is not None
-            last = self._follow(process.stdout)
+            last_lines = self._show_progress(process.stdout)
         if code := process.returncode:
             raise StagingFailed(
-                f"{what} ended with {code}: {_errors_of(last)}", "Correct the packages of the job.", NAME
+                f"{installer} ended with {code}: {_error_text(last_lines)}", "Correct the packages of the job.", NAME
             )
 
-    def _follow(self, output: IO[str]) -> list[str]:
+    def _show_progress(self, output: IO[str]) -> list[str]:
         """Show the progress in an installer's output, and return its last lines."""
-        last: deque[str] = deque(maxlen=200)
+        last_lines: deque[str] = deque(maxlen=200)
         previous = total = 0
         for line in output:
             if match := _PROGRESS.match(line):
-                done, of = int(match[1]), int(match[2])
-                if done == 0 or of != total:
-                    previous, total = previous + total, of
+                done, size = int(match[1]), int(match[2])
+                if done == 0 or size != total:
+                    previous, total = previous + total, size
                 self._show(previous + done, previous + total, 0)
             else:
-                last.append(line.rstrip())
-        return list(last)
+                last_lines.append(line.rstrip())
+        return list(last_lines)
 
     def _require_modules(self, python: str) -> None:
         script = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
         names = sorted({name.partition(".")[0] for name in self._request.modules})
         process = subprocess.run([python, "-c", script, *names], capture_output=True, text=True, check=False)
         if process.returncode:
-            last = (process.stderr.strip().splitlines() or ["it does not start"])[-1]
+            line = (process.stderr.strip().splitlines() or ["it does not start"])[-1]
             raise StagingFailed(
-                f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
+                f"Cannot use the Python of the job's environment: {line}", f"Remove the folder {self._folder}.", NAME
             )
         if missing := process.stdout.split():
             raise StagingFailed(
@@ -221,9 +221,9 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     return [program, "create", "--yes", "--prefix", str(folder), python, *packages]
 
 
-def _errors_of(lines: Sequence[str]) -> str:
+def _error_text(lines: Sequence[str]) -> str:
     """Return an installer's own error message, without passwords."""
     lines = [line for line in lines if line.strip()]
-    first = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _LINES, 0))
-    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[first : first + _LINES])
-    return masked(text)[:_LONGEST] or "no output."
+    first = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _MAX_LINES, 0))
+    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[first : first + _MAX_LINES])
+    return masked(text)[:_MAX_CHARACTERS] or "no output."

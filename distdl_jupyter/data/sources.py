@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
 
 #: The maximum lifetime of a signature, and how far its start is backdated, because clocks differ.
-LIFE, _BEFORE = timedelta(hours=1), timedelta(minutes=15)
+LIFE, _BACKDATED = timedelta(hours=1), timedelta(minutes=15)
 
 
 # listings ------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def list_store(source: DataSource) -> Listing:
     """Return the listing of a source outside Blob. Raises DataUnavailable, also if it is empty."""
     access = stores.Access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
     try:
-        return access.use(lambda store: _objects(store, source))
+        return access.use(lambda store: _list_objects(store, source))
     except StagingFailed as failure:
         raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.StoreError as error:
@@ -72,7 +72,7 @@ def list_store(source: DataSource) -> Listing:
         ) from None
 
 
-def _objects(store: Any, source: DataSource) -> Listing:
+def _list_objects(store: Any, source: DataSource) -> Listing:
     import obstore
 
     if source.scheme != "https":
@@ -85,7 +85,7 @@ def _objects(store: Any, source: DataSource) -> Listing:
     except FileNotFoundError:
         meta = None
     if meta is None:
-        raise _empty(source)
+        raise _empty_error(source)
     if not stores.version(meta):
         raise DataUnavailable(
             f"{source.container} sends neither an ETag nor a modification time for {source.prefix!r}.",
@@ -103,11 +103,11 @@ def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
             return Listing(items)
         blob = next(_blobs(account, source, prefix), None) if prefix else None
     if blob is None or blob.name != prefix:
-        raise _empty(source)
+        raise _empty_error(source)
     return Listing((blob,), single=True)
 
 
-def _empty(source: DataSource) -> DataUnavailable:
+def _empty_error(source: DataSource) -> DataUnavailable:
     return DataUnavailable(
         f"{source.address} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
     )
@@ -147,8 +147,8 @@ def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> 
     """
     from azure.storage.blob import generate_blob_sas, generate_container_sas
 
-    start = datetime.now(UTC) - _BEFORE
-    expiry = start + _BEFORE + LIFE
+    start = datetime.now(UTC) - _BACKDATED
+    expiry = start + _BACKDATED + LIFE
     with translate_errors(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
@@ -188,8 +188,8 @@ def _unavailable(location: str, error: object, role: str) -> DataUnavailable:
     text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
     if code in stores.AZURE_REFUSALS:
         cause, remedy = stores.AZURE_REFUSALS[code]
-        kebab = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()
-        return DataUnavailable(f"{location}: {cause} ({code}).", code=f"storage-{kebab}", hint=remedy.format(role=role))
+        slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()
+        return DataUnavailable(f"{location}: {cause} ({code}).", code=f"storage-{slug}", hint=remedy.format(role=role))
     if status:
         return DataUnavailable(
             f"{location}: Azure responded with {f'{status} {code}'.strip()}: {text}.", code="storage-refused"

@@ -53,18 +53,18 @@ RANGE = 16 * 2**20
 #: Bytes per write.
 _CHUNK = 256 * 1024
 #: Seconds between two progress messages.
-_REPORT = 0.25
+_REPORT_SECONDS = 0.25
 #: Timeout in seconds for a signature; it is long because the user may have to sign in first.
-_PATIENCE = 600.0
+_RENEW_SECONDS = 600.0
 #: The maximum number of downloads of a file with a wrong checksum.
-_DOWNLOADS = 3
+_MAX_DOWNLOADS = 3
 #: Control characters, which obstore does not allow in names.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 #: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
-_LONGEST, _DEEPEST = 255, 3000
+_MAX_NAME, _MAX_PATH = 255, 3000
 _RENAME = "Rename the object, or use another prefix."
 #: Exit code if the program that sent the order has ended.
-_ALONE = 3
+_ORPHANED = 3
 
 
 # the order ------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     files: dict[str, Item] = {}
     folders: set[str] = set()
     for item in map(Item._make, source.items):
-        path = _relative(source, item.name)
+        path = _relative_path(source, item.name)
         if not path or path.endswith("/"):
             if item.size:
                 text = f"The object {item.name!r} has the name of a folder but contains data."
@@ -112,13 +112,13 @@ def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
         else:
             files[path] = item
     paths = [*files, *(f"{folder}/" for folder in folders)]
-    for folder in {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"} & files.keys():
+    for folder in {path[:end] for path in paths for end, char in enumerate(path) if char == "/"} & files.keys():
         if files.pop(folder).size:
             raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
     return files, folders
 
 
-def _relative(source: StagedSource, name: str) -> str:
+def _relative_path(source: StagedSource, name: str) -> str:
     """Return the path of an object below its prefix, with a trailing slash for a folder. Raises StagingFailed."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
@@ -126,8 +126,8 @@ def _relative(source: StagedSource, name: str) -> str:
         raise StagingFailed(f"The object {name!r} is not below the prefix {prefix!r}.", source=source.name)
     path = name[len(parent) + 1 :] if parent else name
     parts = path.removesuffix("/").split("/") if path else []
-    is_short = len(os.fsencode(path)) <= _DEEPEST and all(len(os.fsencode(part)) <= _LONGEST for part in parts)
-    if {"", ".", ".."} & {*parts} or not is_short or _CONTROL.search(path):
+    is_short = len(os.fsencode(path)) <= _MAX_PATH and all(len(os.fsencode(part)) <= _MAX_NAME for part in parts)
+    if {"", ".", ".."} & {*parts} or not is_short or _CONTROL_CHARACTER.search(path):
         raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
     return path
 
@@ -141,10 +141,10 @@ class StdioChannel:
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
         self._source = source
         self._sink = sink
-        self._writing = threading.Lock()
-        self._asking = threading.Lock()
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._over = False
+        self._write_lock = threading.Lock()
+        self._ask_lock = threading.Lock()
+        self._responses: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._has_finished = False
 
     def order(self) -> dict[str, Any]:
         """Return the first line; afterwards the end of the input ends the program."""
@@ -154,37 +154,37 @@ class StdioChannel:
 
     def send(self, message: dict[str, Any], *, last: bool = False) -> None:
         """Write a message; after the ``last`` one, the other side may close both streams."""
-        self._over = last
-        with self._writing:
+        self._has_finished = last
+        with self._write_lock:
             try:
                 self._sink.write(json.dumps(message).encode() + b"\n")
                 self._sink.flush()
             except OSError:
-                os._exit(_ALONE)
+                os._exit(_ORPHANED)
 
     def ask(self, source: str) -> str:
         """Request a signature for a source and return it. Raises StagingFailed."""
-        with self._asking:
+        with self._ask_lock:
             self.send({"type": "renew", "source": source})
             try:
                 # A new supervisor may repeat an answer of the previous one.
-                while (answer := self._answers.get(timeout=_PATIENCE))["source"] != source:
+                while (response := self._responses.get(timeout=_RENEW_SECONDS))["source"] != source:
                     pass
             except queue.Empty:
                 raise StagingFailed(
-                    f"The access token for {source} was not renewed within {_PATIENCE / 60:.0f} minutes.",
+                    f"The access token for {source} was not renewed within {_RENEW_SECONDS / 60:.0f} minutes.",
                     "Sign in to Azure again, and submit the job again.",
                     source,
                 ) from None
-            return str(answer["sas"])
+            return str(response["sas"])
 
     def _listen(self) -> None:
         try:
             for line in self._source:
-                self._answers.put(json.loads(line))
+                self._responses.put(json.loads(line))
         finally:
-            if not self._over:
-                os._exit(_ALONE)
+            if not self._has_finished:
+                os._exit(_ORPHANED)
 
 
 # the run --------------------------------------------------------------------------------------------
@@ -219,19 +219,19 @@ class DataStager:
         self._channel = channel
         self._job, self._node = job, node
         self._sources = [StagedSource(**source) for source in sources]
-        self._limit = limit_bytes
+        self._limit_bytes = limit_bytes
         self._ca = ca
         self._packages = packages
         self._cache = Cache(base)
         #: By source: completed and total bytes and files, and cached bytes.
         self._counts: dict[str, dict[str, int]] = {}
         self._reported: dict[str, dict[str, int]] = {}
-        self._counting = threading.Lock()
-        self._noted: set[tuple[str, str]] = set()
-        self._clearing = threading.Lock()
+        self._count_lock = threading.Lock()
+        self._sent_notes: set[tuple[str, str]] = set()
+        self._clear_lock = threading.Lock()
         #: A separate pool for ranges, because threads that fetch files wait for it.
-        self._files = ThreadPoolExecutor(workers)
-        self._ranges = ThreadPoolExecutor(workers)
+        self._file_pool = ThreadPoolExecutor(workers)
+        self._range_pool = ThreadPoolExecutor(workers)
 
     def run(self) -> None:
         """Copy all sources and send their paths."""
@@ -247,7 +247,7 @@ class DataStager:
         except OSError as error:
             raise self._disk_failure(error) from None
         finally:
-            for pool in (self._files, self._ranges):
+            for pool in (self._file_pool, self._range_pool):
                 pool.shutdown(wait=False, cancel_futures=True)
         python = ""
         if self._packages:
@@ -264,13 +264,13 @@ class DataStager:
         self._tree = Tree(self._cache, self._job, self._node)
         files = [file for source in sources for file in self._files_of(source)]
         missing = [file for file in files if not self._link_cached(file)]
-        over = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit)
-        if over and self._limit is not None:
-            text = f"The data is {readable(over)} larger than the cache limit. The excess is deleted when the job ends."
+        gap = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit_bytes)
+        if gap and self._limit_bytes is not None:
+            text = f"The data is {readable(gap)} larger than the cache limit. The excess is deleted when the job ends."
             self._note("", "cache-limit", text)
-        pending: set[Future[None]] = {self._files.submit(self._fetch, file) for file in missing}
+        pending: set[Future[None]] = {self._file_pool.submit(self._fetch, file) for file in missing}
         while pending:
-            done, pending = wait(pending, timeout=_REPORT, return_when="FIRST_EXCEPTION")
+            done, pending = wait(pending, timeout=_REPORT_SECONDS, return_when="FIRST_EXCEPTION")
             for future in done:
                 future.result()
             self._send_progress()
@@ -310,21 +310,21 @@ class DataStager:
             part.close()
             return
         try:
-            self._fill(file, part)
+            self._download(file, part)
             part.publish(lambda now: self._tree.add(name, file.path, now))
         except BaseException:
             part.remove()
             raise
         self._count(name, files=1)
 
-    def _fill(self, file: StagedFile, part: PartialFile) -> None:
+    def _download(self, file: StagedFile, part: PartialFile) -> None:
         """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
         # Not every web server supports ranges.
-        step = item.size if file.source.kind == "https" else RANGE
-        starts = range(0, item.size, step) if item.size else ()
-        for _ in range(_DOWNLOADS):
-            list(self._ranges.map(lambda start: self._read(file, part, start, start + step), starts))
+        range_size = item.size if file.source.kind == "https" else RANGE
+        starts = range(0, item.size, range_size) if item.size else ()
+        for _ in range(_MAX_DOWNLOADS):
+            list(self._range_pool.map(lambda start: self._read_range(file, part, start, start + range_size), starts))
             if not item.md5 or base64.b64encode(part.md5()).decode() == item.md5:
                 return
             self._count(name, done=-item.size)
@@ -332,7 +332,7 @@ class DataStager:
         text = f"{item.name!r} of {name} arrived with a wrong checksum several times."
         raise StagingFailed(text, "Upload the file again, or correct its Content-MD5.", name)
 
-    def _read(self, file: StagedFile, part: PartialFile, start: int, end: int) -> None:
+    def _read_range(self, file: StagedFile, part: PartialFile, start: int, end: int) -> None:
         """Write the bytes of a range to disk; obstore retries after broken connections, throttling and timeouts."""
         item, name = file.item, file.source.name
         end = min(end, item.size)
@@ -343,17 +343,17 @@ class DataStager:
             options: Any = stores.condition(file.source.kind, item.version)
             if end - start < item.size:
                 options["range"] = (start, end)
-            answer = obstore.get(store, item.name, options=options)
-            if (stores.version(answer.meta), answer.meta["size"]) != (item.version, item.size):
+            response = obstore.get(store, item.name, options=options)
+            if (stores.version(response.meta), response.meta["size"]) != (item.version, item.size):
                 raise stores.StoreError(412, "")  # the object has changed since the listing
-            at = start
+            position = start
             try:
-                for chunk in answer.stream(min_chunk_size=_CHUNK):
-                    self._write(part, at, memoryview(chunk))
-                    at += len(chunk)
+                for chunk in response.stream(min_chunk_size=_CHUNK):
+                    self._write(part, position, memoryview(chunk))
+                    position += len(chunk)
                     self._count(name, done=len(chunk))
             except BaseException:
-                self._count(name, done=start - at)
+                self._count(name, done=start - position)
                 raise
 
         try:
@@ -361,20 +361,20 @@ class DataStager:
         except stores.StoreError as error:
             raise stores.refusal(name, file.source.address, item.name, error) from None
 
-    def _write(self, part: PartialFile, at: int, content: memoryview) -> None:
+    def _write(self, part: PartialFile, position: int, content: memoryview) -> None:
         """Write bytes; if the disk is full, remove unused cache entries and retry once."""
         try:
-            part.write(at, content)
+            part.write(position, content)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            with self._clearing:
+            with self._clear_lock:
                 self._cache.clear_unused()
-            part.write(at, content)
+            part.write(position, content)
 
     def _count(self, source: str, **added: int) -> None:
         """Add to the counts of a source; thread-safe."""
-        with self._counting:
+        with self._count_lock:
             for name, number in added.items():
                 self._counts[source][name] += number
 
@@ -383,7 +383,7 @@ class DataStager:
         self._send_progress()
 
     def _send_progress(self) -> None:
-        with self._counting:
+        with self._count_lock:
             counts = {name: dict(count) for name, count in self._counts.items()}
         for name, count in counts.items():
             if self._reported.get(name) != count:
@@ -392,8 +392,8 @@ class DataStager:
 
     def _note(self, source: str, code: str, text: str) -> None:
         """Send a note once for each source."""
-        if (source, code) not in self._noted:
-            self._noted.add((source, code))
+        if (source, code) not in self._sent_notes:
+            self._sent_notes.add((source, code))
             level = "info" if code == "elsewhere" else "warning"
             self._channel.send({"type": "note", "source": source, "level": level, "code": code, "text": masked(text)})
 

@@ -31,10 +31,10 @@ WORKERS = 16
 #: The cache limit of a node in bytes; the default is a tenth of its disk, at most 100 GB (see ``node.data_cache``).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
 #: Prefixes of variables that configure package installers.
-_INSTALLERS = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
-_NONE: Mapping[str, str] = {}
+_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
+_NO_VARIABLES: Mapping[str, str] = {}
 #: Seconds between two events about a source on a node.
-_QUIET = 0.5
+_PROGRESS_SECONDS = 0.5
 
 
 class JobStaging:
@@ -51,7 +51,7 @@ class JobStaging:
         write: Callable[..., None],
         open_account: Callable[[str], BlobServiceClient],
         *,
-        variables: Mapping[str, str] = _NONE,
+        variables: Mapping[str, str] = _NO_VARIABLES,
         modules: Sequence[str] = (),
     ) -> None:
         self._spec = spec
@@ -60,27 +60,27 @@ class JobStaging:
         self._write = write
         self._open_account = open_account
         self._sources = {source.name: source for source in spec.data}
-        self._listed: dict[str, Listing] = {}
+        self._listings: dict[str, Listing] = {}
         self._accounts: dict[str, BlobServiceClient] = {}
         self._fingerprints: dict[str, dict[str, Any]] = {}
-        self._signed: dict[str, tuple[float, str]] = {}
-        self._signing = threading.Lock()
+        self._signatures: dict[str, tuple[float, str]] = {}
+        self._sign_lock = threading.Lock()
         self._written_at: dict[tuple[int, str], float] = {}
 
     def prepare(self) -> None:
         """List every source and test its signature; thread-safe. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
-        _limit()  # fails before anything is listed
+        _cache_limit()  # fails before anything is listed
         for name, source in self._sources.items():
             if source.scheme == "blob":
                 account = self._accounts[name] = self._open_account(source.account)
-                self._listed[name] = sources.list_blobs(account, source)
+                self._listings[name] = sources.list_blobs(account, source)
                 self._sign(source)
             elif source.stored:
-                self._listed[name] = sources.list_store(source)
+                self._listings[name] = sources.list_store(source)
             else:
-                self._list(source)
+                self._record_path(source)
 
-    def _list(self, source: DataSource) -> None:
+    def _record_path(self, source: DataSource) -> None:
         try:
             self._fingerprints[source.name] = fingerprint(source.path)
         except OSError as error:
@@ -93,15 +93,15 @@ class JobStaging:
     def summary(self) -> str:
         """The data to copy as text: ``train: 512 files, 4.8 GB``."""
         counts = {
-            name: f"{plural(len(listed.items), 'file')}, {size(sum(item.size for item in listed.items))}"
-            for name, listed in self._listed.items()
+            name: f"{plural(len(listing.items), 'file')}, {size(sum(item.size for item in listing.items))}"
+            for name, listing in self._listings.items()
         }
         return "; ".join(f"{name}: {counts.get(name) or source.address}" for name, source in self._sources.items())
 
     @property
     def what(self) -> str:
         """The kind of content to copy: data, packages, or both."""
-        return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._packages() else [])])
+        return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._package_order() else [])])
 
     # the contract -----------------------------------------------------------------------------
 
@@ -111,24 +111,24 @@ class JobStaging:
             "job": self._spec.id,
             "node": node,
             "base": base,
-            "limit_bytes": _limit(),
+            "limit_bytes": _cache_limit(),
             "workers": WORKERS,
-            "ca": stores.certificates() if self._listed else "",
-            "sources": [self._order_of(source, node) for source in self._sources.values()],
-            "packages": self._packages(),
+            "ca": stores.certificates() if self._listings else "",
+            "sources": [self._source_order(source, node) for source in self._sources.values()],
+            "packages": self._package_order(),
         }
 
-    def _packages(self) -> dict[str, Any] | None:
+    def _package_order(self) -> dict[str, Any] | None:
         if (request := packages.missing(self._spec)) is None:
             return None
-        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_INSTALLERS)}
+        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_PREFIXES)}
         return {**request.content(), "modules": self._modules, "variables": settings}
 
-    def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
+    def _source_order(self, source: DataSource, node: int) -> dict[str, Any]:
         common = {"name": source.name, "variable": source.variable}
         if not source.stored:
             return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
-        listing, account = self._listed[source.name], self._accounts.get(source.name)
+        listing, account = self._listings[source.name], self._accounts.get(source.name)
         return {
             **common,
             "kind": source.scheme,
@@ -146,7 +146,7 @@ class JobStaging:
                 if source is not None and source.name in self._accounts:
                     return {"type": "sas", "source": source.name, "sas": self._sign(source)}
             case "progress":
-                self._progress(node, host, message)
+                self._report_progress(node, host, message)
             case "note":
                 text = f"{host}: {message.get('text', '')}"
                 self._write("note", level=message["level"], text=text, code=message["code"])
@@ -154,31 +154,31 @@ class JobStaging:
                 text = f"{host}: {message.get('text') or 'The data could not be copied.'}"
                 raise DataUnavailable(text, code="data-not-staged", hint=str(message.get("remedy") or ""))
             case "staged":
-                self._staged(host, message)
+                self._report_staged(host, message)
         return None
 
     def _sign(self, source: DataSource) -> str:
         """Return a recent signature; it is cached because every node requests one."""
-        account, single = self._accounts[source.name], self._listed[source.name].single
-        with self._signing:
-            signed_at, sas = self._signed.get(source.name, (0.0, ""))
+        account, is_single = self._accounts[source.name], self._listings[source.name].single
+        with self._sign_lock:
+            signed_at, sas = self._signatures.get(source.name, (0.0, ""))
             if not sas or time.monotonic() - signed_at > sources.LIFE.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=single)
-                self._signed[source.name] = (time.monotonic(), sas)
+                sas = sources.signature(account, source, blob=is_single)
+                self._signatures[source.name] = (time.monotonic(), sas)
             return sas
 
-    def _progress(self, node: int, host: str, message: dict[str, Any]) -> None:
+    def _report_progress(self, node: int, host: str, message: dict[str, Any]) -> None:
         counts = {name: int(message.get(name) or 0) for name in ("done", "total", "files", "of", "cached")}
         key, now = (node, str(message.get("source"))), time.monotonic()
-        complete = counts["done"] >= counts["total"] and counts["files"] >= counts["of"]
-        if complete or now - self._written_at.get(key, 0.0) >= _QUIET:
+        is_complete = counts["done"] >= counts["total"] and counts["files"] >= counts["of"]
+        if is_complete or now - self._written_at.get(key, 0.0) >= _PROGRESS_SECONDS:
             self._written_at[key] = now
             self._write("staging", node=node, host=host, source=key[1], **counts)
 
-    def _staged(self, host: str, message: dict[str, Any]) -> None:
+    def _report_staged(self, host: str, message: dict[str, Any]) -> None:
         fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
         texts = [f"Packages on {host}: {message['python']}"] if message.get("python") else []
-        if self._listed:
+        if self._listings:
             texts.append(
                 f"Data on {host}: {size(fetched)} fetched{f', {size(cached)} from the cache' if cached else ''}"
             )
@@ -186,7 +186,7 @@ class JobStaging:
             self._write("log", rank=None, stream="sys", text=f"{text}, {seconds:.1f} s")
 
 
-def _limit() -> int | None:
+def _cache_limit() -> int | None:
     """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
     value = os.environ.get(LIMIT)
     return 0 if value == "0" else byte_count(value, LIMIT)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: The maximum number of credentials to try for one request.
-_ATTEMPTS = 3
+_MAX_ATTEMPTS = 3
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
@@ -41,7 +41,7 @@ _REASONS = {
     "169.254.169.254": "this machine has no role",
 }
 #: HTTP statuses that may be temporary.
-_BUSY = {408, 429, 500, 502, 503, 504}
+_TEMPORARY = {408, 429, 500, 502, 503, 504}
 READER, WRITER = "Storage Blob Data Reader", "Storage Blob Data Contributor"
 _FIREWALL = (
     "The storage account blocks requests from this network",
@@ -100,7 +100,7 @@ def _store_error(error: BaseException) -> StoreError:
 
 def refusal(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
     """Return the error for an object that cannot be read."""
-    if error.status and error.status not in _BUSY:
+    if error.status and error.status not in _TEMPORARY:
         problem, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
         return StagingFailed(f"{name!r} of {source} {problem} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
@@ -112,7 +112,7 @@ def refusal(source: str, address: str, name: str, error: StoreError) -> StagingF
     )
 
 
-def _errors() -> tuple[type[BaseException], ...]:
+def _error_types() -> tuple[type[BaseException], ...]:
     """Return the exception types of obstore."""
     from obstore.exceptions import BaseError
 
@@ -123,14 +123,14 @@ def version(meta: ObjectMeta) -> str:
     """Return the version of an object: its ETag without quotes, else its modification time, "" if both are missing."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
-    changed = meta["last_modified"].timestamp()
-    return f"time-{changed:.0f}" if changed else ""
+    modified_at = meta["last_modified"].timestamp()
+    return f"time-{modified_at:.0f}" if modified_at else ""
 
 
 def condition(kind: str, version_: str) -> dict[str, Any]:
     """Return the options of a request that reads only this version; {} if the store cannot check it."""
-    weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
-    return {} if kind == "https" and weak else {"if_match": f'"{version_}"'}
+    is_weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
+    return {} if kind == "https" and is_weak else {"if_match": f'"{version_}"'}
 
 
 def certificates() -> str:
@@ -174,7 +174,7 @@ class Access:
         """
         store: ObjectStore | None = None
         refused = StoreError(0, "")
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             with self._lock:
                 if self._store is store:  # else another thread has already opened the next store
                     self._store = self._open(refused)
@@ -182,28 +182,28 @@ class Access:
             assert store is not None
             try:
                 return call(store)
-            except _errors() as caught:
+            except _error_types() as caught:
                 error = _store_error(caught)
                 if error.status in (401, 403):
                     refused = error
                 elif error.status or not refused.status:  # without a machine role, the error has no status
                     raise error from None
-        raise self._denied(refused)
+        raise self._denial(refused)
 
     def _open(self, refused: StoreError) -> ObjectStore:
         try:
             return next(self._stores)
         except StopIteration:
-            raise self._denied(refused) from None
+            raise self._denial(refused) from None
         except ImportError:
             raise StagingFailed(
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
-        except _errors() as error:  # for example, if one of two keys is missing
-            raise self._denied(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
+        except _error_types() as error:  # for example, if one of two keys is missing
+            raise self._denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
-    def _denied(self, error: StoreError) -> StagingFailed:
+    def _denial(self, error: StoreError) -> StagingFailed:
         if self._kind == "blob":
             problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
@@ -213,7 +213,7 @@ class Access:
 
 
 def _stores(
-    kind: str, address: str, trusted: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
+    kind: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
     """Yield the stores to try for a source, each with different credentials."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -225,8 +225,8 @@ def _stores(
         "user_agent": "distdl-jupyter",
         "allow_http": settings.get("endpoint", "").startswith("http://"),
     }
-    if "BEGIN CERTIFICATE" in trusted:
-        client["root_certificate"] = trusted
+    if "BEGIN CERTIFICATE" in certificates_pem:
+        client["root_certificate"] = certificates_pem
     backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
     retry = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
     options: Any = {"client_options": client, "retry_config": retry}
@@ -234,12 +234,12 @@ def _stores(
     if kind == "https":
         yield HTTPStore(address, **options)
     elif kind == "gs":
-        has_credentials = any(map(os.environ.get, _GOOGLE)) or _WELL_KNOWN.expanduser().is_file()
+        has_credentials = any(map(os.environ.get, _GOOGLE_VARIABLES)) or _GOOGLE_KEY_FILE.expanduser().is_file()
         for anonymous in (False,) if has_credentials else (True, False):
             yield GCSStore(container, skip_signature=anonymous, **options)
     elif kind == "s3":
         keys = _profile()
-        has_credentials = bool(keys) or any(map(os.environ.get, _AMAZON))
+        has_credentials = bool(keys) or any(map(os.environ.get, _AWS_VARIABLES))
         options |= {**keys, **{name: value for name, value in settings.items() if value}}
         for anonymous in (False,) if has_credentials else (True, False):
             yield S3Store(container, skip_signature=anonymous, **options)
@@ -252,24 +252,24 @@ def _stores(
 
 
 #: Credential variables that object_store reads.
-_AMAZON = (
+_AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_GOOGLE = (
+_GOOGLE_VARIABLES = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_SERVICE_ACCOUNT",
     "GOOGLE_SERVICE_ACCOUNT_PATH",
     "GOOGLE_SERVICE_ACCOUNT_KEY",
 )
-_WELL_KNOWN = Path("~/.config/gcloud/application_default_credentials.json")
+_GOOGLE_KEY_FILE = Path("~/.config/gcloud/application_default_credentials.json")
 
 
 def _profile() -> dict[str, str]:
     """Return the keys of the profile in the AWS credentials file, which obstore does not read."""
-    if any(map(os.environ.get, _AMAZON)):
+    if any(map(os.environ.get, _AWS_VARIABLES)):
         return {}
     file = configparser.ConfigParser(interpolation=None)
     try:

@@ -41,11 +41,11 @@ Progress = Callable[[str], None]
 
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
 #: The number of bytes at the end of the log that are searched for progress lines of CMake.
-_TAIL = 64 * 1024
+_TAIL_BYTES = 64 * 1024
 
 #: Lines of a log that report an error, and the maximum number of lines in an error message.
-_ERROR = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
-_MOST_LINES = 25
+_ERROR_LINE = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
+_MAX_LINES = 25
 
 
 class BuildFailed(PluginUnavailable):
@@ -64,7 +64,7 @@ class BuildFailed(PluginUnavailable):
 def compile_step(log: Path) -> str:
     """Return the percentage and the file of the last progress line of CMake in a log, "" without one."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL))
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         steps = _COMPILE_STEP.findall(file.read().decode(errors="replace"))
     return f"{steps[-1][0]} % ({steps[-1][1].removesuffix('.o')})" if steps else ""
 
@@ -75,8 +75,8 @@ def first_errors(log_text: str) -> str:
     A compiler prints the cause first; make and pip then add many lines about their own failure.
     """
     lines = [line.rstrip() for line in log_text.splitlines() if line.strip()]
-    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), -_MOST_LINES)
-    return "\n".join(lines[first:][:_MOST_LINES])
+    first = next((index for index, line in enumerate(lines) if _ERROR_LINE.search(line)), -_MAX_LINES)
+    return "\n".join(lines[first:][:_MAX_LINES])
 
 
 def run_step(
@@ -207,7 +207,7 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     log.parent.mkdir(parents=True, exist_ok=True)
     # The system's temporary folder may be small or in memory. The name depends on the key, so that the next build with
     # this key removes the files of a killed build.
-    workspace = _wheels() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
+    workspace = _wheel_folder() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
     shutil.rmtree(workspace, ignore_errors=True)
     workspace.mkdir()
     run = partial(run_step, log=log, progress=progress, started=time.monotonic())
@@ -289,7 +289,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
     Raises PermissionError if the cache belongs to another user.
     """
-    folder = _wheels() / key
+    folder = _wheel_folder() / key
     if permissions.tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
     cached = permissions.private_folder(folder) / wheel.name
@@ -304,7 +304,7 @@ def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
     Raises PermissionError if the cache belongs to another user or others can write to it.
     """
     started = time.monotonic()
-    with (_wheels() / f"{key}.lock").open("a") as file:
+    with (_wheel_folder() / f"{key}.lock").open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -315,6 +315,6 @@ def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
-def _wheels() -> Path:
+def _wheel_folder() -> Path:
     """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
     return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")

@@ -28,7 +28,7 @@ from distdl_jupyter.node import devices
 Status = Literal["ok", "warn", "fail", "absent"]
 
 #: Free bytes on the disk of the job folders below which the check warns, and below which it fails.
-_LOW_DISK, _MIN_DISK = 5 * 10**9, 200 * 10**6
+_LOW_DISK_BYTES, _MIN_DISK_BYTES = 5 * 10**9, 200 * 10**6
 #: The folder of the bundled front end of the panels.
 _FRONT_END = Path(__file__).parents[1] / "widgets" / "static"
 
@@ -266,10 +266,10 @@ def _jobs_disk(folder: Path) -> Verdict:
         return Verdict(name, "fail", f"{folder}: {problem}", "Set DISTDL_HOME to a folder that you own.")
     free = shutil.disk_usage(existing).free
     value = f"{size(free)} free in {folder}"
-    if free >= _LOW_DISK:
+    if free >= _LOW_DISK_BYTES:
         return Verdict(name, "ok", value)
     remedy = "Set DISTDL_HOME to a folder on another disk, or delete old jobs with `distdl rm ID`."
-    return Verdict(name, "fail" if free < _MIN_DISK else "warn", value, remedy)
+    return Verdict(name, "fail" if free < _MIN_DISK_BYTES else "warn", value, remedy)
 
 
 def _frameworks() -> list[Verdict]:
@@ -285,8 +285,8 @@ def _frameworks() -> list[Verdict]:
             rows.append(Verdict(name, "ok", version))
     if spark := installed_version("pyspark", "pyspark-client"):
         remedy = 'Install Java 17 or newer, or set JAVA_HOME. Spark Connect (remote="sc://...") does not need Java.'
-        without = Verdict("Spark", "warn", f"{spark}, but Java was not found", remedy)
-        rows.append(Verdict("Spark", "ok", spark) if has_java() else without)
+        verdict = Verdict("Spark", "warn", f"{spark}, but Java was not found", remedy)
+        rows.append(Verdict("Spark", "ok", spark) if has_java() else verdict)
     return rows
 
 

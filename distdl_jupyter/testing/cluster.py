@@ -144,9 +144,9 @@ class ClusterContract(ClusterTests):
 
     def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[NodeCheck]:
         """Run the cluster's checks, assert that each row is valid, and return the rows."""
-        began = time.monotonic()
+        started = time.monotonic()
         rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
-        assert time.monotonic() - began < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
+        assert time.monotonic() - started < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
         for row in rows:
             assert row.what, row
             assert row.message, row
@@ -232,27 +232,27 @@ class ClusterContract(ClusterTests):
 
     def test_a_start_that_is_canceled_leaves_nothing(self) -> None:
         """``report`` may raise at any call; the first and the last call are tested."""
-        calls = self._start_canceled(at=0)
-        for at in sorted({1, calls} - {0}):
-            self._start_canceled(at)
+        calls = self._start_canceled(nth=0)
+        for nth in sorted({1, calls} - {0}):
+            self._start_canceled(nth)
 
-    def _start_canceled(self, at: int) -> int:
-        """Start a job, cancel it at a call of ``report`` (0: never), and return the number of calls."""
-        calls, has_started = 0, False
+    def _start_canceled(self, nth: int) -> int:
+        """Start a job, cancel it at the nth call of ``report`` (0: never), and return the number of calls."""
+        calls, started = 0, False
 
         def report(phase: str, _detail: str) -> None:
             nonlocal calls
             assert phase in ("queue", "stage", "start"), f"{phase!r} is not a phase of placing or starting"
             calls += 1
-            if calls == at:
+            if calls == nth:
                 raise StartCanceled
 
         sample = self.sample(SAVES, report=report)
         with contextlib.suppress(StartCanceled):
             listener = RunListener(sample.start(), sample.nonce)
-            has_started = True
+            started = True
             listener.close()
-        assert not at or calls < at or (calls == at and not has_started), "the start continued after it was canceled"
+        assert not nth or calls < nth or (calls == nth and not started), "the start continued after it was canceled"
         self.leaves_nothing(sample.id)
         return calls
 
@@ -354,14 +354,14 @@ class ClusterContract(ClusterTests):
         job |= {"nodes": self.node_count, "per_node": self.process_count_per_node}
         command = [sys.executable, "-m", "distdl_jupyter.testing.sample"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as holder:
-            assert holder.stdin is not None
-            assert holder.stdout is not None
+        with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
             try:
-                print(json.dumps(job), file=holder.stdin, flush=True)
-                line = holder.stdout.readline()
+                print(json.dumps(job), file=process.stdin, flush=True)
+                line = process.stdout.readline()
                 assert line, "the process that runs the job failed; its output is above"
             finally:
-                os.kill(holder.pid, signal.SIGKILL)
-                holder.wait()
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
             yield json.loads(line)

@@ -38,7 +38,7 @@ except KeyboardInterrupt:
     sys.exit(5)
 """
 #: Seconds between two polls of a run; the maximum number of bytes that are read at once.
-_TICK, _PIECE = 0.05, 64 * 1024
+_POLL_SECONDS, _MAX_READ_BYTES = 0.05, 64 * 1024
 
 
 @dataclass
@@ -115,34 +115,34 @@ class RunListener:
         self.positions: dict[tuple[int, str], int] = {}
         self._nonce = nonce
         #: Open streams, each with its unfinished line.
-        self._open = dict.fromkeys(run.streams, b"")
+        self._unfinished = dict.fromkeys(run.streams, b"")
 
     def drain(self) -> bool:
         """Read the available data of every stream; return whether there was any."""
         has_data = False
-        for stream in list(self._open):
+        for stream in list(self._unfinished):
             source = stream.source
             while True:
                 if isinstance(source, Inbox):
-                    content = source.take(_PIECE)
+                    content = source.take(_MAX_READ_BYTES)
                 else:
-                    content = os.read(source, _PIECE) if select.select([source], [], [], 0)[0] else None
+                    content = os.read(source, _MAX_READ_BYTES) if select.select([source], [], [], 0)[0] else None
                 if not content:
                     break
                 has_data = True
                 self._record(stream, content)
             if content == b"":  # its end
-                if self._open[stream]:
+                if self._unfinished[stream]:
                     self._record(stream, b"\n")
-                del self._open[stream]
+                del self._unfinished[stream]
         return has_data
 
     def _record(self, stream: Stream, content: bytes) -> None:
-        block = self._open[stream] + content
-        *lines, self._open[stream] = block.split(b"\n")
+        block = self._unfinished[stream] + content
+        *lines, self._unfinished[stream] = block.split(b"\n")
         if stream.start is not None and stream.rank is not None:
             key = stream.rank, stream.name
-            self.positions[key] = self.positions.get(key, stream.start) + len(block) - len(self._open[stream])
+            self.positions[key] = self.positions.get(key, stream.start) + len(block) - len(self._unfinished[stream])
         for line in lines:
             text, report = channel.split(line, self._nonce)
             if report is not None and stream.rank is not None:
@@ -159,7 +159,7 @@ class RunListener:
     def listen(self) -> None:
         """Read the new output, exits and notices; wait briefly if there is no output."""
         if not self.drain():
-            time.sleep(_TICK)
+            time.sleep(_POLL_SECONDS)
         exits = self.run.poll()
         if exits:
             self.drain()
@@ -193,7 +193,7 @@ class RunListener:
             while time.monotonic() < deadline and self.run.alive():
                 self.run.signal("KILL")
                 self.run.poll()
-                time.sleep(_TICK)
+                time.sleep(_POLL_SECONDS)
         while self.drain() and time.monotonic() < deadline:
             pass
         self.run.poll()
@@ -254,8 +254,8 @@ class ClusterTests:
     def leaves_nothing(self, job_id: str) -> None:
         """Wait until no process of a job is left. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + self.timeout
-        while left := self.left(job_id):
-            assert time.monotonic() < deadline, f"these parts of job {job_id} were left behind: {left}"
+        while remaining := self.left(job_id):
+            assert time.monotonic() < deadline, f"these parts of job {job_id} were left behind: {remaining}"
             time.sleep(0.1)
 
 

@@ -86,9 +86,9 @@ def test_regions_and_currencies_are_kept_apart(service) -> None:
 def test_without_a_region_nothing_is_known_and_asking_says_what_to_set(service) -> None:
     settings.change(region="")
     assert prices.cached("NC4as_T4_v3") is None
-    with pytest.raises(InvalidSpec, match=r"Prices depend on an Azure region.*%dist_config azure region=westeurope"):
+    with pytest.raises(InvalidSpec, match=r"Prices need a valid Azure region.*%dist_config azure region=westeurope"):
         prices.fetch()
-    assert "Prices depend on an Azure region" in prices.lookup("NC4as_T4_v3")[1]
+    assert "Prices need a valid Azure region" in prices.lookup("NC4as_T4_v3")[1]
     settings.change(region="westeurope", currency="DOLLARS")
     with pytest.raises(InvalidSpec, match="currency"):
         prices.fetch()

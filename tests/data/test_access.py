@@ -105,5 +105,5 @@ def test_an_app_of_the_environment_is_not_asked_where_there_is_a_signature(conta
     opened = stores.Access("train", "blob", address, ask=lambda: sas)
     store = opened.use(lambda store: store)
     assert bytes(obstore.get(store, "cifar/a.bin").bytes()) == b"hello"
-    with pytest.raises(stores._errors()):
+    with pytest.raises(stores._error_types()):
         obstore.put(store, "cifar/b.bin", b"second", use_multipart=False)

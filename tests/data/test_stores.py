@@ -48,7 +48,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
-    for name in (*stores._AMAZON, *stores._GOOGLE, "AWS_PROFILE"):
+    for name in (*stores._AWS_VARIABLES, *stores._GOOGLE_VARIABLES, "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

@@ -44,7 +44,7 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
     [
         (Rented(bills=True), "The price is unknown because no VM size is"),
         (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
-        (Rented(bills=True, size=A100), "Prices depend on an Azure region and a currency"),
+        (Rented(bills=True, size=A100), "Prices need a valid Azure region and currency"),
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:

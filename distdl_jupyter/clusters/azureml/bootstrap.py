@@ -31,8 +31,8 @@ CORES = "@cores@"
 HERE = "@job@"
 #: The folder below ``outputs`` for the values of ranks; Azure ML stores ``outputs``.
 RESULTS = "distdl/results"
-#: After a rank exits, its pipes are read until they are silent for ``_QUIET`` seconds, at most ``_LIMIT`` seconds.
-_QUIET, _LIMIT = 0.3, 10.0
+#: After a rank exits, its pipes are read until they are silent for ``_QUIET_SECONDS``, at most ``_MAX_SECONDS``.
+_QUIET_SECONDS, _MAX_SECONDS = 0.3, 10.0
 
 
 def mark(nonce: str, label: str) -> bytes:
@@ -64,18 +64,18 @@ def main() -> int:
     rank, processes, local_rank = identify(os.environ)
     if processes != plan["ranks"]:
         sys.exit(f"Azure ML started {processes} processes, but the job has {plan['ranks']} ranks.")
-    _prepare(folder)
+    _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
-    environment = _environment(folder, plan, rank, local_rank)
+    environment = _worker_environment(folder, plan, rank, local_rank)
     environment |= {plan["data"][name]: path for name, path in data.items()}
     nonce = plan["common"]["DISTDL_NONCE"]
-    _write(mark(nonce, f"rank {rank}"))
-    code, end = _run(environment, nonce)
-    _write(mark(nonce, f"end {json.dumps(end)}"))
+    _write_log(mark(nonce, f"rank {rank}"))
+    code, report = _run_worker(environment, nonce)
+    _write_log(mark(nonce, f"end {json.dumps(report)}"))
     return code
 
 
-def _prepare(folder: Path) -> None:
+def _prepare_node(folder: Path) -> None:
     """Unpack the package and lay out the job's folder, once on each node."""
     library, partial = folder / "lib", folder / "lib.partial"
     with (folder / "prepare.lock").open("w") as lock:
@@ -95,7 +95,7 @@ def _prepare(folder: Path) -> None:
         partial.rename(library)
 
 
-def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
+def _worker_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
     """Return the environment of the worker: the variables of Azure, the job and the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
     variables = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
@@ -113,11 +113,11 @@ def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: s
     }
 
 
-def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
+def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
     """Run the worker until it exits; return the exit code for Azure and the report of the exit."""
     from distdl_jupyter.node import headroom, processes
 
-    counters, stops = headroom.counters(), 0
+    counters, stop_count = headroom.counters(), 0
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
         stdin=subprocess.DEVNULL,
@@ -129,42 +129,42 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
 
     def interrupt(*_: object) -> None:
         """Interrupt the rank if Azure cancels the job, so that training code can save its work."""
-        nonlocal stops
-        stops += 1
+        nonlocal stop_count
+        stop_count += 1
         child.send_signal(signal.SIGINT)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, interrupt)
-    _copy(child, nonce)
+    _copy_streams(child, nonce)
     code = child.wait()
     name = processes.signal_name(-code) if code < 0 else None
-    evidence = headroom.evidence(counters) if name == "KILL" and not stops else ""
-    end: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
-    return code if code >= 0 else 128 - code, end
+    evidence = headroom.evidence(counters) if name == "KILL" and not stop_count else ""
+    report: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
+    return code if code >= 0 else 128 - code, report
 
 
-def _copy(child: subprocess.Popen[bytes], nonce: str) -> None:
+def _copy_streams(child: subprocess.Popen[bytes], nonce: str) -> None:
     """Copy both streams of a rank to the log of this process. Leftover child processes may keep the streams open."""
-    streams, current, until = selectors.DefaultSelector(), "out", None
+    streams, current_stream, deadline = selectors.DefaultSelector(), "out", None
     for name, pipe in (("out", child.stdout), ("err", child.stderr)):
         assert pipe is not None
         streams.register(pipe, selectors.EVENT_READ, name)
     while streams.get_map():
-        ready = streams.select(_QUIET)
+        ready = streams.select(_QUIET_SECONDS)
         if child.poll() is not None:
-            until = until or time.monotonic() + _LIMIT
-            if not ready or time.monotonic() > until:
+            deadline = deadline or time.monotonic() + _MAX_SECONDS
+            if not ready or time.monotonic() > deadline:
                 return
         for key, _ in ready:
             content = os.read(key.fd, 65_536)
             if not content:
                 streams.unregister(key.fileobj)
                 continue
-            _write(content if key.data == current else mark(nonce, key.data) + content)
-            current = key.data
+            _write_log(content if key.data == current_stream else mark(nonce, key.data) + content)
+            current_stream = key.data
 
 
-def _write(content: bytes) -> None:
+def _write_log(content: bytes) -> None:
     """Write all bytes to the log of this process."""
     while content:
         content = content[os.write(1, content) :]

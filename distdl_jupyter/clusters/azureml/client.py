@@ -32,7 +32,7 @@ API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
 #: Held while the environment of this process is changed.
-_environ = threading.Lock()
+_environment_lock = threading.Lock()
 
 
 class Workspace:
@@ -69,8 +69,8 @@ class Workspace:
 
     def without_token(self, url: str) -> Rest:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
-        split = urlsplit(url)
-        host = f"{split.scheme}://{split.netloc}"
+        parts = urlsplit(url)
+        host = f"{parts.scheme}://{parts.netloc}"
         if host not in self._hosts:
             self._hosts[host] = Rest(host, None, retries=1)
         return self._hosts[host]
@@ -160,7 +160,7 @@ def computes(options: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def _quiet(**variables: str) -> Iterator[None]:
     """Set environment variables and ignore the SDK's warnings in the block, then restore the variables."""
-    with _environ, warnings.catch_warnings():
+    with _environment_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
         os.environ.update(variables)
@@ -204,7 +204,7 @@ def _cloud_options() -> dict[str, Any]:
 
 # Error codes differ between services, so error texts are matched too. The texts come from public issues and from the
 # pages on quotas (learn.microsoft.com, how-to-manage-quotas) and roles (how-to-assign-roles).
-_CHECK = "Check the options subscription_id, resource_group and workspace."
+_CHECK_HINT = "Check the options subscription_id, resource_group and workspace."
 #: Pattern of an error text: remedy. The first match is used.
 _REMEDIES = {
     r"preempt|evict|low.?priority": "Submit the job again from a checkpoint, or use dedicated nodes.",
@@ -221,7 +221,7 @@ _REMEDIES = {
     r"environment": "Set the option environment to an image, or to an environment of the workspace.",
 }
 _FORBIDDEN = re.compile(r"authoriz|permission|\b403\b", re.IGNORECASE)
-_MISSING = {
+_NOT_FOUND = {
     "SubscriptionNotFound": ("subscription_id", "No subscription {} is visible to this account."),
     "InvalidSubscriptionId": ("subscription_id", "{} is not a valid subscription ID."),
     "ResourceGroupNotFound": ("resource_group", "This subscription has no resource group {}."),
@@ -235,7 +235,7 @@ def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> 
             return hint
     if _FORBIDDEN.search(text):
         return f"Ask for the role {role}."
-    return _CHECK if re.search(r"workspaces/|resource group|subscription", text, re.IGNORECASE) else ""
+    return _CHECK_HINT if re.search(r"workspaces/|resource group|subscription", text, re.IGNORECASE) else ""
 
 
 @contextlib.contextmanager
@@ -248,13 +248,13 @@ def translated(options: Any) -> Iterator[None]:
     except AzureRefused as error:
         raise _translate(error, options) from None
     except HttpResponseError as error:
-        refused = AzureRefused(
+        refusal = AzureRefused(
             mask(error.error.message or error.message if error.error else error.message),
             code="azure-request-refused",
             status=error.status_code or 0,
             azure_code=(error.error.code or "") if error.error else "",
         )
-        raise _translate(refused, options) from None
+        raise _translate(refusal, options) from None
     except AzureError as error:
         message = f"Azure cannot be reached: {mask(str(error))[:300]}"
         hint = "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY."
@@ -263,13 +263,13 @@ def translated(options: Any) -> Iterator[None]:
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
     """Return the error with its remedy, or the same error if no remedy is known."""
-    field, text = _MISSING.get(error.azure_code, ("", ""))
+    field, text = _NOT_FOUND.get(error.azure_code, ("", ""))
     if field:
         text = text.format(getattr(options, field))
     elif error.status == 404 and "workspaces/" in error.message and "/computes" not in error.message:
         field, text = "workspace", f"The resource group {options.resource_group} has no workspace {options.workspace}."
     if field:
-        return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK)
+        return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK_HINT)
     if error.status == 404:  # a compute target that does not exist
         return error
     text = re.sub(r"^\S+ responded with \d+(?: \w+)?: ", "", error.message).strip().split("\n", 1)[0]

@@ -46,9 +46,9 @@ WATCH_SECONDS = 8.0
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
 _LOW_PRIORITY = "low priority: a preempted job restarts, so save checkpoints"
-_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
+_COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
 #: Azure's node state -> the state here and a detail. A node costs money from its preparation until it has left.
-_NODES: Mapping[str, tuple[NodeState, str]] = {
+_NODE_STATES: Mapping[str, tuple[NodeState, str]] = {
     "idle": ("up", ""),
     "running": ("up", ""),
     "preparing": ("starting", "is being prepared"),
@@ -57,11 +57,11 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
     "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
 }
 #: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
-_MOST = 10_000_000
+_MAX_VALUE = 10_000_000
 #: The timeout of ``sweep`` for the end of a job in seconds.
-_TIMEOUT = 60.0
+_SWEEP_SECONDS = 60.0
 #: Modules in the generated image besides the standard library. The image also has the programs of all backends.
-_MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
+_IMAGE_MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ComputeSpec:
 
     def __post_init__(self) -> None:
         for name, minimum in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
-            within(minimum, _MOST)(getattr(self, name), name)
+            within(minimum, _MAX_VALUE)(getattr(self, name), name)
         if self.min_nodes > self.max_nodes:
             message = f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}."
             hint = "Lower min_nodes, or raise max_nodes."
@@ -138,7 +138,7 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 if unknown."""
-        return max(1, _gpus(options)) if use_gpu is not False else 1
+        return max(1, _gpu_count(options)) if use_gpu is not False else 1
 
     def detail(self, options: AzureMLOptions) -> str:
         """Return the compute target and the VM size."""
@@ -162,7 +162,7 @@ class AzureMLCluster(Cluster, Provisioner):
             Workspace.of(options).get()
             rows.append(NodeCheck("", step, "ok", options.workspace))
             step = "Compute"
-            target = _compute(options) if options.compute else None
+            target = _find_compute(options) if options.compute else None
         except DistDLError as error:
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
             return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
@@ -189,7 +189,7 @@ class AzureMLCluster(Cluster, Provisioner):
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
         job.check(spec)
-        gpus, per_node = _gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
+        gpus, per_node = _gpu_count(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
             message = f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}."
             hint = "Set vm_size to a larger size, or use fewer processes per node."
@@ -203,8 +203,8 @@ class AzureMLCluster(Cluster, Provisioner):
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
-        if not adds_packages and (absent := _missing_modules(options, context.modules)):
-            message = f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the generated image."
+        if not adds_packages and (missing := _missing_modules(options, context.modules)):
+            message = f"{listing(missing)} {'is' if len(missing) == 1 else 'are'} not in the generated image."
             hint = "Add it with pip_packages, or set the cluster option environment to an image that contains it."
             raise LaunchFailed(message, code="azureml-image-without", hint=hint)
         context.report("stage", "connecting to the Azure ML workspace")
@@ -256,8 +256,8 @@ class AzureMLCluster(Cluster, Provisioner):
         name = job.run_name(job_id)
         if not run.cancel(workspace, name):
             return []
-        until = time.monotonic() + _TIMEOUT
-        while workspace.job(name).get("status") not in run.ENDED and time.monotonic() < until:
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while workspace.job(name).get("status") not in run.ENDED and time.monotonic() < deadline:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
 
@@ -273,8 +273,8 @@ class AzureMLCluster(Cluster, Provisioner):
             return [OptionValue(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
             with computes(values) as operations:
-                listed = operations.list(compute_type="AmlCompute")
-                return [OptionValue(row.name, row.name, _size_and_nodes(row)) for row in listed]
+                targets = operations.list(compute_type="AmlCompute")
+                return [OptionValue(row.name, row.name, _size_and_nodes(row)) for row in targets]
         if field not in ("workspace", "resource_group"):
             return []
         with translated(values):
@@ -291,21 +291,21 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return the nodes that are up, starting or stopping. Raises DistDLError."""
-        compute = _compute(options) if options.compute else None  # serverless nodes only exist for one job
+        compute = _find_compute(options) if options.compute else None  # serverless nodes only exist for one job
         if compute is None or compute.provisioning_state == "Creating":
             return []
-        price = _price(compute)
+        price = _node_price(compute)
         with computes(options) as operations:
-            return [_node(node, compute, price) for node in operations.list_nodes(options.compute)]
+            return [_node_info(node, compute, price) for node in operations.list_nodes(options.compute)]
 
     def machines(self, options: Any) -> Machines | None:
         """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
         if not options.compute:
             return None
-        compute = _compute_cluster(options)
+        compute = _find_compute_cluster(options)
         if compute is None:
             return Machines(exists=False)
-        price, problem = _price(compute), ""
+        price, problem = _node_price(compute), ""
         if compute.provisioning_errors:  # azure-ai-ml only provides the code of the first error
             code = str(compute.provisioning_errors)
             problem = f"Azure could not prepare {compute.name} ({code}). {client.remedy(code)}".strip()
@@ -318,7 +318,7 @@ class AzureMLCluster(Cluster, Provisioner):
             detail.append(f"nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job")
         return Machines(
             exists=True,
-            state=_STATES.get(compute.provisioning_state, ""),
+            state=_COMPUTE_STATES.get(compute.provisioning_state, ""),
             problem=problem,
             size=size_name(compute.size),
             detail=", ".join(detail),
@@ -329,22 +329,22 @@ class AzureMLCluster(Cluster, Provisioner):
             price_source=price.source if price else "",
         )
 
-    def create(self, options: Any, machine_spec: Any) -> None:
+    def create(self, options: Any, compute_spec: Any) -> None:
         """Request the creation of the compute cluster that the options name."""
-        if _compute(options) is not None:
+        if _find_compute(options) is not None:
             message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
             hint = "Set the option compute to another name, or use this one."
             raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
-        _change(options, "begin_create_or_update", machine_spec.entity(options.compute))
+        _request_change(options, "begin_create_or_update", compute_spec.entity(options.compute))
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
-        compute = _compute_cluster(options)
+        compute = _find_compute_cluster(options)
         if compute is None:
             message = f"The workspace {options.workspace} has no compute cluster named {options.compute}."
             hint = "Create it first: distdl clusters compute create NAME --vm-size SIZE"
             raise ClusterRefused(message, code="azureml-compute-not-found", hint=hint)
-        _change(options, "begin_delete", compute.name)
+        _request_change(options, "begin_delete", compute.name)
 
 
 def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Workspace, code: Path) -> str:
@@ -364,7 +364,7 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
         return str((services.get("Studio") or {}).get("endpoint") or "")
 
 
-def _gpus(options: AzureMLOptions) -> int:
+def _gpu_count(options: AzureMLOptions) -> int:
     """Return the GPUs of the options' VM size in the catalogue, 0 if it is not listed."""
     vm_size = known_size(options.vm_size)
     return vm_size.whole_gpus if vm_size is not None else 0
@@ -374,7 +374,7 @@ def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[st
     """Return the modules that the generated image lacks; the contents of other images are unknown."""
     if options.environment not in ("", GENERATED):
         return []
-    return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
+    return [name for name in modules if name.partition(".")[0] not in _IMAGE_MODULES | sys.stdlib_module_names]
 
 
 # compute clusters -------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[st
 
 def known_size(name: str) -> VmSize | None:
     """Return the catalogue's entry for the name of a VM size in any case, None if unknown."""
-    plain = name.strip().lower().removeprefix("standard_")
-    return next((size for size in catalogue() if size.name.lower() == plain), None)
+    short_name = name.strip().lower().removeprefix("standard_")
+    return next((size for size in catalogue() if size.name.lower() == short_name), None)
 
 
 def size_name(name: str) -> str:
@@ -392,7 +392,7 @@ def size_name(name: str) -> str:
     return size.size if size else name
 
 
-def _compute(options: Any) -> Any | None:
+def _find_compute(options: Any) -> Any | None:
     """Return the compute target that the options name, None if it does not exist. Raises DistDLError."""
     if not options.compute:
         message = "Serverless nodes are created for each job, so there is nothing to create or delete."
@@ -407,9 +407,9 @@ def _compute(options: Any) -> Any | None:
         return None
 
 
-def _compute_cluster(options: Any) -> Any | None:
+def _find_compute_cluster(options: Any) -> Any | None:
     """Return the compute target, None if it does not exist. Raises InvalidSpec for one of another type."""
-    compute = _compute(options)
+    compute = _find_compute(options)
     if compute is not None and compute.type.lower() != "amlcompute":
         message = f"{compute.name} is not a compute cluster."
         hint = "Set compute to a compute cluster. List them: distdl clusters compute list"
@@ -417,31 +417,31 @@ def _compute_cluster(options: Any) -> Any | None:
     return compute
 
 
-def _change(options: Any, call: str, argument: Any) -> None:
+def _request_change(options: Any, operation: str, argument: Any) -> None:
     """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
     with computes(options) as operations:
-        poller = getattr(operations, call)(argument)
+        poller = getattr(operations, operation)(argument)
         poller.wait(WATCH_SECONDS)
         if poller.done():
             poller.result()
 
 
-def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
+def _node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
     # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
-    azure_state, run = str(values.get("nodestate", "")).lower(), values.get("runid")
-    state, detail = _NODES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
-    size, billed = known_size(compute.size), azure_state != "preempted"
+    azure_state, run_id = str(values.get("nodestate", "")).lower(), values.get("runid")
+    state, detail = _NODE_STATES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
+    size, is_billed = known_size(compute.size), azure_state != "preempted"
     return NodeInfo(
         name=str(values.get("nodeid", "")),
         state=state,
-        detail=f"runs {run}" if run and state == "up" else detail,
+        detail=f"runs {run_id}" if run_id and state == "up" else detail,
         gpus=int(size.gpu_count) if size else 0,
         gpu_name=size.gpu if size else "",
         cores=(size.vcpus or 0) if size else 0,
-        billed=billed,
-        cost_per_hour=price.per_hour if price and billed else None,
-        currency=price.currency if price and billed else "",
+        billed=is_billed,
+        cost_per_hour=price.per_hour if price and is_billed else None,
+        currency=price.currency if price and is_billed else "",
     )
 
 
@@ -454,6 +454,6 @@ def is_low_priority(compute: Any) -> bool:
     return str(compute.tier).lower().replace("_", "") == "lowpriority"
 
 
-def _price(compute: Any) -> Price | None:
+def _node_price(compute: Any) -> Price | None:
     """Return the price of a node from the Retail Prices API, None for preemptible nodes."""
     return None if is_low_priority(compute) else prices.lookup(size_name(compute.size), compute.location)[0]

@@ -38,8 +38,8 @@ IMAGE = "distdl-horovod-pytorch"
 #: Placeholder in a placement for addresses, interfaces and ports, which Azure sets in environment variables.
 BY_AZURE = "@azure@"
 #: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
-_SPARE = 1800
-_MODES = {"download": "download", "mount": "ro_mount"}
+_EXTRA_SECONDS = 1800
+_DATA_MODES = {"download": "download", "mount": "ro_mount"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +122,19 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     """Return the job for ``MLClient.jobs``."""
     from azure.ai import ml
 
-    line = [shlex.quote(options.python), "launch.py"]
+    words = [shlex.quote(options.python), "launch.py"]
     inputs = {}
     for source in spec.data:
-        line += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
+        words += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
         prefix = f"{source.prefix.strip('/')}/" if source.prefix.strip("/") else ""
         path = f"{settings.read().endpoints.blob.format(account=source.account)}/{source.container}/{prefix}"
-        inputs[source.name] = ml.Input(type="uri_folder", path=path, mode=_MODES[source.mode])
-    started_by: Any
+        inputs[source.name] = ml.Input(type="uri_folder", path=path, mode=_DATA_MODES[source.mode])
+    launcher: Any
     if distribution == "tensorflow":
-        started_by = ml.TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
+        launcher = ml.TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
     else:
         kind = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
-        started_by = kind(process_count_per_instance=spec.process_count_per_node)
+        launcher = kind(process_count_per_instance=spec.process_count_per_node)
     job = ml.command(
         name=run_name(spec.id),
         display_name=spec.name,
@@ -142,17 +142,17 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         description="Submitted by distdl_jupyter.",
         tags={"distdl_job": spec.id},
         code=str(code),
-        command=" ".join(line),
+        command=" ".join(words),
         environment=environment,
         inputs=inputs,
         compute=options.compute or None,
         instance_count=spec.node_count,
         instance_type=None if options.compute else options.vm_size,
-        distribution=started_by,
+        distribution=launcher,
         shm_size=options.shm_size or None,
     )
     if spec.max_run_duration_seconds is not None:
-        job.set_limits(timeout=math.ceil(spec.max_run_duration_seconds) + _SPARE)
+        job.set_limits(timeout=math.ceil(spec.max_run_duration_seconds) + _EXTRA_SECONDS)
     if options.job_tier and not options.compute:
         job.set_queue_settings(job_tier=options.job_tier)
     return job
@@ -200,11 +200,11 @@ def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.variables.items() if name not in hidden}
     # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
-    by_mpi = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
+    mpi_variables = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
     environments = []
     for slot in placement.ranks:
-        known = {name: value for name, value in plan.environments[slot.rank].items() if BY_AZURE not in value}
-        environments.append(known | by_mpi | variables.rank_variables(placement, slot))
+        environment = {name: value for name, value in plan.environments[slot.rank].items() if BY_AZURE not in value}
+        environments.append(environment | mpi_variables | variables.rank_variables(placement, slot))
     return {
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,

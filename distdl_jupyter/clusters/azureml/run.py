@@ -36,25 +36,25 @@ from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.secret_patterns import mask
 
 #: Seconds between two requests for logs: after new output, and otherwise.
-_QUICK, _SLOW = 0.3, 2.0
+_FAST_SECONDS, _SLOW_SECONDS = 0.3, 2.0
 #: Seconds between two requests for the state and the addresses of the logs.
 _STATE_SECONDS = 2.0
 #: Seconds without a response after which the user is notified.
-_SILENCE = 10.0
+_SILENCE_SECONDS = 10.0
 #: Seconds during which logs are still read after a job has ended, because Azure stores its last lines late. Reading
 #: stops earlier when every rank has reported its exit and there is no new output.
-_SETTLE = 10.0
+_SETTLE_SECONDS = 10.0
 #: Seconds after the start of this supervisor during which an unknown run is not an error; Azure lists new runs late.
 _UNKNOWN_SECONDS = 60.0
 #: Seconds between two cancel requests.
 _CANCEL_SECONDS = 10.0
 #: The maximum number of bytes per log request, and of concurrent requests.
-_PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
+_MAX_BYTES, _MAX_REQUESTS = 4 * 1024 * 1024, 8
 #: The folder with the logs of the job's processes.
-_OF_PROCESSES = "user_logs/"
+_PROCESS_LOGS = "user_logs/"
 #: Files of the nodes' preparation that are useless to users.
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
-_ARTIFACTS = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
+_ARTIFACT_URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
 #: Texts of azure-ai-ml's ``RunStatus`` before the ranks run.
@@ -92,25 +92,25 @@ class AzureMLRun(Run):
         self._workspace = workspace
         self._name = job.run_name(spec.id)
         self._folder = context.folder
-        self._ranks = spec.process_count
-        self._outage = OutageNotifier(_SILENCE)
+        self._rank_count = spec.process_count
+        self._outage = OutageNotifier(_SILENCE_SECONDS)
         for notice in notices:
             self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
         #: Ranks whose exit is not reported yet, whether a rank has failed, and the signals that were sent.
-        self._open = set(range(spec.process_count))
-        self._failed = False
-        self._sent: list[str] = []
+        self._unreported = set(range(spec.process_count))
+        self._has_failed = False
+        self._sent_signals: list[str] = []
         #: Azure's state of the job ("": unknown yet), and its failure message.
         self._status = self._error = ""
         #: Whether Azure no longer knows the job; whether it has ended and all output was forwarded.
-        self._forgotten = self._done = False
+        self._is_unknown = self._is_done = False
         #: Times of the last state request, the last cancel request and the job's end (monotonic, 0: never).
         self._requested_at = self._canceled_at = self._ended_at = 0.0
-        self._began = time.monotonic()
-        self._pause = _QUICK
-        self._closing = False
+        self._started_at = time.monotonic()
+        self._poll_seconds = _FAST_SECONDS
+        self._is_closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
         self._thread.start()
@@ -119,36 +119,36 @@ class AzureMLRun(Run):
 
     def _follow(self) -> None:
         """Poll Azure until the job has ended and all output was read, or the run is closed."""
-        while not (self._closing or self._done):
+        while not (self._is_closing or self._is_done):
             self._wake.clear()
             now = time.monotonic()
             try:
-                if self._sent and not self._ended and now >= self._canceled_at + _CANCEL_SECONDS:
+                if self._sent_signals and not self._has_ended and now >= self._canceled_at + _CANCEL_SECONDS:
                     cancel(self._workspace, self._name)
                     self._canceled_at, self._requested_at = now, 0.0
-                if not self._forgotten and (now - self._requested_at >= _STATE_SECONDS or self._logs.stale):
+                if not self._is_unknown and (now - self._requested_at >= _STATE_SECONDS or self._logs.stale):
                     self._read_state(now)
                 if not self._logs.behind:
-                    is_new = self._logs.advance(last=self._ended)
-                    self._pause = _QUICK if is_new or self._ended else _SLOW
-                    self._ended_at = self._ended_at or (now if self._ended else 0.0)
-                    is_settled = now - self._ended_at > _SETTLE or (self._logs.complete and not is_new)
-                    self._done = self._ended and is_settled
+                    is_new = self._logs.advance(last=self._has_ended)
+                    self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
+                    self._ended_at = self._ended_at or (now if self._has_ended else 0.0)
+                    is_settled = now - self._ended_at > _SETTLE_SECONDS or (self._logs.complete and not is_new)
+                    self._is_done = self._has_ended and is_settled
             except DistDLError as error:
-                self._pause = _SLOW
+                self._poll_seconds = _SLOW_SECONDS
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
                 notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
                 self._outage.missed(now, notice, at_once=is_signed_out)
             else:
                 self._outage.answered(RunNotice("info", "Azure ML is reachable again.", "azure-answers"))
-            if not self._done:
-                self._wake.wait(self._pause)
+            if not self._is_done:
+                self._wake.wait(self._poll_seconds)
 
     @property
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """Whether Azure has ended the job."""
-        return self._status in ENDED or self._forgotten
+        return self._status in ENDED or self._is_unknown
 
     def _read_state(self, now: float) -> None:
         """Request the state and the addresses of the log files."""
@@ -157,7 +157,7 @@ class AzureMLRun(Run):
         except AzureRefused as error:
             if error.status != 404:
                 raise
-            details, self._forgotten = {}, now - self._began > _UNKNOWN_SECONDS
+            details, self._is_unknown = {}, now - self._started_at > _UNKNOWN_SECONDS
         self._requested_at = time.monotonic()
         self._logs.set_addresses(details.get("logFiles") or {})
         self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
@@ -180,7 +180,7 @@ class AzureMLRun(Run):
     def waiting(self) -> str:
         """Return why the job has not started, with Azure's state, "" if it has started or ended."""
         status = self._status
-        if self._logs.begun or self._ended or status not in _WAITING:
+        if self._logs.started_ranks or self._has_ended or status not in _WAITING:
             return ""
         return f"Azure ML job {self._name}: {_WAITING[status]}" + (f" ({status})" if status else "")
 
@@ -190,27 +190,27 @@ class AzureMLRun(Run):
 
     def poll(self) -> list[Exit]:
         """Return the exits of ranks whose output was forwarded."""
-        ends = {} if self._sent[:1] == ["KILL"] else self._logs.ends
-        ranks = sorted(self._open & ends.keys())
-        if len(ranks) == len(self._open) and not self._ended:
+        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.ends
+        ranks = sorted(self._unreported & ends.keys())
+        if len(ranks) == len(self._unreported) and not self._has_ended:
             ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
         exits = [Exit(rank, ends[rank]["code"], ends[rank]["signal"], str(ends[rank]["evidence"])) for rank in ranks]
-        self._failed = self._failed or any(exit_.code != 0 for exit_ in exits)
-        self._open -= set(ranks)
-        if self._done and not exits:
-            exits = [self._exit_by_status(rank) for rank in sorted(self._open)]
-            self._open.clear()
+        self._has_failed = self._has_failed or any(exit_.code != 0 for exit_ in exits)
+        self._unreported -= set(ranks)
+        if self._is_done and not exits:
+            exits = [self._exit_by_status(rank) for rank in sorted(self._unreported)]
+            self._unreported.clear()
         return exits
 
     def _exit_by_status(self, rank: int) -> Exit:
         """Return the exit of a rank that did not report one, derived from the state of the job."""
-        if self._sent:
-            return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
-        if self._forgotten:
+        if self._sent_signals:
+            return Exit(rank, None, "KILL" if "KILL" in self._sent_signals else "TERM")
+        if self._is_unknown:
             return Exit(rank, None, None, f"Azure ML no longer knows the job {self._name}.")
         if self._status == "Completed":
             return Exit(rank, 0, None, "Azure ML completed the job, but the log lacks the last messages of the rank.")
-        if self._failed:
+        if self._has_failed:
             return Exit(rank, None, "TERM", "stopped")
         if self._status == "Canceled" and not self._error:
             return Exit(rank, None, "TERM", "The job was canceled in Azure ML.")
@@ -222,11 +222,11 @@ class AzureMLRun(Run):
 
     def alive(self) -> Sequence[object]:
         """Return the name of the job until Azure has ended it."""
-        return [] if self._ended else [f"Azure ML job {self._name}"]
+        return [] if self._has_ended else [f"Azure ML job {self._name}"]
 
     def signal(self, name: str) -> None:
         """Cancel the job, because Azure ML supports nothing else; its ranks receive an interrupt."""
-        self._sent.append(name)
+        self._sent_signals.append(name)
         self._wake.set()
 
     def no_stacks(self) -> str:
@@ -239,12 +239,12 @@ class AzureMLRun(Run):
 
     def collect(self) -> None:
         """Download values and outputs."""
-        for text in collect(self._workspace, self._name, self._folder, self._ranks):
+        for text in collect(self._workspace, self._name, self._folder, self._rank_count):
             self._outage.put(RunNotice("warning", text, "azureml-files-not-copied"))
 
     def close(self) -> None:
         """Stop the thread; wait some seconds for a request in progress."""
-        self._closing = True
+        self._is_closing = True
         self._wake.set()
         self._thread.join(10.0)
         self._logs.close()
@@ -284,34 +284,34 @@ class LogFile:
 
 
 class Logs:
-    """All files of a run. One thread calls ``advance``; another reads ``ends`` and ``begun``."""
+    """All files of a run. One thread calls ``advance``; another reads ``ends`` and ``started_ranks``."""
 
     def __init__(
         self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
-        self._begin = bootstrap.mark(nonce, "")[:-1]
-        self._marks = re.compile(re.escape(self._begin) + rb"([^\x1f]*)\x1f")
+        self._mark_prefix = bootstrap.mark(nonce, "")[:-1]
+        self._mark_pattern = re.compile(re.escape(self._mark_prefix) + rb"([^\x1f]*)\x1f")
         #: Whether text outside of ranks' output is forwarded; an earlier supervisor may have forwarded it already.
-        self._shows_other, read = read is None, read or {}
-        self._system = Inbox()
+        self._forwards_other, read = read is None, read or {}
+        self._system_inbox = Inbox()
         #: The unrecorded part of each rank's stream.
         self._inboxes = {
             (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
         }
         #: The text outside of ranks' output, then each rank's two streams.
         self.streams = (
-            Stream(self._system, None, "out"),
+            Stream(self._system_inbox, None, "out"),
             *(Stream(inbox, *name, read.get(name, 0)) for name, inbox in self._inboxes.items()),
         )
         self._files: dict[str, LogFile] = {}
-        self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
+        self._pool = ThreadPoolExecutor(_MAX_REQUESTS, "distdl-azureml-log")
         #: The file from which text outside of ranks' output was last forwarded.
-        self._last = ""
+        self._last_file = ""
         #: The exits of ranks: exit code, signal and evidence.
         self.ends: dict[int, dict[str, Any]] = {}
         #: Ranks that have started.
-        self.begun: set[int] = set()
+        self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
         self.stale = False
 
@@ -323,38 +323,38 @@ class Logs:
     @property
     def behind(self) -> bool:
         """Whether so much output waits for the supervisor that no more is requested."""
-        return self._system.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
+        return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
     def feed(self, file: LogFile, content: bytes, *, last: bool = False) -> None:
         """Forward new text of a file; with ``last``, also an incomplete line."""
         file.position += len(content)
-        *marked, text = self._marks.split(file.mark + content)
+        *parts, text = self._mark_pattern.split(file.mark + content)
         mark = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
-        file.mark = mark if mark.startswith(self._begin) or self._begin.startswith(mark) else b""
-        texts = [*marked[::2], text[: len(text) - len(file.mark)]]
-        for before, label in zip(texts, [*marked[1::2], b""], strict=True):
+        file.mark = mark if mark.startswith(self._mark_prefix) or self._mark_prefix.startswith(mark) else b""
+        texts = [*parts[::2], text[: len(text) - len(file.mark)]]
+        for chunk, label in zip(texts, [*parts[1::2], b""], strict=True):
             if not file.stream:
-                lines, newline, file.line = (file.line + before).rpartition(b"\n")
-                self._show(file, lines + newline)
-            elif before and (file.rank, file.stream) in self._inboxes:  # empty content would end the stream
-                self._inboxes[file.rank, file.stream].feed(before)
+                lines, newline, file.line = (file.line + chunk).rpartition(b"\n")
+                self._forward(file, lines + newline)
+            elif chunk and (file.rank, file.stream) in self._inboxes:  # empty content would end the stream
+                self._inboxes[file.rank, file.stream].feed(chunk)
             kind, _, value = label.decode(errors="replace").partition(" ")
             if kind == "rank":
                 file.rank, file.stream = int(value), "out"
-                self.begun.add(file.rank)
+                self.started_ranks.add(file.rank)
             elif kind == "end":
                 self.ends[file.rank], file.stream = json.loads(value), ""
             elif kind:
                 file.stream = kind
         if last and file.line:
-            self._show(file, file.line + b"\n")
+            self._forward(file, file.line + b"\n")
             file.line = b""
 
-    def _show(self, file: LogFile, lines: bytes) -> None:
+    def _forward(self, file: LogFile, lines: bytes) -> None:
         """Forward complete lines of a file outside of a rank's output."""
-        if lines and self._shows_other:
-            self._system.feed(lines if file.name == self._last else f"[{file.name}]\n".encode() + lines)
-            self._last = file.name
+        if lines and self._forwards_other:
+            self._system_inbox.feed(lines if file.name == self._last_file else f"[{file.name}]\n".encode() + lines)
+            self._last_file = file.name
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Set the addresses of the run's files, which expire after some time."""
@@ -368,7 +368,7 @@ class Logs:
 
         Raises DistDLError if Azure does not respond.
         """
-        files = [file for file in self._files.values() if file.name.startswith(_OF_PROCESSES) or not self.begun]
+        files = [file for file in self._files.values() if file.name.startswith(_PROCESS_LOGS) or not self.started_ranks]
         is_new = False
         for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
             is_new = is_new or bool(content)
@@ -376,8 +376,8 @@ class Logs:
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:
-        """Return at most ``_PIECE`` bytes from the file's position."""
-        range_ = f"bytes={file.position}-{file.position + _PIECE - 1}"
+        """Return at most ``_MAX_BYTES`` bytes from the file's position."""
+        range_ = f"bytes={file.position}-{file.position + _MAX_BYTES - 1}"
         headers = {"x-ms-range": range_, "Range": range_}
         try:
             response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
@@ -394,7 +394,7 @@ class Logs:
     def close(self) -> None:
         """End all streams, after the last ``advance``."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for inbox in (self._system, *self._inboxes.values()):
+        for inbox in (self._system_inbox, *self._inboxes.values()):
             inbox.feed(b"")
 
 
@@ -410,10 +410,10 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     from azure.core.exceptions import AzureError
     from azure.storage.blob import ContainerClient
 
-    match = _ARTIFACTS.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
+    match = _ARTIFACT_URI.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
     if match is None:
         return []
-    prefix, skipped = f"{match[2].strip('/')}/outputs/", []
+    prefix, reasons = f"{match[2].strip('/')}/outputs/", []
     store = workspace.datastore(match[1])
     url = settings.read().endpoints.blob.format(account=store["accountName"])
     credential = store.get("sasToken") or identity.credential()
@@ -426,13 +426,13 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
                 value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
                 if value is not None and (reason := staging.result_refusal(value, blob.size, range(ranks))):
                     if not target.name.startswith("."):
-                        skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+                        reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
                 elif not target.exists() or target.stat().st_size != blob.size:
-                    part = target.with_name(f".{target.name}.part")
+                    partial = target.with_name(f".{target.name}.part")
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with open(part, "wb", opener=owned.private) as file:
+                    with open(partial, "wb", opener=owned.private) as file:
                         container.download_blob(blob.name, max_concurrency=4).readinto(file)
-                    part.replace(target)
+                    partial.replace(target)
     except AzureError as error:
         text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
         raise LaunchFailed(
@@ -445,7 +445,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
         message = f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}."
         hint = "Free disk space, or check the permissions of that folder."
         raise LaunchFailed(message, code="azureml-outputs-not-stored", hint=hint) from error
-    return skipped
+    return reasons
 
 
 def target_path(name: str, folder: JobFolder) -> Path | None:

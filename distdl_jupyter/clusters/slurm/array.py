@@ -37,7 +37,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
 #: Polls per second of a waiting task; seconds that ``close`` waits until all tasks have ended.
-_POLLS, _END_SECONDS = 5, 10.0
+_POLLS_PER_SECOND, _END_SECONDS = 5, 10.0
 #: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Another array follows.
 _MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
@@ -58,18 +58,18 @@ def claim_task(
     sweep.make()
     with _locked(sweep.run):
         arrays = _arrays(sweep.run)
-        if arrays and (task := _claim(arrays[-1], directory, context)):
+        if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
         # The first trials start concurrently, so any of them may be the one that submits the array.
         size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
         if size < 2:
             return ""
         folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
-        _write(folder, "", size)
+        _write_array(folder, "", size)
         (folder / "batch").write_text(_batch(folder), encoding="utf-8")
-        more = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
+        args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
         try:
-            job = commands.submit(script.arguments(spec, options, secrets, folder, "%a.out", *more), secrets)
+            job = commands.submit(script.arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
         except commands.SlurmSilent:  # Slurm may have accepted the array
             raise
         except commands.SlurmFailed as error:
@@ -78,8 +78,8 @@ def claim_task(
             text = f"Slurm rejected an array of {tasks}, so each trial is queued separately. ({error.message})"
             context.note(RunNotice("info", text, "no-array"))
             return ""
-        _write(folder, job, size)
-        return _claim(folder, directory, context)
+        _write_array(folder, job, size)
+        return _claim_free_task(folder, directory, context)
 
 
 def close(group: Group, options: SlurmOptions) -> None:
@@ -93,19 +93,19 @@ def close(group: Group, options: SlurmOptions) -> None:
     with _locked(sweep.run):
         jobs = []
         for folder in _arrays(sweep.run):
-            job, free = _load(folder)
-            closed = []
-            for link in free:
+            job, free_links = _load_array(folder)
+            closed_tasks = []
+            for link in free_links:
                 with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
                     link.symlink_to(_CLOSED)
-                    closed.append(link.name)
-            if job and closed:
+                    closed_tasks.append(link.name)
+            if job and closed_tasks:
                 with contextlib.suppress(commands.UnknownJob):
-                    commands.run("scancel", f"{job}_[{','.join(closed)}]")
+                    commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
             jobs += [job] if job else []
-        until = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + _END_SECONDS
         while sweep.copied and not all(map(commands.has_ended, jobs)):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return
             time.sleep(0.2)
         if sweep.copied and permissions.is_own(sweep.run):
@@ -130,33 +130,33 @@ def _arrays(root: Path) -> list[Path]:
     return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
-def _write(folder: Path, job: str, size: int) -> None:
+def _write_array(folder: Path, job: str, size: int) -> None:
     files.write(folder / "array.json", {"job": job, "size": size})
 
 
-def _load(folder: Path) -> tuple[str, list[Path]]:
+def _load_array(folder: Path) -> tuple[str, list[Path]]:
     """Return the Slurm job of an array, "" if unknown, and the links of its free tasks, in the order of their start.
 
     If the submission was killed or its response was lost, the job is looked up in the queue. Raises SlurmFailed.
     """
     try:
-        data = json.loads((folder / "array.json").read_text(encoding="utf-8"))
+        array = json.loads((folder / "array.json").read_text(encoding="utf-8"))
     except FileNotFoundError:  # not submitted
         return "", []
-    job, size = data["job"], data["size"]
+    job, size = array["job"], array["size"]
     if not job and (jobs := commands.jobs_named(f"{folder.parent.parent.name}/{folder.name}")):
         job = jobs[0].partition("_")[0]
-        _write(folder, job, size)
+        _write_array(folder, job, size)
     return job, [link for task in range(size) if not (link := folder / str(task)).is_symlink()]
 
 
-def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
+def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) -> str:
     """Claim a free task for a job and return its id, "" if all are claimed.
 
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
-    job, free = _load(folder)
-    for link in free if job else ():
+    job, free_links = _load_array(folder)
+    for link in free_links if job else ():
         task = f"{job}_{link.name}"
         context.record_handle(directory.handle(task, link))
         if directory.claim_task(link):
@@ -177,9 +177,9 @@ def _batch(folder: Path) -> str:
         'until ls >/dev/null; [ -f "$task/batch" ]; do\n'
         '    [ -h "$task" ] && exit 0\n'
         "    polls=$((polls + 1))\n"
-        f'    [ $polls -gt {_POLLS * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$task"\n'
-        f"    [ $polls -gt {2 * _POLLS * WAIT_SECONDS} ] && exit 1\n"
-        f"    sleep {1 / _POLLS}\n"
+        f'    [ $polls -gt {_POLLS_PER_SECOND * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$task"\n'
+        f"    [ $polls -gt {2 * _POLLS_PER_SECOND * WAIT_SECONDS} ] && exit 1\n"
+        f"    sleep {1 / _POLLS_PER_SECOND}\n"
         "done\n"
         'exec /bin/sh "$task/batch"\n'
     )

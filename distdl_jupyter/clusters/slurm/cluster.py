@@ -38,11 +38,11 @@ _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
 #: Seconds to wait for a free node, Slurm's time limit for the check in minutes, and the check's timeout in seconds.
-_WAIT, _MINUTES, _SECONDS = 5, 1, 12.0
+_NODE_SECONDS, _LIMIT_MINUTES, _CHECK_SECONDS = 5, 1, 12.0
 #: The name of the checked node until the node itself reports one.
-_NODE = "a node"
+_NODE_NAME = "a node"
 #: Python code that reads an agent's first program from standard input and runs it.
-_FIRST = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
+_RUN_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 class SlurmCluster(AgentCluster):
@@ -113,15 +113,15 @@ class SlurmCluster(AgentCluster):
 
     def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
-        job = _attached(context.handle, context) if context.handle is not None else None
+        job = _find_submitted(context.handle, context) if context.handle is not None else None
         self._slurm = slurm = job or self._submit(spec, options, context)
         slurm.start()
         slurm.poll_soon()
-        self._await(slurm.hosts, "queue", context)
+        self._wait_until(slurm.hosts, "queue", context)
         for node, host in enumerate(slurm.hosts()):
             self._connections.append(slurm.connect(node, host, takeover=job is not None))
             self._connections[-1].start()
-        self._await(self._all_have_greeted, "stage", context)
+        self._wait_until(self._all_have_greeted, "stage", context)
         return spec, []
 
     def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
@@ -154,7 +154,7 @@ class SlurmCluster(AgentCluster):
     def _all_have_greeted(self) -> bool:
         return all(connection.greeted.is_set() for connection in self._connections)
 
-    def _await(self, condition: Callable[[], object], phase: str, context: Context) -> None:
+    def _wait_until(self, condition: Callable[[], object], phase: str, context: Context) -> None:
         """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job has ended."""
         assert self._slurm is not None, "a job was submitted"
         slurm = self._slurm
@@ -210,7 +210,7 @@ class SlurmCluster(AgentCluster):
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
         """Connect to the agents of a started job through their files. Raises LaunchFailed if its folder was deleted."""
-        slurm = _attached(handle, context)
+        slurm = _find_submitted(handle, context)
         if slurm is None:
             raise LaunchFailed(
                 "The task of the job in the Slurm array belongs to another trial.", code="slurm-task-taken"
@@ -243,8 +243,8 @@ class SlurmCluster(AgentCluster):
         alive = [job for job in jobs if not commands.has_ended(job)]
         for job in alive:
             commands.kill(job)
-            until = time.monotonic() + _SWEEP_SECONDS
-            while not commands.has_ended(job) and time.monotonic() < until:
+            deadline = time.monotonic() + _SWEEP_SECONDS
+            while not commands.has_ended(job) and time.monotonic() < deadline:
                 time.sleep(0.2)
         return [f"Slurm job {job}" for job in alive]
 
@@ -253,7 +253,7 @@ class SlurmCluster(AgentCluster):
         array.close(group, options)
 
 
-def _attached(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
+def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
     """Return the job that an earlier supervisor submitted, None if another trial has claimed its array task.
 
     Raises LaunchFailed if its folder was deleted.
@@ -326,14 +326,14 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
     selection = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
     command = [
         "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
-        f"--immediate={_WAIT}", f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
+        f"--immediate={_NODE_SECONDS}", f"--time={_LIMIT_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
         *(f"--{name}={value}" for name, value in selection.items() if value), *script.container(options),
-        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _FIRST,
+        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _RUN_PROGRAM,
     ]  # fmt: skip
-    first = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
+    program = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
     try:
-        link = SshProcess(_NODE, command, commands.environment())
-        connections = start_all([(Host(_NODE, ""), link)], first)
+        link = SshProcess(_NODE_NAME, command, commands.environment())
+        connections = start_all([(Host(_NODE_NAME, ""), link)], program)
     except Unreachable as error:
         if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
             return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
@@ -341,10 +341,10 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
         remedy = "Check that this command works: srun hostname"
         return [NodeCheck("", "Packages", "warning", message, remedy, "slurm-packages")]
     try:
-        result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_SECONDS)
+        result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_CHECK_SECONDS)
     finally:
         end_all(connections)
-    name = str(result.facts.get(_NODE, {}).get("host") or _NODE)
-    rows = [dataclasses.replace(check, node=name) if check.node == _NODE else check for check in result.checks]
+    name = str(result.facts.get(_NODE_NAME, {}).get("host") or _NODE_NAME)
+    rows = [dataclasses.replace(check, node=name) if check.node == _NODE_NAME else check for check in result.checks]
     # srun uses no host keys, one node needs no common network, and the row Folder already covers the files of jobs.
     return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

@@ -19,24 +19,24 @@ from distdl_jupyter.core.errors import DistDLError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 #: Variables of an allocation that Slurm's commands inherit; all others would become options of the new job.
-_SETTINGS = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
+_INHERITED = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
 #: Timeout of a command in seconds; sbatch may run slow checks that the site has added.
-_TIMEOUT = 30.0
+_COMMAND_SECONDS = 30.0
 #: Timeout of a query in seconds.
-_STATE_TIMEOUT = 8.0
-_SILENT = re.compile(
+_QUERY_SECONDS = 8.0
+_NO_RESPONSE = re.compile(
     r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
     r"|socket timed out|unexpected message received|controller not responding",
     re.IGNORECASE,
 )
-_UNKNOWN = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
+_UNKNOWN_JOB = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
 #: The message of commands that find neither slurm.conf nor a server that provides it.
 _NO_CONFIGURATION = "could not establish a configuration source"
 _ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|BOOT_FAIL|DEADLINE|REVOKED")
 #: Numbers of tasks or nodes: from, to, step.
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 #: The fields of sacct that ``accounted`` reads.
-_ACCOUNTED = "JobID,State,ExitCode,ElapsedRaw,MaxRSS,End"
+_SACCT_FIELDS = "JobID,State,ExitCode,ElapsedRaw,MaxRSS,End"
 
 
 class SlurmFailed(DistDLError):
@@ -98,19 +98,19 @@ def missing_commands() -> str:
     )
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of Slurm's commands."""
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SETTINGS
+        name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _INHERITED
     }
-    return {**inherited, **(more or {})}
+    return {**inherited, **(variables or {})}
 
 
-def run(*command: str, more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
+def run(*command: str, variables: Mapping[str, str] | None = None, timeout: float = _COMMAND_SECONDS) -> str:
     """Run a Slurm command and return its output. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         result = subprocess.run(
-            command, input="", capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
+            command, input="", capture_output=True, text=True, env=environment(variables), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
@@ -125,11 +125,11 @@ def run(*command: str, more: Mapping[str, str] | None = None, timeout: float = _
         message = "Slurm is not configured on this machine."
         hint = "Use a login node of the cluster, or set SLURM_CONF to its slurm.conf."
         raise SlurmFailed(message, code="slurm-not-configured", hint=hint)
-    kind = SlurmSilent if _SILENT.search(output) else UnknownJob if _UNKNOWN.search(output) else SlurmFailed
+    kind = SlurmSilent if _NO_RESPONSE.search(output) else UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
     # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
-    last = next((line for line in reversed(lines) if line), "no error message")
-    raise kind(f"{command[0]} failed: {last.rstrip('.')}.")
+    last_line = next((line for line in reversed(lines) if line), "no error message")
+    raise kind(f"{command[0]} failed: {last_line.rstrip('.')}.")
 
 
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
@@ -137,7 +137,7 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
 
     Values of ``secrets`` are passed in sbatch's environment; ``arguments`` name them.
     """
-    output = run("sbatch", "--parsable", *arguments, more=secrets).strip()
+    output = run("sbatch", "--parsable", *arguments, variables=secrets).strip()
     if not re.fullmatch(r"\d+(;.*)?", output):  # the name of the cluster may follow
         raise SlurmFailed(f"sbatch printed {output[:200]!r} instead of a job ID.", code="sbatch-answer-invalid")
     return output.partition(";")[0]
@@ -148,7 +148,7 @@ def state(job: str) -> JobState:
 
     Raises UnknownJob, SlurmSilent.
     """
-    lines = run("scontrol", "show", "job", "--oneliner", job, timeout=_STATE_TIMEOUT).strip().splitlines()
+    lines = run("scontrol", "show", "job", "--oneliner", job, timeout=_QUERY_SECONDS).strip().splitlines()
     states = [job_state(line) for line in lines or [""]]
     return next((state for state in states if not state.ended), states[0])
 
@@ -157,13 +157,13 @@ def job_state(line: str) -> JobState:
     """Return the state in a line of ``scontrol show job --oneliner``."""
     fields = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
     fields = {name: "" if value in ("None", "(null)") else value for name, value in fields.items()}
-    preempted = bool(fields.get("PreemptTime"))
+    is_preempted = bool(fields.get("PreemptTime"))
     state = fields.get("JobState", "").rstrip("+")
-    if state == "FAILED" and preempted:
+    if state == "FAILED" and is_preempted:
         state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
     code, signal_ = _exit_code(fields.get("ExitCode", "0:0"))
     nodes, number = fields.get("NodeList", ""), fields.get("JobId", "")
-    return JobState(state, fields.get("Reason", ""), code, signal_, nodes, number, preempted)
+    return JobState(state, fields.get("Reason", ""), code, signal_, nodes, number, is_preempted)
 
 
 def has_ended(job: str) -> bool:
@@ -176,7 +176,7 @@ def has_ended(job: str) -> bool:
 
 def hosts(nodes: str) -> list[str]:
     """Return the hosts of a Slurm list such as ``node[1-3],gpu7``. Raises SlurmFailed."""
-    return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()
+    return run("scontrol", "show", "hostnames", nodes, timeout=_QUERY_SECONDS).split()
 
 
 def kill(job: str) -> None:
@@ -206,20 +206,20 @@ def accounted(job: str, timeout: float = 0.0) -> JobState | None:
     slurmctld reports the end of the job, and then of its steps, to accounting with a delay; wait for that at most
     ``timeout`` seconds.
     """
-    command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={_ACCOUNTED}")
-    until = time.monotonic() + timeout
+    command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={_SACCT_FIELDS}")
+    deadline = time.monotonic() + timeout
     while True:
         try:
-            lines = run(*command, timeout=_STATE_TIMEOUT).splitlines()
+            lines = run(*command, timeout=_QUERY_SECONDS).splitlines()
         except SlurmFailed:
             return None
-        rows = [line.split("|") for line in lines if line.count("|") == _ACCOUNTED.count(",")]
-        if (rows and all(end != "Unknown" for *_, end in rows)) or time.monotonic() >= until:
+        rows = [line.split("|") for line in lines if line.count("|") == _SACCT_FIELDS.count(",")]
+        if (rows and all(end != "Unknown" for *_, end in rows)) or time.monotonic() >= deadline:
             break
         time.sleep(0.3)
     for id_, state_, exit_, seconds, _, end in rows:
         if id_ == job and end != "Unknown" and state_.strip():
-            memory = max(_bytes(row[4]) for row in rows)
+            memory = max(_parse_bytes(row[4]) for row in rows)
             return JobState(state_.split()[0], "", *_exit_code(exit_), seconds=leading_number(seconds), memory=memory)
     return None
 
@@ -256,7 +256,7 @@ def _exit_code(text: str) -> tuple[int, int]:
     return leading_number(code), leading_number(signal_)
 
 
-def _bytes(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for ""."""
     match = re.match(r"([\d.]+)([KMGTP]?)", text)
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else 0

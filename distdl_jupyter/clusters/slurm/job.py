@@ -26,7 +26,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Seconds between two queries after ``poll_soon`` and otherwise, and the seconds for which ``poll_soon`` has effect.
-_SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
+_FAST_SECONDS, _SLOW_SECONDS, _HURRY_SECONDS = 0.5, 3.0, 30.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
 #: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
@@ -39,13 +39,13 @@ _ACCOUNTING_SECONDS = 4.0
 _MAX_OUTPUT = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
 #: detects that its files are missing (``script.UNSEEN``).
-_NO_OUTPUT = 53
+_OUTPUT_FAILED = 53
 #: This package's name for the state of a job that Slurm has purged.
 _FORGOTTEN = "FORGOTTEN"
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _TIME_LIMIT = "DUE TO TIME LIMIT ***"
 #: slurmstepd's messages about kills that the job's state does not show (cgroups; OverMemoryKill).
-_NO_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
+_OUT_OF_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
@@ -66,11 +66,11 @@ class SlurmJob(threading.Thread):
         #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
         self.is_out_of_memory = self.is_timed_out = False
         self._hosts: list[str] = []
-        self._lost: set[str] = set()
-        self._ended: dict[int, str] = {}
-        self._hurry_until = 0.0
-        self._silence = OutageNotifier(_SILENCE_SECONDS)
-        self.notices = self._silence.notices
+        self._lost_hosts: set[str] = set()
+        self._ended_agents: dict[int, str] = {}
+        self._fast_until = 0.0
+        self._outage = OutageNotifier(_SILENCE_SECONDS)
+        self.notices = self._outage.notices
         self._blocked_codes: set[str] = set()
         self._cancel_requested = self._stop_requested = False
         self._wake = threading.Event()
@@ -86,7 +86,7 @@ class SlurmJob(threading.Thread):
             self.query()
             if self.ended and not self._cancel_requested:
                 return
-            self._wake.wait(_SOON if time.monotonic() < self._hurry_until else _LATER)
+            self._wake.wait(_FAST_SECONDS if time.monotonic() < self._fast_until else _SLOW_SECONDS)
 
     @property
     def ended(self) -> bool:
@@ -95,7 +95,7 @@ class SlurmJob(threading.Thread):
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
-        self._hurry_until = time.monotonic() + _HURRY_SECONDS
+        self._fast_until = time.monotonic() + _HURRY_SECONDS
         self._wake.set()
 
     def cancel(self) -> None:
@@ -119,11 +119,11 @@ class SlurmJob(threading.Thread):
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
         self.requested_at, self.state = now, state
-        self._silence.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
+        self._outage.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
         notice = text.blocked_notice(state, self.job) if state.pending else None
         if notice is not None and notice.code not in self._blocked_codes:
             self._blocked_codes.add(notice.code)
-            self._silence.put(notice)
+            self._outage.put(notice)
 
     def _cancel_now(self) -> bool:
         """Cancel the job, which may have ended; return whether Slurm responded."""
@@ -139,7 +139,7 @@ class SlurmJob(threading.Thread):
 
     def _record_outage(self, error: SlurmFailed, requested_at: float) -> None:
         message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
-        self._silence.missed(requested_at, RunNotice("warning", message, "slurm-silent"))
+        self._outage.missed(requested_at, RunNotice("warning", message, "slurm-silent"))
 
     # nodes ------------------------------------------------------------------------------------
 
@@ -171,22 +171,22 @@ class SlurmJob(threading.Thread):
     def on_output(self, output: str) -> None:
         """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
         for hosts in _NODE_LOST.findall(output):
-            self._lost.update(hosts.split(","))
+            self._lost_hosts.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
-        self.is_out_of_memory = self.is_out_of_memory or _NO_MEMORY.search(output) is not None
-        for nodes, how in _TASK_ENDED.findall(output):
+        self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY.search(output) is not None
+        for nodes, cause in _TASK_ENDED.findall(output):
             for node in commands.numbers(nodes):
-                self._ended.setdefault(node, how)
+                self._ended_agents.setdefault(node, cause)
 
     # end of the job ---------------------------------------------------------------------------
 
     def why_lost(self, node: int, host: str) -> str:
         """Return why a node is lost, "" while it is available."""
-        if host in self._lost:
+        if host in self._lost_hosts:
             return f"Slurm lost {host}."
         if self.ended:
             return self.why_ended()
-        return f"The agent on {host} ended: {self._ended[node]}." if node in self._ended else ""
+        return f"The agent on {host} ended: {self._ended_agents[node]}." if node in self._ended_agents else ""
 
     def why_ended(self, *, started: bool = True) -> str:
         """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
@@ -195,7 +195,7 @@ class SlurmJob(threading.Thread):
         if state.state == _FORGOTTEN:
             was_queued = self.directory.link is not None and not self.has_run
             return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
-        if state.exit_signal == _NO_OUTPUT or (not started and state.exit_code == script.UNSEEN):
+        if state.exit_signal == _OUTPUT_FAILED or (not started and state.exit_code == script.UNSEEN):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
@@ -207,11 +207,11 @@ class SlurmJob(threading.Thread):
         """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.ended:
             is_explained = self.state.exit_code in (0, script.UNSEEN)
-            code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
-            message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{code}"
+            end = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
+            message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
             return LaunchFailed(message, code="slurm-job-ended-early", output=self.output())
-        lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
-        message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, lost))}"
+        reasons = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
+        message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, reasons))}"
         return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.output())
 
     def knows_end(self, since: float) -> bool:
@@ -220,9 +220,9 @@ class SlurmJob(threading.Thread):
 
     def interruption(self) -> str:
         """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""
-        began = time.monotonic()
+        requested_at = time.monotonic()
         self.poll_soon()
-        self._wait(lambda: self.knows_end(began))
+        self._wait(lambda: self.knows_end(requested_at))
         return "" if self.state is None else text.interruption(self.state, self.job)
 
     def close(self) -> None:
@@ -240,8 +240,8 @@ class SlurmJob(threading.Thread):
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition, at most ``_RELEASE_SECONDS`` and while the thread runs; return whether it is met."""
-        until = time.monotonic() + _RELEASE_SECONDS
-        while not condition() and self.is_alive() and time.monotonic() < until:
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        while not condition() and self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.05)
         return condition()
 
@@ -337,8 +337,8 @@ class SlurmNodes(AgentNodes):
         try:
             reasons = directory.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
-            first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
-            message = f"Results cannot be copied from {directory.job}: {first[0]}: {first[2]}."
+            failure = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
+            message = f"Results cannot be copied from {directory.job}: {failure[0]}: {failure[2]}."
             hint = "The files that ranks wrote are still in that folder."
             raise LaunchFailed(message, code="slurm-results-not-collected", hint=hint) from error
         self.notices += [RunNotice("warning", message, "results-not-collected") for message in reasons]

@@ -31,15 +31,15 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import folder as agents
 from distdl_jupyter.worker import owned
 
-_START = "start"
+_START_FILE = "start"
 #: Exit code of a script that Slurm has requeued (EX_TEMPFAIL).
 REQUEUED = 75
 #: Exit code of a script on a node without access to the job's files (EX_NOINPUT).
 UNSEEN = 66
 #: The parts of a job's folder that ranks read.
-_NEEDED = ("payload.json", "payload.pkl", "code")
+_RANK_FILES = ("payload.json", "payload.pkl", "code")
 #: Minutes by which Slurm's time limit exceeds the limit that the supervisor enforces.
-_SPARE = 2
+_EXTRA_MINUTES = 2
 #: The long and the short options of sbatch that this package sets for every job.
 _RESERVED = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
@@ -48,7 +48,7 @@ _RESERVED = (
 _RESERVED_LETTERS = "aoeJNnDW"
 _PATH = r"[^\s\"'\\]*"
 #: The format of text options, in Slurm's or pyxis' notation: pattern, description, example.
-_FORMS = {
+_FORMATS = {
     "container_image": (_PATH, "without spaces, quotes and backslashes", ""),
     "container_mounts": (_PATH, "without spaces, quotes and backslashes", ""),
     "time_limit": (
@@ -63,7 +63,7 @@ _FORMS = {
     ),
 }
 #: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
-_NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
+_NUMBER_LIMITS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 #: The remedy if srun lacks ``--container-image``.
 CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 
@@ -109,12 +109,12 @@ class SlurmOptions:
         for name in ("time_limit", "gpus_per_node"):
             value = getattr(self, name)  # Python callers may pass numbers
             object.__setattr__(self, name, "" if value is None else str(value).strip())
-        for name, (pattern, form, hint) in _FORMS.items():
+        for name, (pattern, description, hint) in _FORMATS.items():
             if not re.fullmatch(pattern, value := getattr(self, name)):
-                message = f"{name} is {value!r}, but must be {form}."
+                message = f"{name} is {value!r}, but must be {description}."
                 raise InvalidSpec(message, code="slurm-option-invalid", field=name, hint=hint)
-        for name, (least, most) in _NUMBERS.items():
-            within(least, most)(getattr(self, name), name)
+        for name, (minimum, maximum) in _NUMBER_LIMITS.items():
+            within(minimum, maximum)(getattr(self, name), name)
         if self.container_mounts and not self.container_image:
             message = "container_mounts is set, but container_image is not."
             hint = "Set container_image, or remove container_mounts."
@@ -177,8 +177,8 @@ class JobDirectory:
             for name in (self.output.name, agents.FAILED, agents.WARNED, *agent_files):
                 owned.write(self.run / name, b"")
             python = options.python or ("" if options.container_image else spec.python) or "python3"
-            owned.write(self.run / _START, _start(self, options, python).encode())
-            (self.run / _START).chmod(0o700)
+            owned.write(self.run / _START_FILE, _start_script(self, options, python).encode())
+            (self.run / _START_FILE).chmod(0o700)
             owned.write(self.batch, batch(self, spec, options).encode())
         except OSError as error:
             raise unusable(error, self.job) from error
@@ -206,7 +206,7 @@ class JobDirectory:
         return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **link_field}
 
     def _copy(self, folder: JobFolder) -> None:
-        for name in _NEEDED:
+        for name in _RANK_FILES:
             source = folder.path / name
             if source.is_dir():
                 shutil.copytree(source, self.job / name, dirs_exist_ok=True)
@@ -239,7 +239,7 @@ class JobDirectory:
     def remove(self) -> None:
         """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
         folder = self.job if self.copied and not self.has_uncollected_files else self.run
-        if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
+        if permissions.is_own(folder) and (not self.copied or (self.run / _START_FILE).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -262,14 +262,14 @@ def _copy_tree(source: Path, target: Path) -> None:
     """Copy a folder into an existing one without following links there; leave out sockets and pipes. Raises OSError."""
     special = set[str]()
     for directory, folders, names in os.walk(source):
-        for new in (Path(directory, name) for name in (*folders, *names)):
-            if not (new.is_symlink() or new.is_dir() or new.is_file()):
-                special.add(str(new))
-            old = target / new.relative_to(source)
-            if old.is_symlink() or old.is_file():
-                old.unlink()
-            elif old.is_dir() and (new.is_symlink() or not new.is_dir()):
-                shutil.rmtree(old)
+        for entry in (Path(directory, name) for name in (*folders, *names)):
+            if not (entry.is_symlink() or entry.is_dir() or entry.is_file()):
+                special.add(str(entry))
+            existing = target / entry.relative_to(source)
+            if existing.is_symlink() or existing.is_file():
+                existing.unlink()
+            elif existing.is_dir() and (entry.is_symlink() or not entry.is_dir()):
+                shutil.rmtree(existing)
     ignored = lambda folder, names: {name for name in names if str(Path(folder, name)) in special}  # noqa: E731
     shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
@@ -297,7 +297,7 @@ def container(options: SlurmOptions, *folders: Path) -> list[str]:
     ]
 
 
-def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
+def _start_script(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
     """Return the script of each node: the option ``setup``, then the agent."""
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
@@ -323,12 +323,12 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
         f'#!/bin/sh\nexport PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{programs}\n'
         f"run={shlex.quote(str(directory.run))}\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
-        f'[ -e "$run/{_START}" ] || exit {UNSEEN}\n'
+        f'[ -e "$run/{_START_FILE}" ] || exit {UNSEEN}\n'
         f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED}\"' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
-        f"{shlex.join([*in_container, f'{directory.run}/{_START}'])} &\n"
+        f"{shlex.join([*in_container, f'{directory.run}/{_START_FILE}'])} &\n"
         # A signal interrupts ``wait``, not srun; the next ``wait`` returns the code of an srun that has ended.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
         f'[ -s "$run/{agents.FAILED}" ] && code=$(cat "$run/{agents.FAILED}")\n'
@@ -342,7 +342,7 @@ def arguments(
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
-        limit = str(math.ceil(seconds / 60) + _SPARE)
+        limit = str(math.ceil(seconds / 60) + _EXTRA_MINUTES)
     requested = {
         "partition": options.partition,
         "account": options.account,

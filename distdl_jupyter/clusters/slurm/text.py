@@ -28,7 +28,7 @@ _REASONS = {
     "AssocMaxJobsLimit": "waiting for other jobs of your account to end",
 }
 #: Reasons that keep a job from starting until something changes: the problem and the remedy.
-_NEVER = {
+_BLOCKED = {
     "PartitionTimeLimit": ("its time limit is longer than the partition allows",
                            "Lower time_limit, or set another partition."),
     "PartitionNodeLimit": ("it requests more nodes than the partition has or allows",
@@ -53,34 +53,34 @@ _NEVER = {
 }  # fmt: skip
 _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
 #: Beginnings of the reasons for limits on what a user may have at the same time.
-_TOO_MUCH = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
+_LIMIT_PREFIXES = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
 
 #: This package's name for the state of a job that Slurm has requeued after its start.
 QUEUED_AGAIN = "QUEUED_AGAIN"
-_REQUEUE = "To resume such jobs automatically, set requeue."
+_REQUEUE_HINT = "To resume such jobs automatically, set requeue."
 #: Final states that are not failures of the code: sentence and remedy. With ``requeue``, a new Slurm job continues.
 _INTERRUPTIONS = {
     "TIMEOUT": ("Slurm job {job} reached its time limit (TIMEOUT).",
                 "Raise time_limit, or set requeue and save checkpoints."),
-    QUEUED_AGAIN: ("Slurm requeued job {job} (scontrol requeue).", _REQUEUE),
-    "PREEMPTED": ("Slurm gave the nodes of job {job} to a job with higher priority (PREEMPTED).", _REQUEUE),
+    QUEUED_AGAIN: ("Slurm requeued job {job} (scontrol requeue).", _REQUEUE_HINT),
+    "PREEMPTED": ("Slurm gave the nodes of job {job} to a job with higher priority (PREEMPTED).", _REQUEUE_HINT),
     "NODE_FAIL": ("Slurm lost a node of job {job} (NODE_FAIL).", ""),
     "BOOT_FAIL": ("A node of Slurm job {job} did not boot (BOOT_FAIL).", ""),
 }  # fmt: skip
-_ENDS = _INTERRUPTIONS | {
+_FINAL_STATES = _INTERRUPTIONS | {
     "CANCELLED": ("Slurm job {job} was canceled outside of this package (scancel).", ""),
     "OUT_OF_MEMORY": ("Slurm killed job {job} because it exceeded its memory (OUT_OF_MEMORY).",
                       "Request more memory with extra, for example --mem=64G."),
     "DEADLINE": ("Slurm job {job} reached its deadline (DEADLINE).", ""),
 }  # fmt: skip
-_EXTRA = "Remove it from the option extra."
+_EXTRA_HINT = "Remove it from the option extra."
 #: The remedy for an account or a QOS that sbatch rejects.
-_ASSOCIATIONS = "or set it to a value that is listed by: sacctmgr show assoc user=$USER format=account,qos"
+_LIST_HINT = "or set it to a value that is listed by: sacctmgr show assoc user=$USER format=account,qos"
 #: Errors of sbatch: the message, the code and the remedy.
 REFUSALS = (
     ("invalid partition", "slurm-partition-invalid", "Set partition to one that is listed by: sinfo -o %P"),
-    ("invalid account", "slurm-account-not-allowed", f"Remove the option account, {_ASSOCIATIONS}"),
-    ("invalid qos", "slurm-qos-not-allowed", f"Remove the option qos, {_ASSOCIATIONS}"),
+    ("invalid account", "slurm-account-not-allowed", f"Remove the option account, {_LIST_HINT}"),
+    ("invalid qos", "slurm-qos-not-allowed", f"Remove the option qos, {_LIST_HINT}"),
     ("time limit", "slurm-time-limit", "Lower time_limit."),
     ("node count", "slurm-node-count", "Lower node_count."),
     (
@@ -91,8 +91,8 @@ REFUSALS = (
     ("invalid generic resource", "slurm-gpus-invalid", "Set gpus_per_node to a value that is listed by: sinfo -o %G"),
     ("invalid feature", "slurm-constraint-invalid", "Set constraint to features that are listed by: sinfo -o %f"),
     ("more processors", "slurm-nodes-insufficient", "Request fewer processes or cores per node."),
-    ("unrecognized option", "slurm-extra-invalid", _EXTRA),
-    ("invalid option", "slurm-extra-invalid", _EXTRA),
+    ("unrecognized option", "slurm-extra-invalid", _EXTRA_HINT),
+    ("invalid option", "slurm-extra-invalid", _EXTRA_HINT),
     ("contact slurm controller", "slurm-silent", "Try again when Slurm's controller responds to: scontrol ping"),
 )
 
@@ -103,18 +103,18 @@ def waiting(state: JobState) -> str:
         return "its nodes are being started (CONFIGURING)"
     reason = state.reason.split(",")[0]
     default = "waiting for nodes that are down or reserved" if reason.startswith(_NODES_DOWN) else "waiting"
-    text = _NEVER[reason][0] if reason in _NEVER else _REASONS.get(reason, default)
+    text = _BLOCKED[reason][0] if reason in _BLOCKED else _REASONS.get(reason, default)
     return f"{text} ({state.reason})" if state.reason else text
 
 
 def blocked_notice(state: JobState, job: str) -> RunNotice | None:
     """Return the notice for a job that cannot start without a change, None for a job that only waits in the queue."""
     reason = state.reason.split(",")[0]
-    if reason in _NEVER:
-        why, remedy = _NEVER[reason]
+    if reason in _BLOCKED:
+        why, remedy = _BLOCKED[reason]
         text = f"Slurm job {job} cannot start, because {why} ({reason}). {remedy.format(job=job)}"
         return RunNotice("warning", text, reason)
-    if reason.startswith(_TOO_MUCH):
+    if reason.startswith(_LIMIT_PREFIXES):
         text = f"Slurm job {job} exceeds what you may use at the same time ({reason}). Request fewer nodes or GPUs."
         return RunNotice("warning", text, reason)
     if reason.startswith(_NODES_DOWN):
@@ -125,13 +125,13 @@ def blocked_notice(state: JobState, job: str) -> RunNotice | None:
 
 def end(state: JobState, job: str) -> str:
     """Return the cause in Slurm's final state with its remedy, "" if it only reflects the exit codes."""
-    return " ".join(_ENDS.get(state.state, ())).format(job=job).strip()
+    return " ".join(_FINAL_STATES.get(state.state, ())).format(job=job).strip()
 
 
 def interruption(state: JobState, job: str) -> str:
     """Return the sentence about the interruption that ended a job, "" for any other end."""
-    ending = "PREEMPTED" if state.preempted and not state.ended else state.state
-    return _INTERRUPTIONS.get(ending, ("",))[0].format(job=job)
+    state_name = "PREEMPTED" if state.preempted and not state.ended else state.state
+    return _INTERRUPTIONS.get(state_name, ("",))[0].format(job=job)
 
 
 def usage(state: JobState, job: str) -> str:
@@ -192,12 +192,12 @@ def queue() -> list[QueuedJob]:
 def _queued_job(
     id_: str, state: str, reason: str, priority: str, nodes: str, cores: str, gres: str, partition: str, name: str
 ) -> QueuedJob:
-    runs, count = state in _RUNNING, commands.leading_number(nodes)
+    is_running, count = state in _RUNNING, commands.leading_number(nodes)
     return QueuedJob(
         id=id_,
         name=name,
-        runs=runs,
-        why="" if runs else waiting(JobState(state, "" if reason in ("None", "(null)") else reason)),
+        runs=is_running,
+        why="" if is_running else waiting(JobState(state, "" if reason in ("None", "(null)") else reason)),
         priority=commands.leading_number(priority),
         nodes=count,
         cores=commands.leading_number(cores),

@@ -52,7 +52,7 @@ _END_SECONDS = 10.0
 _HANDLE = {"marked": True}
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
 #: Environment variables that would redirect the session; the driver does not inherit them.
-_LEADING = (
+_REDIRECTS = (
     *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"),
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"),
 )
@@ -174,8 +174,8 @@ class SparkCluster(AgentCluster):
 
         pids = drivers()
         processes.send(pids, signal.SIGTERM)
-        until = time.monotonic() + _END_SECONDS
-        while drivers() and time.monotonic() < until:
+        deadline = time.monotonic() + _END_SECONDS
+        while drivers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return sorted(pids | processes.kill_all(drivers))
 
@@ -191,13 +191,13 @@ class Stage:
         self._options = options
         self._reason = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
-        self._closing = False
-        self._count = stage.tasks
+        self._is_closing = False
+        self._task_count = stage.tasks
         #: When Spark has opened the session (monotonic), None before.
         self._opened_at: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        self.port = AgentListener(_host(options), self._lost)
+        self.port = AgentListener(_local_address(options), self._explain_loss)
         request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage), "back": self.port.back}
         with contextlib.ExitStack() as resources:
             resources.callback(self._output.close)
@@ -210,10 +210,10 @@ class Stage:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
                     raise LaunchFailed(_KERNEL_ENDED, code="spark-kernel-ended", hint=hint) from error
-                why = f"Cannot start Spark's driver: {error.strerror or error}."
-                raise LaunchFailed(why, code="spark-driver-not-started") from error
+                message = f"Cannot start Spark's driver: {error.strerror or error}."
+                raise LaunchFailed(message, code="spark-driver-not-started") from error
             resources.pop_all()
-        self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
+        self._thread = threading.Thread(target=self._read_messages, name="spark", daemon=True)
         self._thread.start()
 
     def _connect_to_kernel(self) -> socket.socket:
@@ -230,21 +230,21 @@ class Stage:
 
     def _start_driver(self, job: str) -> socket.socket:
         """Start a process for the session and return the connection to it. Raises OSError."""
-        connection, other = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {MARK: job}
-        with other:
+        connection, child_socket = socket.socketpair()
+        environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK: job}
+        with child_socket:
             # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", driver.__name__],
                 process_group=0,
                 env=environment,
-                stdin=other.fileno(),
+                stdin=child_socket.fileno(),
                 stdout=self._output,
                 stderr=self._output,
             )
         return connection
 
-    def _follow(self) -> None:
+    def _read_messages(self) -> None:
         """Read the driver's messages until it ends."""
         with contextlib.suppress(OSError, ValueError), self._connection.makefile("rb") as lines:
             for message in map(json.loads, lines):
@@ -252,15 +252,15 @@ class Stage:
                 if "opened" in message:
                     self._opened_at = time.monotonic()
                 if "error" in message:
-                    self._error = self._failure(message["error"], message["code"], message["hint"])
-        ended = _KERNEL_ENDED
+                    self._error = self._driver_error(message["error"], message["code"], message["hint"])
+        reason = _KERNEL_ENDED
         if self._process is not None:
-            ended = f"Spark's driver exited with code {self._process.wait()}."
-        if not self._closing and self._error is None:
-            self._error = self._failure(ended, "spark-driver-ended")
+            reason = f"Spark's driver exited with code {self._process.wait()}."
+        if not self._is_closing and self._error is None:
+            self._error = self._driver_error(reason, "spark-driver-ended")
         self.port.cut()  # tasks of a remote session could continue otherwise
 
-    def _failure(self, message: str, code: str, hint: str = "") -> LaunchFailed:
+    def _driver_error(self, message: str, code: str, hint: str = "") -> LaunchFailed:
         """Return an error; if the driver did not start or has ended, the error includes its output."""
         output = ""
         if "driver" in message:
@@ -268,7 +268,7 @@ class Stage:
             output = self._output.read().decode(errors="replace").strip()[-2000:]
         return LaunchFailed(message, code=code, hint=hint, output=output)
 
-    def _lost(self, name: str) -> str:
+    def _explain_loss(self, name: str) -> str:
         reason = f" {self._error.message}" if self._error is not None else ""
         return f"Spark's executor on {name} was lost, because its task ended before the job.{reason}"
 
@@ -279,7 +279,7 @@ class Stage:
         if it is finite, opening may take ``_OPEN_SECONDS``. Raises LaunchFailed, and any exception of ``report``.
         """
         started = time.monotonic()
-        while len(self.port.agents) < self._count:
+        while len(self.port.agents) < self._task_count:
             if self._error is not None:
                 raise self._error
             since, limit = (started, _OPEN_SECONDS) if self._opened_at is None else (self._opened_at, seconds)
@@ -295,9 +295,9 @@ class Stage:
 
     def close(self) -> None:
         """End the stage, which releases its slots; idempotent."""
-        if self._closing:
+        if self._is_closing:
             return
-        self._closing = True
+        self._is_closing = True
         self.port.close()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
@@ -311,7 +311,7 @@ class Stage:
         self._output.close()
 
 
-def _host(options: SparkOptions) -> str:
+def _local_address(options: SparkOptions) -> str:
     """Return this machine's address on the route to the master, which executors can reach. Raises LaunchFailed."""
     if options.host or options.master.startswith("local"):
         return options.host or "127.0.0.1"

@@ -44,9 +44,9 @@ NO_SESSION_HINT = (
     'or remote="sc://HOST:15002" for Spark Connect.'
 )
 #: The function that every task runs.
-_Carrier = Callable[[Iterable[Any]], Iterator[Any]]
+_TaskFunction = Callable[[Iterable[Any]], Iterator[Any]]
 #: Functions that run a stage in a session to its end, or raise any error of Spark, and that end both.
-_Session = tuple[Callable[[_Carrier], None], Callable[[], None]]
+_SessionFunctions = tuple[Callable[[_TaskFunction], None], Callable[[], None]]
 
 
 # options and stage ---------------------------------------------------------------------
@@ -87,9 +87,9 @@ class SparkOptions:
                 field="conf",
             ) from None
         settings = {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in pairs}
-        if hidden := [name for name, value in settings.items() if is_secret(name, value)]:
+        if secret_names := [name for name, value in settings.items() if is_secret(name, value)]:
             raise InvalidSpec(
-                f"conf contains a secret ({hidden[0]}), which would be visible in the process list.",
+                f"conf contains a secret ({secret_names[0]}), which would be visible in the process list.",
                 code="spark-conf-secret",
                 field="conf",
                 hint="Put it into the file spark-defaults.conf in SPARK_CONF_DIR.",
@@ -133,7 +133,7 @@ def require_master(options: SparkOptions) -> None:
 # on an executor -----------------------------------------------------------------------------------
 
 
-def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
+def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
     """Return the function that every task runs: it executes ``source``, the source of ``connect_back``.
 
     It is pickled by value and uses no module-level names, because executors may lack this package.
@@ -166,7 +166,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 # sessions -----------------------------------------------------------------------------------------
 
 
-def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: Any) -> _Session:
+def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: Any) -> _SessionFunctions:
     """Open a session whose driver has the address ``host``, or use that of a kernel (``context``), which stays open."""
     from pyspark import SparkConf, SparkContext
 
@@ -177,7 +177,7 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
         spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
         spark.setLogLevel("ERROR")
 
-    def run(work: _Carrier) -> None:
+    def run(work: _TaskFunction) -> None:
         spark.setJobGroup(group, f"distdl job {stage.name}", interruptOnCancel=True)
         tasks = spark.parallelize(range(stage.tasks), stage.tasks)
         if context is not None and (profile := _profile(options, stage)) is not None:
@@ -195,7 +195,7 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     return run, stop
 
 
-def _open_connect(options: SparkOptions, stage: StageSpec) -> _Session:
+def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     """Open a session on a Spark Connect server."""
     from pyspark.sql import SparkSession
 
@@ -205,7 +205,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _Session:
     spark = builder.create()
     spark.version  # noqa: B018 - it queries the server
 
-    def run(work: _Carrier) -> None:
+    def run(work: _TaskFunction) -> None:
         tasks = spark.range(0, stage.tasks, 1, stage.tasks)
         tasks.mapInArrow(work, "id long", barrier=True, profile=_profile(options, stage)).collect()
 
@@ -303,7 +303,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
     options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
-    stopped, opened = threading.Event(), list[_Session]()
+    stopped, sessions = threading.Event(), list[_SessionFunctions]()
 
     def report(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the other side has closed the connection
@@ -314,17 +314,17 @@ def serve(connection: socket.socket, context: Any = None) -> None:
             require_master(options)
             report(waits=f"starting a session of Spark at {options.address}")
             if context is None and options.remote:
-                opened.append(_open_connect(options, stage))
+                sessions.append(_open_connect(options, stage))
             else:
-                opened.append(_open_classic(options, stage, back["host"], context))
+                sessions.append(_open_classic(options, stage, back["host"], context))
             gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
             report(opened=True, waits=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
-            carrier = _carrier(source, back, options.python if options.remote else options.python or stage.python)
+            task = _task_function(source, back, options.python if options.remote else options.python or stage.python)
             while not stopped.is_set():
                 try:
-                    opened[0][0](carrier)
+                    sessions[0][0](task)
                     break
                 except Exception as error:
                     if _NO_SLOTS not in str(error):
@@ -342,7 +342,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     with contextlib.suppress(OSError):
         lines.read()
     stopped.set()
-    stopping = threading.Thread(target=lambda: [stop() for _run, stop in opened], daemon=True)
+    stopping = threading.Thread(target=lambda: [stop() for _run, stop in sessions], daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)
     if context is None and stopping.is_alive():
@@ -358,13 +358,13 @@ def active() -> dict[str, str] | None:
     if session := module and module.SparkSession.getActiveSession():
         builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
         return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
-    if (context := _context()) is None:
+    if (context := _active_context()) is None:
         return None
     local = str(context.master).startswith("local")
     return {"session": _listen(), "host": "127.0.0.1" if local else str(context.getConf().get("spark.driver.host"))}
 
 
-def _context() -> Any:
+def _active_context() -> Any:
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     return getattr(getattr(module, "SparkContext", None), "_active_spark_context", None)
 
@@ -381,22 +381,22 @@ def _listen() -> str:
     def accept() -> None:
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=_serve_kernel, args=(connection,), name="distdl spark job", daemon=True).start()
+            threading.Thread(target=_serve_supervisor, args=(connection,), name="distdl spark job", daemon=True).start()
 
     threading.Thread(target=accept, name="distdl spark", daemon=True).start()
     return f"{folder}/session"
 
 
-def _serve_kernel(connection: socket.socket) -> None:
+def _serve_supervisor(connection: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError), connection:
         try:
-            if (context := _context()) is not None:
+            if (context := _active_context()) is not None:
                 serve(connection, context)
             else:
                 with connection.makefile("rb") as requests:
                     requests.readline()  # closing the connection earlier would lose the response
-                stopped = "The notebook's Spark session has been stopped."
-                error = {"error": stopped, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
+                message = "The notebook's Spark session has been stopped."
+                error = {"error": message, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
                 connection.sendall(json.dumps(error).encode() + b"\n")
         finally:
             connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it

@@ -41,7 +41,7 @@ _STATE_SECONDS = 8.0
 #: that shows the list repeats it.
 QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
-_PAUSES = {"unreachable-denied": 300.0}
+_DENIED_SECONDS = {"unreachable-denied": 300.0}
 #: The last known state of each host, with the monotonic time at which it expires.
 _states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
@@ -98,11 +98,11 @@ class SshCluster(AgentCluster):
         hosts, now = hostlist.listed(options), time.monotonic()
         expired = {host.name: host for host in hosts if _states.get((host, options), (now,))[0] <= now}
         with connected(list(expired.values()), options, timeout) as (connections, unreachable):
-            answers = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
-        for trouble in (*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))):
-            expires_at = time.monotonic() + _PAUSES.get(trouble.code, RETRY_SECONDS)
+            responses = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
+        for trouble in (*unreachable, *(answer for answer in responses if isinstance(answer, HostTrouble))):
+            expires_at = time.monotonic() + _DENIED_SECONDS.get(trouble.code, RETRY_SECONDS)
             _states[expired[trouble.host], options] = expires_at, NodeInfo(trouble.host, "down", trouble.reason)
-        for connection, facts in zip(connections, answers, strict=True):
+        for connection, facts in zip(connections, responses, strict=True):
             if isinstance(facts, dict):
                 gpus, name = facts.get("gpus") or [], connection.host
                 node = NodeInfo(
@@ -122,11 +122,11 @@ class SshCluster(AgentCluster):
         self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
-        until = time.monotonic() + _CHECK_SECONDS
+        deadline = time.monotonic() + _CHECK_SECONDS
         hosts = hostlist.listed(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             # Use the remaining time for the hosts that have answered.
-            seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
+            seconds = min(checkup.LOOK_SECONDS, deadline - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         for host in hosts:
             _states.pop((host, options), None)  # the user may have fixed the host
@@ -144,9 +144,9 @@ class SshCluster(AgentCluster):
         hosts, spare = hostlist.split(spec, options)
         unreachable = self._reach(hosts, spec, options, context)
         if spare and unreachable and context.restart:
-            before = len(self._connections)
+            connected_count = len(self._connections)
             self._reach(spare[: len(unreachable)], spec, options, context)
-            for connection in self._connections[before:]:
+            for connection in self._connections[connected_count:]:
                 text = f"{unreachable.pop(0).host} is no longer reachable. {connection.host} replaces it."
                 context.note(RunNotice("warning", text, "spare-host"))
         if unreachable and len(self._connections) >= (context.least_node_count or len(hosts)):
@@ -188,20 +188,20 @@ class SshCluster(AgentCluster):
         hosts = [Host(str(host["name"]), str(host["target"])) for host in handle.get("hosts") or []]
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             queries = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
-            answers = ask_all(queries, "sweep", _SWEEP_SECONDS)
-        killed, silent = list[str](), list[HostTrouble](unreachable)
-        for connection, answer in zip(connections, answers, strict=True):
+            responses = ask_all(queries, "sweep", _SWEEP_SECONDS)
+        killed_hosts, failures = list[str](), list[HostTrouble](unreachable)
+        for connection, answer in zip(connections, responses, strict=True):
             if isinstance(answer, HostTrouble):
-                silent.append(answer)
+                failures.append(answer)
             else:
-                killed += [connection.host] * int(answer["found"])
-        if silent:
+                killed_hosts += [connection.host] * int(answer["found"])
+        if failures:
             raise LaunchFailed(
-                f"{listing([error.host for error in silent])} cannot be reached: {silent[0].reason}",
+                f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}",
                 code="hosts-unreachable",
-                hint=f"Ranks on these hosts stop on their own. {silent[0].remedy}".strip(),
+                hint=f"Ranks on these hosts stop on their own. {failures[0].remedy}".strip(),
             )
-        return killed
+        return killed_hosts
 
 
 # connections --------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class SshProcess(wire.Link):
         )
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._pipes = [pipe for pipe in pipes if pipe is not None]
-        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
+        self._stdin_fd, self._stdout_fd, self._stderr_fd = (pipe.fileno() for pipe in self._pipes)
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
 
@@ -246,15 +246,15 @@ class SshProcess(wire.Link):
 
     async def open(self) -> None:
         """Start collecting the error output of the process."""
-        self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._err)))
+        self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._stderr_fd)))
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
-        return await wire.read(self._out)
+        return await wire.read(self._stdout_fd)
 
     async def write(self, content: bytes) -> None:
         """Write to the standard input of the process."""
-        await wire.write(self._in, content)
+        await wire.write(self._stdin_fd, content)
 
     def close_input(self) -> None:
         """Close the standard input of the process; idempotent."""
@@ -263,9 +263,9 @@ class SshProcess(wire.Link):
 
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the process to exit; kill it after ``grace`` seconds."""
-        until = time.monotonic() + grace
+        deadline = time.monotonic() + grace
         while self.code is None:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 self._process.kill()
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -326,10 +326,10 @@ def reach_all(
     the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
     """
     futures = {host: _in_thread(reach, host, options, python) for host in hosts}
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     pending = set(futures.values())
     try:
-        while pending and time.monotonic() < until:
+        while pending and time.monotonic() < deadline:
             pending = wait(pending, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).not_done
             report(len(hosts) - len(pending))
     except BaseException:

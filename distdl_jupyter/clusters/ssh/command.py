@@ -41,7 +41,7 @@ _SETTINGS = {
 }
 #: Starts Python from any login shell, including csh and fish, because the single-quoted text contains no single quote,
 #: "!" or line break. ``read`` reads one line of standard input and leaves the rest for Python.
-_BEGIN = (
+_START_COMMAND = (
     "exec sh -c '"
     'IFS= read -r p; case "$p" in "~/"*) p="$HOME/${p#??}";; esac; '
     'command -v "$p" >/dev/null 2>&1 || { echo "distdl: no python: $p" >&2; exit 127; }; '
@@ -53,15 +53,15 @@ _BEGIN = (
 def argv(host: Host, ssh_config: str = "") -> list[str]:
     """Return the command that starts an agent on ``host``; its standard input is ``first_lines``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *_config(ssh_config), *settings, "--", host.target, _BEGIN]
+    return ["ssh", "-T", *_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
 
 
 def shell_command(host: Host, ssh_config: str, *command: str) -> str:
     """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
-    return shlex.join(["ssh", *_config(ssh_config), host.target, *command])
+    return shlex.join(["ssh", *_config_arguments(ssh_config), host.target, *command])
 
 
-def _config(ssh_config: str) -> list[str]:
+def _config_arguments(ssh_config: str) -> list[str]:
     return ["-F", ssh_config] if ssh_config else []
 
 

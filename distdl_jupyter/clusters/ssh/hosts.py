@@ -18,12 +18,12 @@ from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.spec import JobSpec
 
 #: A host in the user's notation: optional user, name or address, and an optional number of slots after a colon.
-_WORD = re.compile(
+_HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
     r"(?::(?P<slots>\d+))?"
 )
-_WILD = re.compile(r"[*?\[]")
+_WILDCARD = re.compile(r"[*?\[]")
 _SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
 #: The maximum depth of nested Include lines, as in OpenSSH.
 _MAX_DEPTH = 16
@@ -66,14 +66,14 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
             field="hostfile",
             hint="Set only one of them.",
         )
-    entries = _from_file(Path(options.hostfile)) if options.hostfile else []
+    entries = _read_hostfile(Path(options.hostfile)) if options.hostfile else []
     for text in filter(None, re.split(r"[,\s]+", options.hosts)):
         names = [text]
-        if _WILD.search(text) and _WORD.fullmatch(text) is None:  # a pattern such as gpu* or me@gpu*:4
-            user, at, rest = text.rpartition("@")
+        if _WILDCARD.search(text) and _HOST.fullmatch(text) is None:  # a pattern such as gpu* or me@gpu*:4
+            user, separator, rest = text.rpartition("@")
             pattern, colon, slots = rest.partition(":")
             matches = fnmatch.filter(configured(options.ssh_config), pattern)
-            names = [f"{user}{at}{name}{colon}{slots}" for name in matches]
+            names = [f"{user}{separator}{name}{colon}{slots}" for name in matches]
             if not names:
                 raise InvalidSpec(
                     f"No host in the ssh configuration matches {pattern!r}.",
@@ -81,11 +81,11 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
                     field="hosts",
                     hint="List the hosts, or add a Host entry for each to ~/.ssh/config.",
                 )
-        entries += [_host(name, "hosts") for name in names]
+        entries += [_parse_host(name, "hosts") for name in names]
     hosts: dict[str, Host] = {}
     for host in entries:
-        first = hosts.get(host.name)
-        hosts[host.name] = replace(first, slots=(first.slots or 1) + (host.slots or 1)) if first else host
+        previous = hosts.get(host.name)
+        hosts[host.name] = replace(previous, slots=(previous.slots or 1) + (host.slots or 1)) if previous else host
     if not hosts:
         raise InvalidSpec(
             "The cluster has no hosts.",
@@ -112,16 +112,16 @@ def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[H
 def configured(ssh_config: str = "") -> list[str]:
     """Return the hosts without wildcards in the ssh configuration, in the order of the file."""
     path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
-    return list(dict.fromkeys(name for name in _names(path, 0) if not set(name) & set("*?!")))
+    return list(dict.fromkeys(name for name in _host_patterns(path, 0) if not set(name) & set("*?!")))
 
 
-def _host(text: str, field_name: str) -> Host:
-    match = _WORD.fullmatch(text)
+def _parse_host(text: str, field: str) -> Host:
+    match = _HOST.fullmatch(text)
     if match is None or match["slots"] == "0":
         raise InvalidSpec(
             f"{text!r} is not a valid host.",
             code="host-name-invalid",
-            field=field_name,
+            field=field,
             hint="Write a host as gpu1, me@gpu1 or gpu1:4 (for 4 processes). A user name may contain letters, digits "
             "and . _ + - only.",
         )
@@ -130,7 +130,7 @@ def _host(text: str, field_name: str) -> Host:
     return Host(name, target, int(match["slots"] or 0))
 
 
-def _from_file(path: Path) -> list[Host]:
+def _read_hostfile(path: Path) -> list[Host]:
     """Read lines such as ``gpu1 slots=4 max_slots=8`` (Open MPI, Horovod) or ``gpu1:4`` (MPICH, Horovod's -H)."""
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -147,12 +147,12 @@ def _from_file(path: Path) -> list[Host]:
         name, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
         slots = _SLOTS.search(rest[0]) if rest else None
         if name:
-            host = _host(name, "hostfile")
+            host = _parse_host(name, "hostfile")
             hosts.append(replace(host, slots=int(slots[1])) if slots else host)
     return hosts
 
 
-def _names(path: Path, depth: int) -> Iterator[str]:
+def _host_patterns(path: Path, depth: int) -> Iterator[str]:
     """Yield the patterns of all ``Host`` lines of a configuration file and of the files that it includes."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -168,4 +168,4 @@ def _names(path: Path, depth: int) -> Iterator[str]:
                 # Relative paths are below ~/.ssh (ssh_config(5)).
                 included = Path.home() / ".ssh" / Path(value).expanduser()
                 for file in sorted(Path(included.anchor).glob(str(included.relative_to(included.anchor)))):
-                    yield from _names(file, depth + 1)
+                    yield from _host_patterns(file, depth + 1)

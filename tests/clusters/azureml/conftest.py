@@ -28,7 +28,7 @@ _BODY = {
 def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
     """A workspace whose jobs run here, with short pauses between requests."""
     monkeypatch.setattr(run, "_STATE_SECONDS", 0.2)
-    monkeypatch.setattr(run, "_SETTLE", 3.0)
+    monkeypatch.setattr(run, "_SETTLE_SECONDS", 3.0)
     signed_in.blob_at(azurite.template)
     Prices(signed_in.server)
     computes = Computes(signed_in.server, signed_in.login)

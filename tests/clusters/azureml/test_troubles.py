@@ -114,7 +114,7 @@ def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in)
 
 
 def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
-    monkeypatch.setattr(run, "_SETTLE", 1.0)
+    monkeypatch.setattr(run, "_SETTLE_SECONDS", 1.0)
     with Lab(ml).counting(600) as listener:
         job = next(iter(ml.jobs.values()))
         job.canceled = True

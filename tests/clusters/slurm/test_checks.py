@@ -129,7 +129,7 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     spec = JobSpec(id="20260101-000000-abcde", name="x", max_run_duration_seconds=seconds)
     arguments = script.arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
     assert [word for word in arguments if word.startswith("--time=")] == (
-        [f"--time={limit + script._SPARE}"] if limit else []
+        [f"--time={limit + script._EXTRA_MINUTES}"] if limit else []
     )
 
 
