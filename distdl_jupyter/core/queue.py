@@ -98,6 +98,6 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
     return f"waiting for {resources}" + (f", held by {listing(jobs)}" if jobs else "")
 
 
-def waits_no_more(id_: str, state: State) -> JobNotRunning:
+def not_queued_error(id_: str, state: State) -> JobNotRunning:
     """Return the error for an operation that needs a queued job."""
-    return JobNotRunning(f"Job {id_} is not waiting: it is {state.value}.", code="job-not-queued")
+    return JobNotRunning(f"Job {id_} is no longer queued: it is {state.value}.", code="job-not-queued")

@@ -1,6 +1,6 @@
-"""The facade that every surface uses: submit, list, attach, and the handle of a job.
+"""The facade that every surface uses: submit, list, attach, and the handle to a job.
 
-A ``Job`` has no state: it reads everything from the job's folder. So any process may have a handle of any job, and a
+A ``Job`` is stateless: it reads everything from the job's folder, so any process can open a handle to any job, and a
 job survives the process that submitted it.
 """
 
@@ -27,7 +27,7 @@ from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
-from distdl_jupyter.core.queue import MOVED, waits_no_more
+from distdl_jupyter.core.queue import MOVED, not_queued_error
 from distdl_jupyter.core.series import figure as curve_figure
 from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
@@ -56,42 +56,42 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A handle of one job. Handles are cheap to create and safe to use from several threads."""
+    """A handle to one job. Handles are cheap to create and safe to use from several threads."""
 
     def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
         self.id = folder.id
-        #: The row of an ended job, so that a long list is displayed without reading the jobs.
-        self._end = end
+        #: The row of an ended job, so that a long list can be displayed without reading the jobs.
+        self._ended_row = end
         self._callbacks: list[Callable[[], None]] = []
-        self._reading = threading.Lock()
+        self._view_lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Job], tuple[JobFolder, JobRow | None]]:
-        return Job, (self.folder, self._end)
+        return Job, (self.folder, self._ended_row)
 
     @functools.cached_property
-    def _follower(self) -> JobReader:
+    def _reader(self) -> JobReader:
         return JobReader(self.folder)
 
     @property
     def spec(self) -> JobSpec:
         """Return the specification that the job was submitted with."""
-        return self._follower.spec
+        return self._reader.spec
 
     @property
     def name(self) -> str:
         """Return the name of the job."""
-        return self.spec.name if self._end is None else self._end.name
+        return self.spec.name if self._ended_row is None else self._ended_row.name
 
     @property
     def state(self) -> State:
         """Return the current state of the job."""
-        return self.view().state if self._end is None else State(self._end.state)
+        return self.view().state if self._ended_row is None else State(self._ended_row.state)
 
     def view(self) -> JobView:
         """Return a snapshot of the job: state, ranks, metrics, notes and failure (see ``core.view``)."""
-        with self._reading:
-            return self._follower.catch_up()
+        with self._view_lock:
+            return self._reader.catch_up()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Register a function that ``wait`` or ``result`` of this handle calls once, after the job has ended."""
@@ -103,10 +103,10 @@ class Job:
         Raises TimeoutError after ``timeout`` seconds; the job keeps running. A failed job raises nothing here, only in
         ``result``.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         with explain_interrupt(lambda: interrupted(self)):
             while not self.view().state.ended:
-                if until is not None and time.monotonic() >= until:
+                if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(
                         f"Job {self.id} is still {self.state.value} after {timeout:g} s and keeps running."
                     )
@@ -150,13 +150,13 @@ class Job:
         Each line has ``rank``, ``stream``, ``time`` and ``text``; ``str(line)`` is the text. With ``follow``, new lines
         are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the current log are yielded.
         """
-        follower = JobReader(self.folder, lines=True)
+        reader = JobReader(self.folder, lines=True)
         if tail is not None:
-            last, follower.log_cursor = last_lines(self.folder.log, tail, rank)
+            last, reader.log_cursor = last_lines(self.folder.log, tail, rank)
             yield from last
             if not follow:
                 return
-        batches = follower.follow() if follow else iter(follower.read, [])
+        batches = reader.follow() if follow else iter(reader.read, [])
         with explain_interrupt(lambda: interrupted(self)):
             for batch in batches:
                 for line in lines_of(batch, self.folder.path):
@@ -191,7 +191,7 @@ class Job:
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.
 
-        With ``now``, send KILL at once. ``reason`` is a sentence that is recorded with the end of the job.
+        With ``now``, send KILL immediately. ``reason`` is a sentence that is recorded with the end of the job.
 
         Returns when the request is written; ``wait`` waits for the end. Raises JobNotRunning if the job has ended, and
         JobStillRunning if its supervisor runs on a host that no longer responds; the request stays pending there.
@@ -219,9 +219,9 @@ class Job:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
         supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
-            why = supervisor.describe() if supervisor.host else "Its supervisor is running."
+            description = supervisor.describe() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
-                f"Job {self.id} is not lost. {why}",
+                f"Job {self.id} is not lost. {description}",
                 code="job-not-lost",
                 hint=f"Stop it with: distdl stop {short_id(self.id)}",
             )
@@ -243,7 +243,7 @@ class Job:
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:
-        """Request the stack traces of all ranks and return at once; they appear in ``view().stacks``.
+        """Request the stack traces of all ranks without waiting; they appear in ``view().stacks``.
 
         Raises JobNotRunning if no rank has started yet or the job has ended.
         """
@@ -267,7 +267,7 @@ class Job:
             return rank_requests.take_stacks(self.folder, self.view, timeout)
 
     def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
-        """Request a profile of the next ``steps`` steps and return at once; ``view().profiles`` shows its progress.
+        """Request a profile of the next ``steps`` steps without waiting; ``view().profiles`` shows its progress.
 
         Raises InvalidSpec, JobNotRunning.
         """
@@ -310,8 +310,8 @@ class Job:
         """
         from distdl_jupyter.views.resources import ResourceTable
 
-        may_come = not self.view().state.ended and self.folder.spec().cluster != "azureml"
-        return ResourceTable(self.folder.resources, may_come=may_come)
+        is_pending = not self.view().state.ended and self.folder.spec().cluster != "azureml"
+        return ResourceTable(self.folder.resources, may_come=is_pending)
 
     def environment(self) -> JobEnvironment:
         """Return the environment of the job: Python and packages of rank 0, and the git state of the code.
@@ -331,11 +331,11 @@ class Job:
         return results.step_times(self.folder, self.view())
 
     def tracking(self) -> list[TrackerRecord]:
-        """Return the state of each experiment tracker: its run, the address of the run, and any problem."""
+        """Return the state of each experiment tracker: its run, the URL of the run, and any problem."""
         return tracking.of_job(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
-        """Send the metrics of this job to experiment trackers and return the state of each; ended jobs work too.
+        """Send the metrics of this job to experiment trackers and return the state of each; also works for ended jobs.
 
         ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those of the job). A job has one run in each
         tracker, even if this is called several times. Returns when the trackers have everything of an ended job or
@@ -363,23 +363,23 @@ class Job:
         """
         spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # if two processes move it at the same moment, only one succeeds
-            self._check_waits()
+            self._check_queued()
             return start(spec, secrets, code, lambda: self._leave_queue(compute_target))
 
-    def _check_waits(self) -> None:
+    def _check_queued(self) -> None:
         if (view := self.view()).state is not State.QUEUED:
-            raise waits_no_more(self.id, view.state)
+            raise not_queued_error(self.id, view.state)
 
     def _leave_queue(self, compute_target: str) -> None:
-        self._check_waits()
+        self._check_queued()
         reason = f"{MOVED}{compute_target}."
         self.cancel(reason=reason)
         view = self.wait().view()
         if view.started is not None or view.reason != reason:
-            raise waits_no_more(self.id, view.state)
+            raise not_queued_error(self.id, view.state)
 
     def resume(self, **options: Any) -> Job:
-        """Resume this ended job from its checkpoints as a new job, and return the handle of that job.
+        """Resume this ended job from its checkpoints as a new job, and return a handle to it.
 
         The new job runs the same code with the same values, and its ``checkpoint_dir()`` contains the files of this
         job. ``options`` replace those of this job, for example ``job.resume(process_count_per_node=4)``. Secret
@@ -408,7 +408,7 @@ class Job:
         """Start a new job that continues from one checkpoint of this job, and return its handle.
 
         The checkpoint is the newest one, or the one with a ``step`` or ``path`` of ``checkpoints()``. This job is not
-        changed and may still run. ``options`` replace those of this job, as in ``resume``.
+        changed and may still be running. ``options`` replace those of this job, as in ``resume``.
 
         Raises InvalidSpec if the checkpoint does not exist or an option is wrong, PluginUnavailable, JobNotFound if the
         files of the job were deleted.
@@ -430,9 +430,9 @@ class Job:
         from distdl_jupyter.core import correctness  # lazy: few jobs are checks
 
         with contextlib.suppress(JobNotFound):
-            alone = attach(correctness.single(self.folder.path))
-            if alone.spec.check.get("replay") == str(self.folder.path):  # the note alone does not prove it
-                alone.remove()
+            single_run = attach(correctness.single(self.folder.path))
+            if single_run.spec.check.get("replay") == str(self.folder.path):  # confirm that it belongs to this check
+                single_run.remove()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.folder.path == self.folder.path
@@ -441,7 +441,7 @@ class Job:
         return hash(self.folder.path)
 
     def __repr__(self) -> str:
-        job = self._end or self.view()
+        job = self._ended_row or self.view()
         processes = plural(job.node_count * job.process_count_per_node, "process")
         return f"<Job {self.id} {self.name!r} {job.state}, {processes}>"
 
@@ -480,7 +480,7 @@ def rows() -> list[JobRow]:
     return [entry.row for entry in job_list.here().all()]
 
 
-def nothing_started() -> str:
+def not_started_message() -> str:
     """Return the message for an interrupt before the start."""
     return "Interrupted before the start. No job was started."
 
@@ -488,10 +488,12 @@ def nothing_started() -> str:
 def interrupted(job: Job, stop: str = "") -> str:
     """Return the message for an interrupt that leaves the job running; ``stop`` is the command before its id."""
     id_ = short_id(job.id)
-    return left_as_it_is(f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()")
+    return interrupt_message(
+        f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()"
+    )
 
 
-def left_as_it_is(what: str, state: State, stop: str) -> str:
+def interrupt_message(what: str, state: State, stop: str) -> str:
     """Return the message for an interrupt that leaves a job or sweep unchanged; ``stop`` is the whole command."""
     if state.ended:
         return f"Interrupted; {what} has ended ({state.value})."
@@ -499,7 +501,7 @@ def left_as_it_is(what: str, state: State, stop: str) -> str:
 
 
 def attach(job_id: str | None = None) -> Job:
-    """Return the handle of the job with this id; the last part of an id is enough. The default is the newest job.
+    """Return a handle to the job with this id; the last part of an id is enough. The default is the newest job.
 
     Raises JobNotFound.
     """
@@ -524,7 +526,7 @@ def submit(
     script_params: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Job:
-    """Run a function or a script on every rank, and return the handle of the job at once.
+    """Run a function or a script on every rank, and return a handle to the job immediately.
 
     ``options`` are the options of all jobs (the fields of ``core.options.JobOptions``, such as ``node_count`` and
     ``process_count_per_node``; see ``distdl submit --help``), those of the backend and of the cluster, and their
@@ -559,14 +561,12 @@ def launch(
     """
     from distdl_jupyter.jobs import jobspec  # lazy: reading jobs needs neither capture nor checks
 
-    with explain_interrupt(nothing_started):
+    with explain_interrupt(not_started_message):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
     return start(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft)
 
 
-def launch_again(
-    job: Job, *, group: Group | None = None, check: Mapping[str, Any] | None = None, **options: Any
-) -> Job:
+def relaunch(job: Job, *, group: Group | None = None, check: Mapping[str, Any] | None = None, **options: Any) -> Job:
     """Start a job with the code of an earlier job and other options; ``group`` and ``check`` as in ``launch``.
 
     Raises InvalidSpec, PluginUnavailable, JobNotFound if the job's files were deleted.
@@ -601,18 +601,18 @@ def publish(
     An interrupt before the start leaves nothing behind. An interrupt during the start is raised after the start has
     succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
-    with explain_interrupt(nothing_started), files.writing(store.jobs):
+    with explain_interrupt(not_started_message), files.writing(store.jobs):
         store.sweep()
-        spec, folder = _prepared(store, spec)
+        spec, folder = _prepare_folder(store, spec)
     lock = None
     try:
-        with explain_interrupt(nothing_started):
+        with explain_interrupt(not_started_message):
             locks.prove(folder.lock)
             lock = JobLock.acquire(folder.lock)
             assert lock is not None, "a hidden folder is not locked"
             code.write(folder)
             folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
-            _write_beginning(folder, spec, code)
+            _write_first_events(folder, spec, code)
             if before_start is not None:
                 before_start()
         with explain_interrupt(lambda: describe_started(spec.id)), signals.delay_interrupt():
@@ -628,7 +628,7 @@ def publish(
     return folder
 
 
-def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
+def _prepare_folder(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
     """Return the spec with a new unique id that sorts after all existing ids, and the job's hidden folder."""
     while True:
         spec = dataclasses.replace(spec, id=store.later(spec.id))
@@ -640,7 +640,7 @@ def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
             spec = dataclasses.replace(spec, id=new_id())
 
 
-def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
+def _write_first_events(folder: JobFolder, spec: JobSpec, code: Code) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")
@@ -668,7 +668,7 @@ class DistributedFunction:
         return self._function(*args, **kwargs)
 
     def submit(self, *args: Any, **kwargs: Any) -> Job:
-        """Run the function with these arguments on every rank, and return the handle of the job at once."""
+        """Run the function with these arguments on every rank, and return a handle to the job immediately."""
         return submit(self._function, args, kwargs, **self._options)
 
     def options(self, **options: Any) -> DistributedFunction:

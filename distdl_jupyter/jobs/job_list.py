@@ -41,7 +41,7 @@ class JobIndex:
         at least one more job than the call before.
         """
         ids = self._ids()
-        return _with_checks_as_one(self._read(ids, seconds), ids)
+        return _without_check_runs(self._read(ids, seconds), ids)
 
     def ended(self) -> dict[str, Listed]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
@@ -63,18 +63,18 @@ class JobIndex:
             return ids
 
     def _read(self, ids: Iterable[str], seconds: float) -> list[Listed]:
-        until, entries, in_time = time.monotonic() + seconds, [], True
+        deadline, entries, has_time = time.monotonic() + seconds, [], True
         for id_ in ids:
             entry = self._ended.get(id_)
-            if entry is None and (in_time or id_ in self._readers):
+            if entry is None and (has_time or id_ in self._readers):
                 with self._lock:
-                    entry = self._ended.get(id_) or self._follow(id_)
-                in_time = time.monotonic() < until
+                    entry = self._ended.get(id_) or self._read_job(id_)
+                has_time = time.monotonic() < deadline
             if entry is not None:
                 entries.append(entry)
         return entries
 
-    def _follow(self, id_: str) -> Listed | None:
+    def _read_job(self, id_: str) -> Listed | None:
         folder, reader = self._store.folder(id_), self._readers.pop(id_, None)
         entry = read_summary(folder) if reader is None else None
         if entry is None:
@@ -94,7 +94,7 @@ class JobIndex:
         return entry
 
 
-def _with_checks_as_one(entries: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
+def _without_check_runs(entries: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
     """Omit completed single-process runs whose check is listed: the page of the check links to them."""
     present = set(ids)
     return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]

@@ -11,7 +11,7 @@ from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, reason, waits_no_more
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, not_queued_error, reason
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import job_list
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.node.slots import QueueEntry
 
-_HEAD = ("Place", "Job", "Name", "Waits", "Priority")
-_HELD_HEAD = ("Holds", "Job", "Name")
-_CLUSTER_HEAD = ("Job", "Name", "Asks for", "Partition", "Now")
+_WAITING_HEAD = ("Place", "Job", "Name", "Waits", "Priority")
+_HOLDING_HEAD = ("Holds", "Job", "Name")
+_JOBS_HEAD = ("Job", "Name", "Asks for", "Partition", "Now")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
-_MOST = 40
+_MAX_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +93,18 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_holds(job), short_id(job.job), job.called) for job in self.holding]:
-            yield from (table.WholeRows([_HELD_HEAD, *running]), "")
-        waits = self._waits()
-        yield table.WholeRows([_HEAD, *waits]) if waits else "No jobs are queued."
+        if running := [(_format_holding(job), short_id(job.job), job.called) for job in self.holding]:
+            yield from (table.WholeRows([_HOLDING_HEAD, *running]), "")
+        waiting_rows = self._waiting_rows()
+        yield table.WholeRows([_WAITING_HEAD, *waiting_rows]) if waiting_rows else "No jobs are queued."
         for cluster in self.clusters:
             rows = cluster.rows()
             yield from ("", f"{cluster.name}, your jobs:")
-            yield table.WholeRows([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else cluster.problem or "The queue is empty."
-            if len(rows) > _MOST:
-                yield f"and {len(rows) - _MOST} more jobs"
+            yield table.WholeRows([_JOBS_HEAD, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            if len(rows) > _MAX_ROWS:
+                yield f"and {len(rows) - _MAX_ROWS} more jobs"
 
-    def _waits(self) -> list[tuple[str, ...]]:
+    def _waiting_rows(self) -> list[tuple[str, ...]]:
         return [
             (
                 str(job.position or ""),
@@ -117,7 +117,7 @@ class Queue(table.Display):
         ]
 
 
-def _holds(job: Holding) -> str:
+def _format_holding(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
     parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
@@ -144,7 +144,7 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     total = queueing.totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}
     free = {
-        name: max(0.0, most - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, most in total.items()
+        name: max(0.0, limit - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, limit in total.items()
     }
     free["gpus"] = float(sum(gpu not in used for gpu in labels))
     holding = tuple(queueing.holding(entry, labels) for entry in held)
@@ -153,11 +153,11 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
 
 def _cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
-    targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
+    target_names = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.named()]
-        kinds += [cluster_configs.find(name).kind for name in targets if name in cluster_configs.names()]
+        kinds += [cluster_configs.find(name).kind for name in target_names if name in cluster_configs.names()]
     for kind in dict.fromkeys(kinds):
         cluster = registry.get("clusters", kind)
         name = cluster.title or kind
@@ -181,13 +181,13 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     for scheduled in slots.schedule(slot_entries, slots.limits()):
         entry = entries[scheduled.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        why = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
+        cause = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
         yield WaitingJob(
             position=scheduled.position,
             id=entry.job,
             name=entry.name,
             user="" if entry.is_own else entry.user,
-            why=row.message if row is not None and entry.blocked else why,
+            why=row.message if row is not None and entry.blocked else cause,
             priority=int(entry.priority),
             target="local",
         )
@@ -213,7 +213,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     folder = JobStore().find(id_)
     view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
-        raise waits_no_more(folder.id, view.state)
+        raise not_queued_error(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
         text = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
         raise ClusterRefused(

@@ -45,11 +45,11 @@ def build(
     ``group`` is the study of the job, ``python`` the interpreter of its ranks (default: this one).
     Raises InvalidSpec or PluginUnavailable with a message that names the fix.
     """
-    spec, secret, run_dry = planned(draft, options, id_=id_, group=group, python=python)
-    run_dry()
+    spec, secret_values, dry_run = planned(draft, options, id_=id_, group=group, python=python)
+    dry_run()
     redact.refuse({**spec.cluster_options, **spec.backend_options})
-    redactor = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return redact.spec(_with_findings(spec, draft), redactor), secret
+    redactor = Redactor.of(os.environ, {**secret_values, **redact.hidden(spec.script_arguments, draft.true_arguments)})
+    return redact.spec(_with_findings(spec, draft), redactor), secret_values
 
 
 def planned(
@@ -63,18 +63,18 @@ def planned(
     resolved_options = resolved(options)
     values = checked(resolved_options)
     target = cluster_configs.find(values.pop("compute_target", "local"))
-    cluster_given = {**target.options, **_belonging("clusters", target.kind, resolved_options)}
+    cluster_values = {**target.options, **_select_options("clusters", target.kind, resolved_options)}
     cluster = registry.get("clusters", target.kind)
-    cluster_options = registry.check_options("clusters", target.kind, cluster_given)
+    cluster_options = registry.check_options("clusters", target.kind, cluster_values)
     nodes, per_node = values.get("node_count", 1), values.pop("process_count_per_node", 1)
     if per_node == "auto":
         per_node = cluster.process_count_per_node(cluster_options, use_gpu=values.get("use_gpu"))
     label = registry.backend_label(
         values.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
     )
-    backend_given = _belonging("backends", registry.backend(label, {})[0].name, resolved_options)
-    backend, backend_options = registry.backend(label, backend_given)
-    _refuse_strays(resolved_options, {*cluster_given, *backend_given}, label, target.name)
+    backend_values = _select_options("backends", registry.backend(label, {})[0].name, resolved_options)
+    backend, backend_options = registry.backend(label, backend_values)
+    _check_unknown(resolved_options, {*cluster_values, *backend_values}, label, target.name)
     python = python or sys.executable
     # The packages of another machine or another Python are checked there.
     is_local = not cluster.is_remote and python == sys.executable
@@ -84,11 +84,11 @@ def planned(
     if is_checked_here and (reason := backend.unavailable(backend_options)):
         raise PluginUnavailable(reason, code="backend-not-usable")
     variables = values.pop("environment_variables", {})
-    secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
+    secret_values = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(values.pop("vm_size", None))
-    rate = node_price(values.pop("price_per_hour", None), vm_size, cluster, cluster_given)
-    values |= _slots(values, cluster)
+    rate = node_price(values.pop("price_per_hour", None), vm_size, cluster, cluster_values)
+    values |= _gpu_options(values, cluster)
     if values.get("after"):
         values["after"] = _predecessors(values["after"])
     _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
@@ -101,16 +101,16 @@ def planned(
         group=group,
         process_count_per_node=check_count(per_node, "process_count_per_node"),
         distributed_backend=label,
-        backend_options={name: getattr(backend_options, name) for name in backend_given},
+        backend_options={name: getattr(backend_options, name) for name in backend_values},
         compute_target=target.name,
         cluster=target.kind,
-        cluster_options=cluster_given,
+        cluster_options=cluster_values,
         vm_size=vm_size,
         price_per_hour=rate.per_hour if rate else None,
         currency=rate.currency if rate else "",
         price_source=rate.source if rate else "",
-        environment_variables={k: v for k, v in variables.items() if k not in secret},
-        secret_variables=tuple(secret),
+        environment_variables={k: v for k, v in variables.items() if k not in secret_values},
+        secret_variables=tuple(secret_values),
         python=python,
         working_directory=working_directory,
         data=data_sources(values.pop("data", None), Path(working_directory), cluster),
@@ -127,7 +127,7 @@ def planned(
     _check_min_node_count(spec)
     if is_local and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
-    return spec, secret, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
+    return spec, secret_values, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
 
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
@@ -139,16 +139,16 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
 
 
 def _check_min_node_count(spec: JobSpec) -> None:
-    fewest = spec.min_node_count or spec.node_count
-    if fewest > spec.node_count:
+    min_nodes = spec.min_node_count or spec.node_count
+    if min_nodes > spec.node_count:
         raise InvalidSpec(
-            f"min_node_count is {fewest}, but node_count is only {spec.node_count}.",
+            f"min_node_count is {min_nodes}, but node_count is only {spec.node_count}.",
             code="min-node-count-too-large",
             field="min_node_count",
             hint="min_node_count is the lowest number of nodes with which the job may continue.",
         )
     sharded = next((source for source in spec.data if source.shard), None)
-    if sharded is not None and fewest < spec.node_count:
+    if sharded is not None and min_nodes < spec.node_count:
         raise InvalidSpec(
             f"{sharded.name} is split over {spec.node_count} nodes, so its data would be incomplete without one of "
             "them.",
@@ -187,11 +187,11 @@ def option_names(kind: registry.Kind) -> set[str]:
     return names
 
 
-def _belonging(kind: registry.Kind, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(kind: registry.Kind, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: options[field.name] for field in registry.options(kind, name) if field.name in options}
 
 
-def _refuse_strays(options: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
+def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
     for name in options:
         if name not in ABOUT and name not in used:
             raise InvalidSpec(
@@ -253,7 +253,7 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
-def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+def _gpu_options(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the options derived from ``gpus``. Raises InvalidSpec if the cluster has no queue for these options."""
     field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
     if field and not cluster.slots:
@@ -263,15 +263,15 @@ def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
             field=field,
             hint="Remove it, and use the options of the cluster instead.",
         )
-    each, use_gpu = options.get("gpus"), options.get("use_gpu")
-    if each and use_gpu is False:
+    gpus, use_gpu = options.get("gpus"), options.get("use_gpu")
+    if gpus and use_gpu is False:
         raise InvalidSpec(
-            f"gpus is {each}, but use_gpu is False.",
+            f"gpus is {gpus}, but use_gpu is False.",
             code="gpus-without-use-gpu",
             field="gpus",
             hint="Use only one of them.",
         )
-    return {} if each is None else {"use_gpu": each > 0}
+    return {} if gpus is None else {"use_gpu": gpus > 0}
 
 
 def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -372,8 +372,8 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
-    ours = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
-    versions = {package.name: package.version() for package in (*ours, *backend.packages(options))}
+    own_packages = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
+    versions = {package.name: package.version() for package in (*own_packages, *backend.packages(options))}
     return {"python": platform.python_version()} | {name: version for name, version in versions.items() if version}
 
 

@@ -152,7 +152,7 @@ class JobReader:
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
             if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
-                self.fold(_unwritten(error))
+                self.fold(_unsaved_end(error))
             ended = False
         self._note_writer()
         return ended
@@ -225,12 +225,12 @@ class PageReader(JobReader):
 
         ``lock`` is held during each step and released between steps.
         """
-        before, until = self.version, time.monotonic() + seconds
+        before, deadline = self.version, time.monotonic() + seconds
         while True:
             with lock or contextlib.nullcontext():
                 self.idle = not self.step()
                 self.version += not self.idle
-            if self.idle or time.monotonic() > until:
+            if self.idle or time.monotonic() > deadline:
                 break
             if lock is not None:
                 time.sleep(0.0005)
@@ -248,8 +248,8 @@ class PageReader(JobReader):
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLES)
-        stepped = self.steps.read()
-        return moved or self.cursor > before or bool(samples) or stepped
+        has_steps = self.steps.read()
+        return moved or self.cursor > before or bool(samples) or has_steps
 
     def count(self) -> None:
         """Do nothing: the log window counts the lines that it reads."""
@@ -300,7 +300,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         lock.release()
 
 
-def _unwritten(error: OSError) -> Event:
+def _unsaved_end(error: OSError) -> Event:
     """Return the unsaved final state of a job without a writer whose folder is read-only."""
     reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     text = (

@@ -61,12 +61,12 @@ class EarlierCode:
         The owner of the original files is checked here, because the user owns the copy. Raises JobNotFound if files are
         missing or another user could have written them, InvalidSpec, OSError.
         """
-        with self._readable("code"):
+        with self._translate_errors("code"):
             owned.open_own(self._folder.spec_file).close()  # the spec names the interpreter to run
             _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
             with contextlib.suppress(FileNotFoundError):
                 _copy_own(self._folder.payload, folder.payload)
-            _check(self._folder.code)
+            _check_owner(self._folder.code)
             shutil.copytree(self._folder.code, folder.code, dirs_exist_ok=True)
         if self._parameters or self._flags:
             path = folder.path / "payload.json"
@@ -80,7 +80,7 @@ class EarlierCode:
             self._copy_checkpoints(folder)
 
     @contextlib.contextmanager
-    def _readable(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -89,8 +89,8 @@ class EarlierCode:
             raise _unreadable(self._folder, error, what) from error
 
     def _copy_checkpoints(self, folder: JobFolder) -> None:
-        with self._readable("checkpoints"):
-            _check(self._folder.checkpoints)
+        with self._translate_errors("checkpoints"):
+            _check_owner(self._folder.checkpoints)
         if isinstance(self._checkpoints, str):
             shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True)
             return
@@ -149,8 +149,8 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options)
-    spec = _as_new(spec, earlier, resumed_from="", forked_at=None, **fields)
+    spec, secrets = _apply_options(folder, earlier, options)
+    spec = _new_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
 
@@ -168,8 +168,8 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
             field="compute_target",
             hint="Start all runs of it there with compute_target.",
         )
-    spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options)
-    spec = _as_new(
+    spec, secrets = _apply_options(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options)
+    spec = _new_spec(
         spec,
         earlier,
         resumed_from=earlier.resumed_from,
@@ -204,10 +204,10 @@ def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    spec, secrets = _changed(folder, earlier, options)
+    spec, secrets = _apply_options(folder, earlier, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
-    spec = _as_new(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
+    spec = _new_spec(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
     return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
@@ -223,10 +223,10 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
         )
 
 
-def _as_new(spec: JobSpec, earlier: JobSpec, **more: Any) -> JobSpec:
+def _new_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
-    fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
+    fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **changes}
     return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
@@ -243,7 +243,7 @@ def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({}
     return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
 
 
-def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked like any new job, and its secret values.
 
     The new job does not wait for other jobs unless the options name some.
@@ -252,22 +252,22 @@ def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) ->
         return dataclasses.replace(earlier, after=()), secrets_of(earlier)
     from distdl_jupyter.jobs import jobspec
 
-    new = jobspec.resolved(options)
-    variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}
+    resolved = jobspec.resolved(options)
+    variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
     options_of_job: dict[str, Any] = {
         name: getattr(earlier, name) for name, about in ABOUT.items() if about.is_inherited
     }
-    if new.get("compute_target", earlier.compute_target) == earlier.compute_target:
+    if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
         options_of_job |= earlier.cluster_options
-    if new.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
+    if resolved.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
         options_of_job |= earlier.backend_options
-    if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
-        options_of_job["min_node_count"] = min(earlier.min_node_count, new["node_count"])
+    if "node_count" in resolved and isinstance(resolved["node_count"], int) and earlier.min_node_count is not None:
+        options_of_job["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
     secrets = secrets_of(earlier, variables)
     others = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     new_options = override(options_of_job, others) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
-    if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
+    if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source
         )
@@ -306,6 +306,6 @@ def _copy_own(source: Path, target: Path) -> None:
         shutil.copyfileobj(original, copy, 1 << 20)
 
 
-def _check(tree: Path) -> None:
+def _check_owner(tree: Path) -> None:
     if reason := permissions.tree_refusal(tree):
         raise PermissionError(f"{reason}, so it is not copied")

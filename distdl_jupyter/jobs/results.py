@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.steps import StepTimesShown
 
 #: Maximum bytes at the end of a log that are searched for a rank's last lines.
-_END = 16 * 1024 * 1024
+_MAX_TAIL = 16 * 1024 * 1024
 #: Seconds between two polls of a tracker.
 _POLL = 0.2
 #: Signals that stop the ranks of a job.
-_STOPS = ("INT", "TERM", "KILL")
+_STOP_SIGNALS = ("INT", "TERM", "KILL")
 #: Maximum number of listed output files.
 MOST_FILES = 10_000
 
@@ -58,9 +58,9 @@ def value(folder: JobFolder, rank: RankView) -> Any:
     except FileNotFoundError:
         if rank.ok is not True:
             return None
-        why = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
+        reason = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
         raise ResultUnavailable(
-            why, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
+            reason, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
         ) from None
     except PermissionError as error:
         raise ResultUnavailable(
@@ -143,10 +143,10 @@ def _ending(rank: RankView) -> dict[str, Any]:
     """
     error = rank.error or {}
     message = str(error.get("message", ""))
-    exits = error.get("type") == "SystemExit" and message.isdecimal()
-    stopped = bool(error) and rank.signal in _STOPS
-    if stopped or (exits and rank.signal is None):
-        return {"exit_code": int(message) if exits else 1, "signal": None}
+    is_exit = error.get("type") == "SystemExit" and message.isdecimal()
+    was_stopped = bool(error) and rank.signal in _STOP_SIGNALS
+    if was_stopped or (is_exit and rank.signal is None):
+        return {"exit_code": int(message) if is_exit else 1, "signal": None}
     return {"exit_code": rank.code, "signal": rank.signal}
 
 
@@ -158,10 +158,10 @@ def _location(failure: Failure) -> str:
     if failure.kind == "signal":
         return ""
     frames = (failure.error or {}).get("frames") or []
-    at = (failure.error or {}).get("values_at")
-    if not isinstance(at, int) or not 0 <= at < len(frames):
+    index = (failure.error or {}).get("values_at")
+    if not isinstance(index, int) or not 0 <= index < len(frames):
         return ""
-    return f", in {frames[at]['label']}, line {frames[at]['line']}"
+    return f", in {frames[index]['label']}, line {frames[index]['line']}"
 
 
 def _memory(failure: Failure) -> str:
@@ -176,10 +176,10 @@ def _memory(failure: Failure) -> str:
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return the last output of a rank that died without a report, or of the job itself if the rank had none."""
-    lines, _ = last_lines(folder.log, 4 * count, rank, within=_END)
-    if of_rank := _texts_of(lines, rank, count):
-        return "\n".join([f"Last lines of rank {rank}:", *of_rank])
-    lines, _ = last_lines(folder.log, 4 * count, within=_END)
+    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL)
+    if rank_lines := _texts_of(lines, rank, count):
+        return "\n".join([f"Last lines of rank {rank}:", *rank_lines])
+    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL)
     job_lines = _texts_of(lines, None, count)
     return "\n".join(["Last lines of the job:", *job_lines]) if job_lines else ""
 
@@ -193,12 +193,12 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
     """Return sentences about the ranks that ended because of the first failure, grouped by how they ended."""
     if not failure.others:
         return ()
-    alike: dict[str, list[dict[str, Any]]] = {}
+    by_ending: dict[str, list[dict[str, Any]]] = {}
     for other in failure.others:
-        alike.setdefault(other["what"].split(":")[0], []).append(other)
+        by_ending.setdefault(other["what"].split(":")[0], []).append(other)
     sentences = [
-        f"{ranks(sorted(end['rank'] for end in same))}: {what} after {min(end['after'] for end in same):.1f} s"
-        for what, same in alike.items()
+        f"{ranks(sorted(end['rank'] for end in group))}: {what} after {min(end['after'] for end in group):.1f} s"
+        for what, group in by_ending.items()
     ]
     return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(sentences)}).",)
 
@@ -281,14 +281,14 @@ def track(
     """
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
-    until = None if timeout is None else time.monotonic() + timeout
-    of_job = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
-    processes = control.start_trackers(folder, names or of_job, detached=True)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    default = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
+    processes = control.start_trackers(folder, names or default, detached=True)
     while any(process.poll() is None for process in processes.values()):
         records = [tracking.read(folder.path, name) for name in processes]
         if all(record.done or (record.trouble and record != before[record.tracker]) for record in records):
             break
-        if until is not None and time.monotonic() > until:
+        if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(_POLL)
     return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]

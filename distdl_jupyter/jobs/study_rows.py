@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 #: The module that drives a sweep, started like a supervisor.
 DRIVER = "distdl_jupyter.studies.sweep_driver"
 #: Seconds after the end of a run within which the next run may still start.
-_NEXT = 8.0
+_NEXT_RUN_SECONDS = 8.0
 #: Maximum number of drivers that may die in a row without any trial started or ended in between.
-_TRIES = 3
+_MAX_TRIES = 3
 
 
 def rows(jobs: Sequence[JobRow]) -> list[JobRow]:
@@ -73,9 +73,9 @@ def is_study(row: JobRow) -> bool:
 
 def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return the rows with the runs of each study replaced by one row at the position of the newest run."""
-    alone = without_trials(jobs)
-    studies, result = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
-    for row in heapq.merge(jobs, alone, key=lambda row: row.id, reverse=True):
+    empty_sweeps = without_trials(jobs)
+    studies, result = {row.id: row for row in (*_with_runs(jobs), *empty_sweeps)}, []
+    for row in heapq.merge(jobs, empty_sweeps, key=lambda row: row.id, reverse=True):
         current = row if row.group is None else studies.pop(row.group.id, None)
         if current is not None:
             result.append(current)
@@ -86,8 +86,8 @@ def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
     """Return the row of a study from its runs, newest first; ``template`` is the newest run or a row like it."""
     group = template.group
     assert group is not None
-    of_kind = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
-    ended = None if of_kind["state"] == State.RUNNING.value else template.ended if runs else of_kind["ended"]
+    kind_fields = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
+    ended = None if kind_fields["state"] == State.RUNNING.value else template.ended if runs else kind_fields["ended"]
     created = runs[-1].created if runs else template.created
     return replace(
         template,
@@ -103,7 +103,7 @@ def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
         waited=0.0,
         queued_since=None,
         alert=None,
-        **{**of_kind, "ended": ended},
+        **{**kind_fields, "ended": ended},
     )
 
 
@@ -117,12 +117,12 @@ def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
             key = run.backend, run.node_count * run.process_count_per_node
             rates.setdefault(key, []).append(run.group.value)
     done = sum(step_times.enough(values) for values in rates.values())
-    state, why = scaling_state(runs[0], time.time(), complete=done >= group.size)
+    state, reason = scaling_state(runs[0], time.time(), complete=done >= group.size)
     share = _efficiency({key: statistics.fmean(values) for key, values in rates.items()})
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
-        "message": why,
+        "message": reason,
         "done": min(done, group.size),
         "metric": "" if share is None else "% of ideal",
         "value": None if share is None else round(100 * share),
@@ -140,7 +140,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
         return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
         return State.FAILED, step_times.too_few(newest.name)
-    if now - (newest.ended or now) < _NEXT:
+    if now - (newest.ended or now) < _NEXT_RUN_SECONDS:
         return State.RUNNING, ""
     return State.CANCELED, ""
 
@@ -198,14 +198,14 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     holder = folder.supervisor()
     if holder.held:
         return State.RUNNING, {}
-    if end := _end(folder):
+    if end := _read_end(folder):
         return State(end["state"]), end
     if holder.is_elsewhere:
         return State.RUNNING, {"problem": f"It runs on {holder.host}."}
     return _restart_driver(folder, runs)
 
 
-def _end(folder: JobFolder) -> dict[str, Any]:
+def _read_end(folder: JobFolder) -> dict[str, Any]:
     """Return how a sweep ended, empty if it has not."""
     try:
         end = json.loads((folder.path / "end.json").read_text(encoding="utf-8"))
@@ -225,19 +225,19 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
         if lock is None:
             return State.RUNNING, {}
         try:
-            if not (end := _end(folder)) and _is_hopeless(folder, runs):
-                problem = f"The process that controls the sweep died {_TRIES + 1} times in a row."
+            if not (end := _read_end(folder)) and _is_hopeless(folder, runs):
+                problem = f"The process that controls the sweep died {_MAX_TRIES + 1} times in a row."
                 ended(folder, State.LOST, problem, f"See {folder.supervisor_log} for the cause. {hint}")
-                end = _end(folder)
+                end = _read_end(folder)
             if end:
                 return State(end["state"]), end
             control.start_supervisor(folder, lock, secrets, python=spec.python, module=DRIVER)
         finally:
             lock.release()
     except (DistDLError, OSError) as error:
-        why = error.message if isinstance(error, DistDLError) else f"No new process can be started: {error.strerror}."
+        cause = error.message if isinstance(error, DistDLError) else f"No new process can be started: {error.strerror}."
         problem = "The process that controls the sweep was killed from outside. Running trials continue."
-        return State.LOST, {"problem": f"{problem} {why}", "hint": hint}
+        return State.LOST, {"problem": f"{problem} {cause}", "hint": hint}
     return State.RUNNING, {}
 
 
@@ -250,7 +250,7 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         tries = 1
     files.write(path, {"come": progress, "tries": tries})
-    return tries > _TRIES
+    return tries > _MAX_TRIES
 
 
 def begin_anew(folder: JobFolder) -> None:

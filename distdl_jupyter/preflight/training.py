@@ -117,7 +117,7 @@ def called(draft: CapturedCode) -> Check | None:
         return None
     tests = [node.test for node in body if isinstance(node, ast.If) and _never_runs(node)]
     if tests:
-        text = f"The {draft.kind} runs nothing, because 'if {ast.unparse(tests[0])}' is never true in a job."
+        text = f"No code in the {draft.kind} runs, because 'if {ast.unparse(tests[0])}' is never true in a job."
         remedy = 'Write if __name__ == "__main__":'
     else:
         functions = [node for node in defined if not isinstance(node, ast.ClassDef)]

@@ -62,11 +62,11 @@ def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comp
     counts = plural(steps, "step"), plural(job.spec.process_count, "process")
     sys.stderr.write(f"Check: {counts[0]} on {counts[1]}, then on one with the same samples.\n")
     sys.stderr.flush()
-    alone = finish(job)
+    single_run = finish(job)
     if job.state is not State.COMPLETED:
         job.result()
         raise JobFailed(job.view().reason, code=job.view().reason_code or "check-run-failed")
-    return of_jobs(job, alone)
+    return of_jobs(job, single_run)
 
 
 def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
@@ -101,7 +101,7 @@ def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
     if spec.distributed_backend == registry.SINGLE:
         defaults.setdefault("distributed_backend", registry.DEFAULT)
     resolved = {**_several(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
-    return client.launch_again(job, check={"steps": steps, "replay": ""}, **resolved)
+    return client.relaunch(job, check={"steps": steps, "replay": ""}, **resolved)
 
 
 def finish(job: Job) -> Job | None:
@@ -118,10 +118,10 @@ def finish(job: Job) -> Job | None:
         "name": f"{job.name} on one process"[-120:],
     }
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
-    alone = client.launch_again(job, check=check, **settings)
-    files.write(correctness.note(job.folder.path), {"single": alone.id})
-    _follow(alone)
-    return alone
+    single_run = client.relaunch(job, check=check, **settings)
+    files.write(correctness.note(job.folder.path), {"single": single_run.id})
+    _follow(single_run)
+    return single_run
 
 
 def finish_later(job: Job) -> None:
@@ -137,27 +137,27 @@ def check_status(job: Job) -> JobCheck:
             code="job-is-not-a-check",
             hint="Check the code of a job with: distdl check ID",
         )
-    alone = _single(job)
+    single_run = _single(job)
     if not job.state.ended:
         return job_check("several", _nothing(job))
     if job.state is not State.COMPLETED:
         return job_check("failed", _nothing(job), reason=job.view().reason)
-    if alone is not None and not alone.state.ended:
-        return job_check("one", of_jobs(job), single=alone.id)
-    if alone is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
+    if single_run is not None and not single_run.state.ended:
+        return job_check("one", of_jobs(job), single=single_run.id)
+    if single_run is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
         return job_check("one", of_jobs(job))
-    return job_check("done", of_jobs(job, alone), single=alone.id if alone is not None else "")
+    return job_check("done", of_jobs(job, single_run), single=single_run.id if single_run is not None else "")
 
 
-def of_jobs(job: Job, alone: Job | None = None) -> Comparison:
+def of_jobs(job: Job, single_run: Job | None = None) -> Comparison:
     """Compare the records of a checked job and of the single process that repeated its steps.
 
-    Without ``alone``, only the ranks are compared, for code that requires several processes.
+    Without ``single_run``, only the ranks are compared, for code that requires several processes.
     """
-    records = correctness.read(alone.folder.path) if alone is not None else []
+    records = correctness.read(single_run.folder.path) if single_run is not None else []
     comparison = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
-    if alone is not None and alone.state.ended and alone.state is not State.COMPLETED:
-        comparison.left_out.append(f"In the run on one process: {alone.view().reason}")
+    if single_run is not None and single_run.state.ended and single_run.state is not State.COMPLETED:
+        comparison.left_out.append(f"In the run on one process: {single_run.view().reason}")
     return comparison
 
 

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 KIND = "scale"
 #: Options of a job that are set by arguments of ``scale``, and these arguments.
-_INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
+_REPLACEMENTS = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
 _POLL = 0.2
 #: Relative error of the rate below which a run is long enough; multiple of ``seconds`` after which it always is.
-_PRECISE, _AT_MOST = 0.02, 3.0
+_MAX_ERROR, _MAX_FACTOR = 0.02, 3.0
 #: Seconds that a run may last beyond its measurement if its driver has exited.
-_SPARE = 600.0
+_SPARE_SECONDS = 600.0
 
 
 def scale(
@@ -94,15 +94,15 @@ def of_draft(
     **options: Any,
 ) -> ScalingStudy:
     """Run ``scale`` for captured code."""
-    counts, by_count = _listed(processes), _listed(nodes)
-    by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
-    labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
-    _check(counts, by_count, seconds, options)
+    counts, node_counts = _to_list(processes), _to_list(nodes)
+    node_counts = node_counts if isinstance(nodes, Iterable) else node_counts * len(counts)
+    labels = backends.split(",") if isinstance(backends, str) else _to_list(backends)
+    _check(counts, node_counts, seconds, options)
     labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
     name = str(options.pop("name", draft.name))
-    plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds, "driver": mark()}
+    plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": mark()}
     group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
-    options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
+    options.setdefault("max_run_duration_seconds", _MAX_FACTOR * seconds + _SPARE_SECONDS)
     return _measure_missing(group, {}, lambda **run_options: client.launch(draft, group, **run_options, **options))
 
 
@@ -138,7 +138,7 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
     except BaseException as error:  # an interrupt may have arrived while a run was started
         _end_runs(group.id)
         if isinstance(error, Exception):
-            state, problem = State.FAILED, _in_short(error)
+            state, problem = State.FAILED, _summarize(error)
         if isinstance(error, KeyboardInterrupt):
             explain(error, _interrupted(group.id))
         raise
@@ -162,7 +162,7 @@ def _interrupted(id_: str) -> str:
     try:
         facts = scaling(id_).facts
     except JobNotFound:
-        return client.nothing_started()
+        return client.not_started_message()
     measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
     return (
         f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
@@ -183,18 +183,18 @@ def numbers(text: str) -> list[int]:
         ) from None
 
 
-def _listed(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     return [*value] if isinstance(value, Iterable) else [value]
 
 
 def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
     for name in options:
-        if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
+        if (primary := ALIASES.get(name, name)) in (*TOTALS, *_REPLACEMENTS):
             raise InvalidSpec(
                 f"{name} cannot be combined with several numbers of processes.",
                 code="scale-option-unsupported",
                 field=name,
-                hint=f"Use {_INSTEAD.get(primary, 'processes')}= instead.",
+                hint=f"Use {_REPLACEMENTS.get(primary, 'processes')}= instead.",
             )
     if not counts or any(type(value) is not int or value < 1 for value in counts) or len(set(counts)) < len(counts):
         raise InvalidSpec(
@@ -221,7 +221,7 @@ def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: M
         )
 
 
-def _in_short(error: Exception) -> str:
+def _summarize(error: Exception) -> str:
     if isinstance(error, DistDLError):
         return " ".join(filter(None, (error.message.partition("\n")[0], error.hint)))
     return f"{type(error).__name__}: {error}"
@@ -271,7 +271,7 @@ def _is_enough(result: Run | None, seconds: float) -> bool:
     if result is None:
         return False
     return result.seconds >= seconds and (
-        result.error <= _PRECISE * result.rate or result.seconds >= _AT_MOST * seconds
+        result.error <= _MAX_ERROR * result.rate or result.seconds >= _MAX_FACTOR * seconds
     )
 
 
@@ -296,9 +296,9 @@ class ScalingStudy(ScalingView):
 
             def start(**run_options: Any) -> Job:
                 backend = run_options["distributed_backend"]
-                same = [folder for folder in folders if folder.spec().distributed_backend == backend]
-                job = client.Job((same or folders)[-1])
-                return client.launch_again(job, group=group, **{**job.spec.backend_options, **run_options})
+                matches = [folder for folder in folders if folder.spec().distributed_backend == backend]
+                job = client.Job((matches or folders)[-1])
+                return client.relaunch(job, group=group, **{**job.spec.backend_options, **run_options})
 
             first = [start(**next(_missing(group, complete)))]
         return _measure_missing(group, complete, lambda **run_options: first.pop() if first else start(**run_options))
@@ -366,8 +366,8 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     run = measured(times) if times.rows else None
     if run is None:
         return None, None
-    warm = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
-    return run, step_times.StepTimes(warm).straggler
+    measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
+    return run, step_times.StepTimes(measured_rows).straggler
 
 
 def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
@@ -380,7 +380,7 @@ def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     return [point(*key, group) for key, group in groups.items()]
 
 
-def _whole(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
+def _complete_runs(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
     """Return the complete measurements by backend and number of processes."""
     groups: dict[tuple[str, int], list[Run]] = {}
     for job in runs:
@@ -389,7 +389,7 @@ def _whole(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
     return groups
 
 
-def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
+def _count_done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
     """Return the number of points that need no more runs."""
     return sum(enough([run.rate for run in runs]) for runs in known.values())
 
@@ -397,7 +397,7 @@ def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
 def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
     group = spec.group
     assert group is not None
-    rows, done = [job.row for job in runs], _done(_whole(runs))
+    rows, done = [job.row for job in runs], _count_done(_complete_runs(runs))
     state, problem = study_rows.scaling_state(rows[-1], time.time(), complete=done == group.size)
     stragglers: dict[tuple[str, int], list[Straggler | None]] = {}
     for job in runs:
@@ -432,8 +432,8 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int
     spec = folders[-1].spec()
     group = spec.group
     assert group is not None
-    complete = _whole(_runs(listed, group))
-    if _done(complete) >= group.size:
+    complete = _complete_runs(_runs(listed, group))
+    if _count_done(complete) >= group.size:
         raise JobNotRunning(
             f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
         )

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 _POLL = 0.5
 #: Number of failures after which the sweep ends: of all failed trials while none has completed or been pruned, then of
 #: trials in a row whose ranks did not start.
-_FAILURES = 3
+_MAX_FAILURES = 3
 #: Number of lost trials in a row after which the sweep ends. Trials that were lost together count once.
-_LOSSES = 3
+_MAX_LOSSES = 3
 #: Completed trials before any trial is pruned. With ``prune_after``, the median needs at most a quarter of all trials.
 _STARTUP = 5
 #: The TPE sampler draws a third of the trials at random before it uses results: at least 3, at most this many.
-_MOST_RANDOM = 10
+_MAX_RANDOM = 10
 #: Share of its steps that a trial makes before it may be pruned, unless ``prune_after`` is set.
-_EARLIEST = 0.1
+_MIN_SHARE = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
 
 
@@ -66,17 +66,17 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
 
     if plan.sampler == "grid":
         values = {
-            name: [*values_.values]
-            if isinstance(values_, space.Choice)
-            else [*range(int(values_.low), int(values_.high) + 1)]
-            for name, values_ in plan.parameters.items()
+            name: [*domain.values]
+            if isinstance(domain, space.Choice)
+            else [*range(int(domain.low), int(domain.high) + 1)]
+            for name, domain in plan.parameters.items()
         }
 
     class Grid(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
             """Do nothing: Optuna's method stops Optuna's trial loop, which is not used here."""
 
-    startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
+    startup = min(_MAX_RANDOM, max(3, plan.trials // 3))
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
@@ -84,14 +84,14 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }
-    first = plan.prune_after or 0
+    min_steps = plan.prune_after or 0
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
             n_startup_trials=_STARTUP if plan.prune_after is None else min(_STARTUP, max(1, plan.trials // 4)),
-            n_warmup_steps=first,
+            n_warmup_steps=min_steps,
         ),
-        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, first)),
-        "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, first)),
+        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, min_steps)),
+        "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=max(1, min_steps)),
         "none": optuna.pruners.NopPruner,
     }
     with warnings.catch_warnings():
@@ -246,11 +246,11 @@ class Driver:
         if not view.state.ended:
             return
         if view.state is State.LOST:
-            self._lost(number, running)
+            self._handle_loss(number, running)
             return
         self._losses = 0
-        refused = view.state is State.FAILED and view.started is None and view.failure is None
-        self._refusals = self._refusals + 1 if refused else 0
+        never_started = view.state is State.FAILED and view.started is None and view.failure is None
+        self._refusals = self._refusals + 1 if never_started else 0
         if view.state is State.COMPLETED:
             self._finish(number, self._value(running))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
@@ -266,8 +266,8 @@ class Driver:
         if self._plan.metric not in running.reader.book.metrics:
             return
         rows = running.reader.book.band(self._plan.metric).rows
-        alone = running.reader.view.process_count == 1
-        for step, value in compared(rows, running.step, complete=alone or ended):
+        is_single = running.reader.view.process_count == 1
+        for step, value in compared(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
             if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():
@@ -284,9 +284,9 @@ class Driver:
             return False
         view = running.reader.view
         if view.total and view.done is not None:
-            return view.done >= _EARLIEST * view.total
+            return view.done >= _MIN_SHARE * view.total
         lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
-        return running.step >= _EARLIEST * lengths[len(lengths) // 2]
+        return running.step >= _MIN_SHARE * lengths[len(lengths) // 2]
 
     def _prune(self, running: _RunningTrial, newest: int) -> None:
         """Prune a trial; ``newest`` is the last step that it has reported."""
@@ -330,14 +330,14 @@ class Driver:
         else:
             self._study.tell(running.trial, state=optuna.trial.TrialState.FAIL)
 
-    def _lost(self, number: int, running: _RunningTrial) -> None:
+    def _handle_loss(self, number: int, running: _RunningTrial) -> None:
         if running.reader.spec.created > self._lost_at:  # otherwise it was lost together with the previous one
             self._losses, self._lost_at = self._losses + 1, time.time()
         self._requeue(number, running)
-        if self._losses >= _LOSSES:
+        if self._losses >= _MAX_LOSSES:
             self._stop()
             raise JobFailed(
-                f"{_LOSSES} trials in a row were lost: {running.reader.view.reason}",
+                f"{_MAX_LOSSES} trials in a row were lost: {running.reader.view.reason}",
                 code="sweep-trials-lost",
                 hint=f"distdl logs {short_id(running.reader.folder.id)} shows the last one.",
             )
@@ -354,12 +354,12 @@ class Driver:
         study = sweep_study.read(self._id)
         failed = [trial for trial in study.trials if trial.state == State.FAILED]
         has_success = any(trial.state in ("completed", "pruned") for trial in study.trials)
-        if (self._refusals if has_success else len(failed)) < min(_FAILURES, self._plan.trials):
+        if (self._refusals if has_success else len(failed)) < min(_MAX_FAILURES, self._plan.trials):
             return
-        why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
-        message = f"The first {plural(len(failed), 'trial')} failed: {why}."
+        cause = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
+        message = f"The first {plural(len(failed), 'trial')} failed: {cause}."
         if has_success:
-            message = f"The last {plural(self._refusals, 'trial')} could not start: {why}."
+            message = f"The last {plural(self._refusals, 'trial')} could not start: {cause}."
         self._stop()
         raise JobFailed(message, code="sweep-trials-failed", hint=f"distdl logs {short_id(failed[-1].id)} shows why.")
 

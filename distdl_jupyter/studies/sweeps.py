@@ -53,14 +53,14 @@ _PLAN = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune
 
 
 class Sweep:
-    """A handle of one sweep, which works in any process: it reads the folders of the trials."""
+    """A handle to one sweep. It reads the folders of the trials, so it works in any process."""
 
     def __init__(self, id_: str) -> None:
         self.id = id_
 
     @property
     def study(self) -> Study:
-        """Return the present state of the sweep and its trials."""
+        """Return the current state of the sweep and its trials."""
         return sweep_study.read(self.id)
 
     @property
@@ -88,11 +88,11 @@ class Sweep:
         """Return the best completed trial: ``params``, ``value``, ``job``, ``run()``. Raises ResultUnavailable."""
         study = self.study
         if study.best is None:
-            more = " ".join(filter(None, (study.problem, study.hint)))
+            details = " ".join(filter(None, (study.problem, study.hint)))
             message = "No trial has completed yet."
             if any(trial.state == "completed" for trial in study.trials):
                 message = f"No trial reported a numeric {study.plan.metric}."
-            raise ResultUnavailable(message, code="sweep-without-best", hint=more)
+            raise ResultUnavailable(message, code="sweep-without-best", hint=details)
         assert isinstance(study.best, SweepTrial)
         return study.best
 
@@ -125,10 +125,10 @@ class Sweep:
 
         Raises TimeoutError after ``timeout`` seconds, and JobFailed if the sweep cannot continue.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         with explain_interrupt(lambda: interrupted(self)):
             while (study := self.study).state is State.RUNNING:
-                if until is not None and time.monotonic() >= until:
+                if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s and continues.")
                 time.sleep(_POLL)
         if study.state in (State.FAILED, State.LOST):
@@ -179,11 +179,11 @@ class Sweep:
         spec = folder.spec()
         secrets, study = rerun.secrets_of(spec), self.study
         limit = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
-        total = study.plan.trials if trials is None else min(_count(trials, "trials"), limit or MAX_PROCESSES)
+        total = study.plan.trials if trials is None else min(_check_count(trials, "trials"), limit or MAX_PROCESSES)
         if study.state.ended and study.done >= total:
-            more = "" if study.done == limit else f"Give a higher number: resume(trials={2 * study.done})"
+            hint = "" if study.done == limit else f"Give a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
-                f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=more
+                f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=hint
             )
         lock = JobLock.acquire(folder.lock)
         if lock is None:
@@ -228,7 +228,7 @@ def sweep(
     seed: int | None = None,
     **options: Any,
 ) -> Sweep:
-    """Run a training function or a script with many parameter values to find the best ones, and return at once.
+    """Run a training function or a script with many parameter values to find the best ones, and return immediately.
 
     ``parameters`` maps each parameter to its values: ``{"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}``. They are
     passed to a function in addition to ``args`` and ``kwargs``, and to a script as flags. ``metric`` is a metric that
@@ -285,7 +285,7 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
             field="sampler",
             hint="Use lists, or another sampler.",
         )
-    count = _count(trials if trials is not None else combinations if is_grid else TRIALS, "trials")
+    count = _check_count(trials if trials is not None else combinations if is_grid else TRIALS, "trials")
     plan = SweepPlan(
         parameters=plain,
         trials=min(count, combinations or MAX_PROCESSES) if is_grid else count,
@@ -293,11 +293,11 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
         flags=flags,
         **plan_options,
     )
-    _count(plan.parallel, "parallel")
+    _check_count(plan.parallel, "parallel")
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
     group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=plan.to_json())
-    with explain_interrupt(client.nothing_started):
+    with explain_interrupt(client.not_started_message):
         spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
     def start(folder: JobFolder, lock: JobLock) -> None:
@@ -316,7 +316,7 @@ def _extend(folder: JobFolder, trials: int) -> None:
     files.write(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
 
 
-def _count(value: Any, field: str) -> int:
+def _check_count(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PROCESSES:
         raise InvalidSpec(
             f"{field} must be an integer of at least 1, not {value!r}.", code="sweep-number-invalid", field=field
@@ -376,17 +376,17 @@ def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
     if draft.kind == "script":
         return dict(_flag(draft, name) for name in parameters)
     tree = parse(draft.source.code)
-    stored = {
+    lines = {
         node.id: node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    used = (read | {variable.name for variable in draft.captured}) - stored.keys()
-    return dict(_flag(draft, name, stored.get(name)) for name in parameters if name not in used)
+    used = (read | {variable.name for variable in draft.captured}) - lines.keys()
+    return dict(_flag(draft, name, lines.get(name)) for name in parameters if name not in used)
 
 
-def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[str, str]:
+def _flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tuple[str, str]:
     """Return a parameter's name and its flag, spelled as the user did, else as the code does.
 
     ``stored`` is the line in which a cell sets the name. Raises InvalidSpec.
@@ -402,8 +402,8 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
             field="parameters",
             hint=f'Write the option as the script expects it: "--{name}", with its dashes.',
         )
-    if stored is not None:
-        line = stored + draft.source.first_line - 1
+    if line_number is not None:
+        line = line_number + draft.source.first_line - 1
         raise InvalidSpec(
             f"Line {line} of the cell sets {name}, which overrides the value of the trial.",
             code="parameter-set-in-cell",
@@ -422,4 +422,4 @@ def interrupted(sweep: Sweep, stop: str = "") -> str:
     """Return the message for an interrupt that leaves the sweep running; ``stop`` is the command before its id."""
     id_ = short_id(sweep.id)
     command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
-    return client.left_as_it_is(f"sweep {sweep.name} ({id_})", sweep.state, command)
+    return client.interrupt_message(f"sweep {sweep.name} ({id_})", sweep.state, command)

@@ -44,21 +44,21 @@ class RunClock:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._before = 0.0
+        self._earlier_seconds = 0.0
         self.restart()
 
     def restart(self, ago: float = 0.0) -> None:
         """Start the time of this attempt now, or some seconds ago."""
-        self._began = time.monotonic() - ago
+        self._started_at = time.monotonic() - ago
 
     def keep(self) -> None:
         """Add the time of the current attempt to the total, before another attempt."""
-        self._before += time.monotonic() - self._began
+        self._earlier_seconds += time.monotonic() - self._started_at
         self.restart()
 
     def over(self) -> str:
         """Return why the job must stop now, "" before its limit is reached."""
-        if self._limit is None or self._before + time.monotonic() - self._began <= self._limit:
+        if self._limit is None or self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
         limit = duration(self._limit)
         return f"The job was stopped after {limit} (max_run_duration_seconds). Raise this limit to run longer."
@@ -190,8 +190,8 @@ class Attempt:
     def _follow_phases(self) -> None:
         recorder, total = self._recorder, self._recorder.view.process_count
         if recorder.view.state is State.QUEUED:
-            if why := self._run.waiting():
-                recorder.phase("start", why)
+            if queue_reason := self._run.waiting():
+                recorder.phase("start", queue_reason)
             else:
                 recorder.state(State.STARTING)
         if recorder.view.state is not State.STARTING:
@@ -257,8 +257,8 @@ class Attempt:
         """Stop a job after its time limit, or if its folder was deleted: then its ranks cannot write."""
         if self._recorder.view.state is State.QUEUED:
             self._clock.restart()  # time in a queue is not run time
-        if self._stopper is None and (over := self._clock.over()) and self._hangs.stacks_collected("time"):
-            self.reason = over
+        if self._stopper is None and (limit_reason := self._clock.over()) and self._hangs.stacks_collected("time"):
+            self.reason = limit_reason
             self._stop("time")
         if self._stopper is None and self._recorder.is_deleted:
             path = self._recorder.folder.path
@@ -296,8 +296,8 @@ class Attempt:
         if self._stopper is None:
             return
         # A rank that has exited can no longer report what it was waiting for.
-        waits = self._hangs.pending == "failure" and self._recorder.view.stop is not None
-        if not waits and (sent := self._stopper.tick()) is not None:
+        is_waiting = self._hangs.pending == "failure" and self._recorder.view.stop is not None
+        if not is_waiting and (sent := self._stopper.tick()) is not None:
             self._recorder.write("stop", **sent, by=self.stopped_by, remaining=sorted(self._running))
         self._notice_unkillable(self._stopper)
 
@@ -307,10 +307,10 @@ class Attempt:
             ranks = self._recorder.view.ranks
             rank = next((rank for rank in ranks if rank.pid == process.pid and process.host in ("", rank.host)), None)
             where = f" on {process.host}" if process.host else ""
-            who, what = f"Process {process.pid}{where}", "it"
+            subject, what = f"Process {process.pid}{where}", "it"
             if rank is not None:
-                who, what = f"Rank {rank.rank}", f"process {process.pid}{where}"
-            summary = f"{who} cannot be ended (state D)"
+                subject, what = f"Rank {rank.rank}", f"process {process.pid}{where}"
+            summary = f"{subject} cannot be ended (state D)"
             cause = "is blocked in the kernel, for example by a disk, a network folder or a device"
             text = f"{summary}: {what} {cause}, and ends when that responds."
             self._recorder.note("warning", text, "unkillable")
@@ -334,21 +334,21 @@ class Attempt:
 
     def end_leftovers(self) -> None:
         """Stop processes that the ranks left behind: no process may outlive its job."""
-        known, left = len(self._unkillable), self._unkillable.killable()
-        if not left:
+        known_count, leftover_count = len(self._unkillable), self._unkillable.killable()
+        if not leftover_count:
             return
         stopper = stop.Stopper(stop.LEFT_BEHIND, self._run.signal)
         pause = _TICK
         while self._unkillable.killable():
             stopper.tick()
             self._notice_unkillable(stopper)
-            until = time.monotonic() + pause
-            while (rest := until - time.monotonic()) > 0:
-                self._reader.run(rest)
+            deadline = time.monotonic() + pause
+            while (remaining := deadline - time.monotonic()) > 0:
+                self._reader.run(remaining)
             pause = min(2 * pause, stop.POLL_SECONDS)
-        ended = left - (len(self._unkillable) - known)
-        if ended > 0:
-            text = f"{plural(ended, 'process')} that ranks had left running {'was' if ended == 1 else 'were'} stopped."
+        count = leftover_count - (len(self._unkillable) - known_count)
+        if count > 0:
+            text = f"{plural(count, 'process')} that ranks had left running {'was' if count == 1 else 'were'} stopped."
             self._recorder.note("warning", text, "left-behind")
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ def start_trackers(
 ) -> dict[str, subprocess.Popen[bytes]]:
     """Start and return the processes of the trackers that are not up to date with a job. Raises OSError.
 
-    A process exits at once if another one already writes the job to its tracker.
+    A process exits immediately if another one already writes the job to its tracker.
     """
     tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
     pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]

@@ -1,7 +1,7 @@
 """Starts a job's ranks (place, plan, stage data, start), or reattaches to ranks that an earlier supervisor started.
 
-Requests to Azure run in a thread, so that a cancel request takes effect at once. Azure's packages are imported only for
-jobs with data in Blob Storage.
+Requests to Azure run in a thread, so that a cancel request takes effect immediately. Azure's packages are imported only
+for jobs with data in Blob Storage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 #: Seconds between two polls of the queue, or of the staging of data.
 _POLL_SECONDS = 0.1
-_FOUND_AGAIN = "The job continues after its supervisor was restarted."
+_REATTACHED_TEXT = "The job continues after its supervisor was restarted."
 
 
 class LaunchCanceled(Exception):
@@ -76,7 +76,7 @@ class Launch:
         self.lost_nodes: frozenset[int] = frozenset()
         #: The handle that an earlier supervisor recorded without starting the ranks.
         self._handle: Mapping[str, Any] | None = None
-        self._in_queue = False
+        self._is_queued = False
         self._wait = Wait(recorder)
         self.cluster: Cluster
         self.backend: Backend
@@ -101,7 +101,7 @@ class Launch:
         cluster, backend, options = self.cluster, self.backend, self._options
         restarted = bool(recorder.view.restart_count)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
-        self._await_turn(cluster_options)
+        self._wait_in_queue(cluster_options)
         if not cluster.queues and not restarted:
             recorder.state(State.PREPARING)
         self._check(cluster_options)
@@ -127,8 +127,8 @@ class Launch:
         self._record_handle(run.handle())
         with recorder.together():
             for slot in placement.ranks:
-                where = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
-                recorder.write("rank", rank=slot.rank, status="waiting", **where)
+                slot_fields = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
+                recorder.write("rank", rank=slot.rank, status="waiting", **slot_fields)
             for start in run.started():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         versions = []
@@ -140,16 +140,16 @@ class Launch:
             recorder.note("info", note)
         return run
 
-    def _await_turn(self, cluster_options: Any) -> None:
+    def _wait_in_queue(self, cluster_options: Any) -> None:
         """Wait for the jobs that this one depends on, then for the resources of the cluster.
 
         This time counts neither as running nor as preparing.
         """
-        known = self._recorder.view
+        earlier = self._recorder.view
         # An earlier supervisor may have seen them complete; they may have been deleted since.
-        is_over = bool(known.restart_count) or (known.queue is not None and AFTER not in known.queue.lacks)
+        is_done = bool(earlier.restart_count) or (earlier.queue is not None and AFTER not in earlier.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
-        predecessors = [] if is_over else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
+        predecessors = [] if is_done else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
         while True:
             predecessors = [predecessor for predecessor in predecessors if not predecessor.has_completed()]
             names = [predecessor.name for predecessor in predecessors]
@@ -173,20 +173,20 @@ class Launch:
                 hint="Resume the job where the variable is set: job.resume()",
             )
         is_remote = self.cluster.is_remote or packages.missing(self._spec)
-        if why := self.cluster.unavailable(cluster_options):
-            raise LaunchFailed(why, code="cluster-not-usable")
-        if not is_remote and (why := self.backend.unavailable(self._options)):
-            raise LaunchFailed(why, code="backend-not-usable")
+        if problem := self.cluster.unavailable(cluster_options):
+            raise LaunchFailed(problem, code="cluster-not-usable")
+        if not is_remote and (problem := self.backend.unavailable(self._options)):
+            raise LaunchFailed(problem, code="backend-not-usable")
 
     def _spec_for(self, placement: Placement) -> JobSpec:
         """Return the spec of this attempt, which may have fewer or more nodes than the one before."""
         spec, node_count, process_count = self._spec, placement.node_count, len(placement.ranks)
         if process_count != self._recorder.view.process_count:
             self._recorder.write("world", node_count=node_count, process_count=process_count)
-            now = f"The job continues with {node_count} of {spec.node_count} nodes"
+            status = f"The job continues with {node_count} of {spec.node_count} nodes"
             if node_count == spec.node_count:
-                now = f"All {node_count} nodes are available again"
-            self._recorder.note("warning", f"{now}, with {plural(process_count, 'process')}.", "nodes")
+                status = f"All {node_count} nodes are available again"
+            self._recorder.note("warning", f"{status}, with {plural(process_count, 'process')}.", "nodes")
         return spec if node_count == spec.node_count else dataclasses.replace(spec, node_count=node_count)
 
     def reattach(self, history: resume.History) -> Run | None:
@@ -205,7 +205,7 @@ class Launch:
             self.nonce = handle["nonce"]
         if is_waiting or (can_attach and handle is not None and not handle.get("begun", True)):
             self._handle = None if handle is None else handle["data"]
-            recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
+            recorder.note("info", _REATTACHED_TEXT, resume.REATTACHED)
             return self.start()
         run = None
         if can_attach and handle is not None:
@@ -215,7 +215,7 @@ class Launch:
                     context.staging = self._stage(lambda: None)
                 run = self.cluster.attach(self._spec, handle["data"], context, history.positions)
         if run is not None:
-            recorder.note("info", _FOUND_AGAIN, resume.REATTACHED)
+            recorder.note("info", _REATTACHED_TEXT, resume.REATTACHED)
         else:
             for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
@@ -252,7 +252,7 @@ class Launch:
             environment.for_ranks_here(os.environ),
             report=self._report_phase,
             note=self._recorder.record_notice,
-            note_place=self._note_place,
+            note_place=self._note_position,
             priority=lambda: self._wait.priority,
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
@@ -262,20 +262,20 @@ class Launch:
             least_node_count=self._spec.min_node_count if restart_count else None,
         )
 
-    def _note_place(self, view: QueueView) -> None:
+    def _note_position(self, view: QueueView) -> None:
         self._wait.note(view, ())
         self.raise_if_canceled()
 
     def _record_handle(self, data: dict[str, Any], *, begun: bool = True) -> None:
-        more = {} if begun else {"begun": False}
-        self._recorder.write("handle", cluster=self.cluster.name, data=data, nonce=self.nonce, **more)
+        fields = {} if begun else {"begun": False}
+        self._recorder.write("handle", cluster=self.cluster.name, data=data, nonce=self.nonce, **fields)
 
     def _report_phase(self, phase: str, detail: str) -> None:
-        if self._in_queue and phase != "queue":
+        if self._is_queued and phase != "queue":
             self._clock.restart()
             self._recorder.state(State.PREPARING)
-        self._in_queue = phase == "queue"
-        self._recorder.phase("stage" if self._in_queue else phase, detail)
+        self._is_queued = phase == "queue"
+        self._recorder.phase("stage" if self._is_queued else phase, detail)
         self.raise_if_canceled()
 
     def raise_if_canceled(self) -> None:
@@ -286,8 +286,8 @@ class Launch:
             elif request["type"] == "cancel":
                 raise LaunchCanceled("user", str(request.get("reason") or ""))
         # The time limit does not apply in a queue.
-        if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
-            raise LaunchCanceled("time", over)
+        if (limit_reason := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
+            raise LaunchCanceled("time", limit_reason)
 
     def _job_environment(self) -> dict[str, str]:
         """Return the environment variables of every rank: the job's marks and the user's variables."""
@@ -338,10 +338,10 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 #: Seconds between two polls of a predecessor, and seconds for the job that replaces a moved one, or for the supervisor
 #: that replaces a dead one, to appear.
 _PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
-#: Minimum seconds between two queue events: for the first ``_FRONT`` jobs in a queue, and for the others.
-_NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
-#: That pause grows to this fraction of the waiting time so far, up to ``_NOTE_LATER`` seconds.
-_NOTE_SHARE, _NOTE_LATER = 0.1, 20.0
+#: Minimum seconds between two queue events: for the first ``_FRONT_JOBS`` jobs in a queue, and for the others.
+_NOTE_SECONDS, _NOTE_SECONDS_BEHIND, _FRONT_JOBS = 1.0, 10.0, 8
+#: That pause grows to this fraction of the waiting time so far, up to ``_MAX_NOTE_SECONDS`` seconds.
+_NOTE_SHARE, _MAX_NOTE_SECONDS = 0.1, 20.0
 
 
 class Wait:
@@ -355,10 +355,10 @@ class Wait:
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
         self._shown: QueueView | None = None
-        self._begun, self._noted_at = time.monotonic(), -math.inf
+        self._started_at, self._noted_at = time.monotonic(), -math.inf
 
     def set_priority(self, priority: int) -> None:
-        """Apply the user's change of the priority, and record the position at once."""
+        """Apply the user's change of the priority, and record the position immediately."""
         self.priority, self._noted_at = priority, -math.inf
 
     def note(self, view: QueueView | None, before: Sequence[str]) -> None:
@@ -368,8 +368,8 @@ class Wait:
             view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
         self.number = view.number if view.number is not None else self.number
         # Other users can change a job's position any number of times, so the number of events is limited.
-        now, pause = time.monotonic(), _NOTE if view.position <= _FRONT else _NOTE_BEHIND
-        pause = max(pause, min(_NOTE_LATER, (now - self._begun) * _NOTE_SHARE))
+        now, pause = time.monotonic(), _NOTE_SECONDS if view.position <= _FRONT_JOBS else _NOTE_SECONDS_BEHIND
+        pause = max(pause, min(_MAX_NOTE_SECONDS, (now - self._started_at) * _NOTE_SHARE))
         if view != self._shown and now - self._noted_at > pause:
             self._noted_at, self._shown = now, view
             self._recorder.phase("stage", view.why)
@@ -410,12 +410,12 @@ class Predecessor:
         state = self._view.state
         if state is State.CANCELED and self._view.reason.startswith(MOVED):
             self._follow_moved()
-        elif state in _ENDS:
-            raise self._canceled(_ENDS[state])
+        elif state in _END_TEXTS:
+            raise self._canceled(_END_TEXTS[state])
         elif new_events or not self._folder.supervisor().is_dead:
             self._appears_until = None
         else:
-            # Nobody may read that job, so that this job would wait for a lost one forever.
+            # If no process reads that job, it is never marked as lost, and this job would wait forever.
             self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
             if time.monotonic() > self._appears_until and not resume.can_attach(self._folder):
                 raise self._canceled("was lost because its supervisor is gone")
@@ -430,10 +430,10 @@ class Predecessor:
                     return
         self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
         if time.monotonic() > self._appears_until:
-            raise self._canceled(_ENDS[State.CANCELED])
+            raise self._canceled(_END_TEXTS[State.CANCELED])
 
-    def _canceled(self, how: str) -> LaunchCanceled:
-        return LaunchCanceled("user", f"This job starts after {self.name}, which {how}.")
+    def _canceled(self, ending: str) -> LaunchCanceled:
+        return LaunchCanceled("user", f"This job starts after {self.name}, which {ending}.")
 
 
-_ENDS = {State.FAILED: "failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
+_END_TEXTS = {State.FAILED: "failed", State.CANCELED: "was canceled", State.LOST: "was lost"}

@@ -28,26 +28,26 @@ from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import channel
 
 #: Maximum bytes read per round: from one stream, and from all streams together.
-_READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
+_READ_BYTES, _ROUND_BYTES = 1024 * 1024, 8 * 1024 * 1024
 #: Seconds between two checks of unfinished lines: a line that is still unfinished at the second check is passed on.
 _PENDING_AFTER = 0.2
 #: Seconds to wait for the last output of streams that a process still holds open.
-_LAST = 1.0
+_DRAIN_SECONDS = 1.0
 #: Maximum seconds of a round, whose output is written in one batch: thousands of streams may have little output each.
-_TOGETHER = 0.1
+_ROUND_SECONDS = 0.1
 #: Maximum bytes of an unfinished line before it is passed on in pieces, and of the text after a report's marker.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm moves the cursor from the second bar back to the first one.
-_UP = b"\x1b[A"
+_CURSOR_UP = b"\x1b[A"
 #: Maximum bytes shown of an unfinished line.
-_SHOWN = 8 * 1024
+_MAX_SHOWN = 8 * 1024
 #: Types of reports that may be emitted after the text around them.
-_MOVABLE = ("metric", "progress")
+_MOVABLE_TYPES = ("metric", "progress")
 #: Control sequences that move the cursor, erase, or set a mode (ECMA-48, DEC), as live displays use them. Colours and
 #: fonts (SGR, ending in m) are not included.
 _CURSOR = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
 _CURSOR_CODE, _CURSOR_LINES = re.compile(_CURSOR), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR, re.MULTILINE)
-_HALF_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
+_PARTIAL_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class LogReader:
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         streams = tuple(streams)
-        self._most = max(channels.LEAST, min(_READ, _ROUND // max(1, len(streams))))
+        self._max_read = max(channels.LEAST, min(_READ_BYTES, _ROUND_BYTES // max(1, len(streams))))
         for stream in streams:
             splitter = LineSplitter(
                 nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
             )
             if isinstance(stream.source, channels.Inbox):
-                source = _Source(stream, splitter, self._most)
+                source = _Source(stream, splitter, self._max_read)
                 stream.source.listen(functools.partial(self._on_fed, source))
             else:
                 source = _Source(stream, splitter, channels.widen(stream.source, len(streams)) // 2)
@@ -141,13 +141,13 @@ class LogReader:
             self._find_ready(0.0 if self._fed else seconds)
         total, is_busy = 0, False
         if self._ready:
-            until = time.monotonic() + _TOGETHER
+            deadline = time.monotonic() + _ROUND_SECONDS
             with self._sink.together():
-                while self._ready and time.monotonic() < until:
+                while self._ready and time.monotonic() < deadline:
                     source = self._ready.popleft()
-                    count = self._read(source, self._most)
+                    count = self._read(source, self._max_read)
                     total, is_busy = total + count, is_busy or count >= source.half
-                    if source.waits and source in self._open:
+                    if source.has_pending and source in self._open:
                         self._fed.append(source)
         if total:
             self._pace.round(hurried=is_busy)
@@ -155,7 +155,7 @@ class LogReader:
             self._pending_at = time.monotonic() + _PENDING_AFTER
             with self._sink.together():
                 for source in self._open:
-                    self._take(source, source.splitter.pending())
+                    self._emit(source, source.splitter.pending())
         return total > 0
 
     def _find_ready(self, seconds: float) -> None:
@@ -178,15 +178,15 @@ class LogReader:
             for source in list(self._open):
                 rank = source.stream.rank
                 if ranks is None or rank is None or rank in ranks:
-                    left = source.waiting()
-                    while left > 0 and (count := self._read(source, min(left, self._most))):
-                        left, total = left - count, total + count
+                    remaining = source.waiting()
+                    while remaining > 0 and (count := self._read(source, min(remaining, self._max_read))):
+                        remaining, total = remaining - count, total + count
         return total > 0
 
     def finish(self) -> None:
         """Read the rest, pass on unfinished last lines and close the selector."""
-        until = time.monotonic() + _LAST
-        while self.drain() and time.monotonic() < until:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self.drain() and time.monotonic() < deadline:
             pass
         with self._sink.together():
             for source in list(self._open):
@@ -195,23 +195,23 @@ class LogReader:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _read(self, source: _Source, most: int) -> int:
-        data = source.read(most) if source in self._open else None
+    def _read(self, source: _Source, max_bytes: int) -> int:
+        data = source.read(max_bytes) if source in self._open else None
         if data:
-            self._take(source, source.splitter.feed(data))
+            self._emit(source, source.splitter.feed(data))
         elif data is not None:
             self._end(source)
         return len(data or b"")
 
     def _end(self, source: _Source) -> None:
-        self._take(source, source.splitter.finish())
+        self._emit(source, source.splitter.finish())
         del self._open[source]
         if isinstance(source.stream.source, channels.Inbox):
             source.stream.source.listen(bool)
         else:
             self._selector.unregister(source.stream.source)
 
-    def _take(self, source: _Source, items: list[Item]) -> None:
+    def _emit(self, source: _Source, items: list[Item]) -> None:
         if items:
             self._sink.take(source.stream, items)
 
@@ -225,7 +225,7 @@ class _Source:
         self.half = half
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether an inbox has unread bytes or has ended; it does not notify of these again."""
         source = self.stream.source
         return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
@@ -235,12 +235,12 @@ class _Source:
         source = self.stream.source
         return source.pending if isinstance(source, channels.Inbox) else channels.waiting(source)
 
-    def read(self, most: int) -> bytes | None:
+    def read(self, max_bytes: int) -> bytes | None:
         """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""
         if isinstance(self.stream.source, channels.Inbox):
-            return self.stream.source.take(most)
+            return self.stream.source.take(max_bytes)
         try:
-            return os.read(self.stream.source, most)
+            return os.read(self.stream.source, max_bytes)
         except BlockingIOError:
             return None
 
@@ -261,32 +261,32 @@ class LineSplitter:
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
         self._limit = MAX_LINE  # size at which the tail is checked
-        self._before = 0  # bytes of the unfinished line that were redrawn and discarded
-        self._before_redraws = 0
+        self._discarded = 0  # bytes of the unfinished line that were redrawn and discarded
+        self._discarded_redraws = 0
         self._open = 0  # redraws already passed on for that line
         self._shown = b""
-        self._new = False  # whether the unfinished line grew since it was last shown
-        self._just_begun = False  # whether the previous line ended since the last check
+        self._has_new_data = False  # whether the unfinished line grew since it was last shown
+        self._has_new_line = False  # whether the previous line ended since the last check
         self._items: list[Item] = []  # complete items that are not returned yet
-        self._later: list[Item] = []  # metrics and progress that may follow the text that they arrived with
+        self._deferred: list[Item] = []  # metrics and progress that may follow the text that they arrived with
         self._text: list[bytes] = []  # lines of the next text
         self._text_size = self._text_end = 0  # bytes of these lines, and the position after them
 
     def feed(self, data: bytes) -> list[Item]:
         """Add the next bytes and return the complete items."""
-        self._new = True
+        self._has_new_data = True
         cut = data.rfind(b"\n") + 1
         if not cut:
             self._tail.append(data)
             self._size += len(data)
-            return self._relieve() if self._size > self._limit else []
-        before = self._whole_tail()[-len(_UP) :]
+            return self._shorten_tail() if self._size > self._limit else []
+        before = self._whole_tail()[-len(_CURSOR_UP) :]
         if b"\x1b" in data or b"\x1b" in before:  # a newline that only moves back to a lower bar redraws its line
-            data = (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
+            data = (before + data).replace(_CURSOR_UP + b"\n", _CURSOR_UP + b"\r")[len(before) :]
             cut = data.rfind(b"\n") + 1
             if not cut:
                 return self.feed(data)
-        self._just_begun = True
+        self._has_new_line = True
         block = b"".join((*self._tail, data[:cut]))
         self._set_tail(data[cut:])
         return self._split(block)
@@ -297,25 +297,25 @@ class LineSplitter:
         A line that began since then is skipped unless it was redrawn: in busy output the next bytes finish it.
         """
         tail = self._whole_tail()
-        begun, self._just_begun = self._just_begun, False
-        if not self._new or not tail or (begun and b"\r" not in tail):
+        is_new_line, self._has_new_line = self._has_new_line, False
+        if not self._has_new_data or not tail or (is_new_line and b"\r" not in tail):
             return []
-        self._new = False
-        begin, stop = _last_drawn(text := _without_cursor_codes(_HALF_CODE.sub(b"", tail)))
-        drawn = _cut(text[begin:stop][:_SHOWN])
+        self._has_new_data = False
+        begin, stop = _last_drawn(text := _without_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
+        drawn = _whole_characters(text[begin:stop][:_MAX_SHOWN])
         if not drawn or drawn == self._shown or (self._marker and self._marker[:1] in tail):
             return []
         self._shown = drawn
-        self._open = max(1, self._before_redraws + tail.count(b"\r"))
+        self._open = max(1, self._discarded_redraws + tail.count(b"\r"))
         return [LogText(drawn.decode(errors="replace"), redraws=self._open, end=self._end)]
 
     def finish(self) -> list[Item]:
         """Return the remaining items at the end of the stream."""
         if not self._size:
             return []
-        left = self._whole_tail()
+        rest = self._whole_tail()
         self._set_tail(b"")
-        return self._split(left + b"\n")
+        return self._split(rest + b"\n")
 
     # the unfinished line --------------------------------------------------------------------------
 
@@ -327,17 +327,17 @@ class LineSplitter:
             self._tail = [b"".join(self._tail)]
         return self._tail[0] if self._tail else b""
 
-    def _relieve(self) -> list[Item]:
+    def _shorten_tail(self) -> list[Item]:
         """Pass on the beginning of an overlong unfinished line, or discard it if it was redrawn."""
         tail = self._whole_tail()
         stop = self._text_before_report(tail)
         begin = _last_drawn(tail[:stop])[0]
         if begin:
-            self._before += begin
-            self._before_redraws += tail.count(b"\r", 0, begin)
+            self._discarded += begin
+            self._discarded_redraws += tail.count(b"\r", 0, begin)
             tail = tail[begin:]
         elif stop > MAX_LINE // 2:
-            self._line(tail[:stop], stop)
+            self._add_line(tail[:stop], stop)
             tail = tail[stop:]
         self._set_tail(tail)
         self._limit = self._size + MAX_LINE
@@ -348,73 +348,73 @@ class LineSplitter:
         mark = tail.find(self._marker) if self._marker else -1
         if mark >= 0 and len(tail) - mark <= MAX_REPORT:
             return mark
-        half = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
-        stop = half if half >= 0 else len(_cut(tail))
+        partial = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
+        stop = partial if partial >= 0 else len(_whole_characters(tail))
         if self._safe_end is None or not MAX_LINE // 2 < stop < MAX_REPORT:
             return stop
         # One character per byte, so that positions are byte positions.
-        return len(_cut(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
+        return len(_whole_characters(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
 
     # whole lines ----------------------------------------------------------------------------------
 
     def _split(self, block: bytes) -> list[Item]:
         begin = 0
-        for start, stop in self._special(block):
+        for start, stop in self._special_lines(block):
             self._end += start - begin
-            self._plain(block[begin:start], self._end)
-            self._line(block[start : stop - 1], stop - start)
+            self._add_lines(block[begin:start], self._end)
+            self._add_line(block[start : stop - 1], stop - start)
             begin = stop
         self._end += len(block) - begin
-        self._plain(block[begin:], self._end)
+        self._add_lines(block[begin:], self._end)
         return self._take_items()
 
-    def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
+    def _special_lines(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each line that has a report or a carriage return, or whose beginning was shown."""
-        behind = 0
-        if self._open or self._before:
-            yield 0, (behind := block.index(b"\n") + 1)
-        mark, drawn = _find(block, self._marker, behind), _find(block, b"\r", behind)
-        while (at := min(mark, drawn)) < len(block):
-            stop = block.index(b"\n", at) + 1
-            yield block.rfind(b"\n", behind, at) + 1 or behind, stop
-            behind = stop
+        position = 0
+        if self._open or self._discarded:
+            yield 0, (position := block.index(b"\n") + 1)
+        mark, redraw = _find(block, self._marker, position), _find(block, b"\r", position)
+        while (index := min(mark, redraw)) < len(block):
+            stop = block.index(b"\n", index) + 1
+            yield block.rfind(b"\n", position, index) + 1 or position, stop
+            position = stop
             mark = _find(block, self._marker, stop) if mark < stop else mark
-            drawn = _find(block, b"\r", stop) if drawn < stop else drawn
+            redraw = _find(block, b"\r", stop) if redraw < stop else redraw
 
-    def _plain(self, lines: bytes, end: int) -> None:
+    def _add_lines(self, lines: bytes, end: int) -> None:
         """Add whole lines with their newlines to the next text; ``end`` is the position after them in the stream."""
         start, offset = 0, end - len(lines)
         while start < len(lines):
-            most = start + MAX_LOG_TEXT
-            stop = len(lines) if most >= len(lines) else lines.rfind(b"\n", start, most) + 1
-            stop = stop if stop > start else lines.index(b"\n", most) + 1  # a longer line is a text of its own
+            limit = start + MAX_LOG_TEXT
+            stop = len(lines) if limit >= len(lines) else lines.rfind(b"\n", start, limit) + 1
+            stop = stop if stop > start else lines.index(b"\n", limit) + 1  # a longer line is a text of its own
             if self._text_size + stop - start > MAX_LOG_TEXT:
                 self._flush_text()
             self._text.append(lines[start:stop])
             self._text_size, self._text_end = self._text_size + stop - start, offset + stop
             start = stop
 
-    def _line(self, raw: bytes, length: int) -> None:
+    def _add_line(self, raw: bytes, length: int) -> None:
         """Process one line without its newline; ``length`` is its size in the stream, in bytes."""
-        length += self._before
+        length += self._discarded
         report, line = self._take_report(raw, self._end + length)
-        if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
+        if line is not None and (self._open or self._discarded or b"\r" in line.rstrip(b"\r")):
             visible = _without_cursor_codes(line)
             begin, stop = _last_drawn(visible)
             if self._open or visible is line or begin < stop:
-                redraws = max(1, self._before_redraws + visible.count(b"\r"), self._open)
+                redraws = max(1, self._discarded_redraws + visible.count(b"\r"), self._open)
                 text = visible[begin:stop].decode(errors="replace")
                 self._flush()
                 self._items.append(LogText(text, redraws=redraws, closed=True, end=self._end + length))
                 self._open, self._shown = 0, b""
         elif line is not None:
             # Text before a report gets the position before its line, so that a resumed reader reads both again.
-            self._plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
+            self._add_lines(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
         self._end += length
-        self._before = self._before_redraws = 0
+        self._discarded = self._discarded_redraws = 0
         if report is not None:
-            self._later.append(report)
-            if self._in_order or report.data["type"] not in _MOVABLE:
+            self._deferred.append(report)
+            if self._in_order or report.data["type"] not in _MOVABLE_TYPES:
                 self._flush()
 
     def _take_report(self, raw: bytes, end: int) -> tuple[RankReport | None, bytes | None]:
@@ -432,8 +432,8 @@ class LineSplitter:
 
     def _flush(self) -> None:
         self._flush_text()
-        self._items += self._later
-        self._later = []
+        self._items += self._deferred
+        self._deferred = []
 
     def _flush_text(self) -> None:
         if self._text:
@@ -443,26 +443,26 @@ class LineSplitter:
             self._text, self._text_size = [], 0
 
 
-def _find(block: bytes, what: bytes, begin: int) -> int:
+def _find(block: bytes, pattern: bytes, begin: int) -> int:
     """Return where ``what`` is in the block, from ``begin`` on; the block's length if nowhere."""
-    at = block.find(what, begin) if what else -1
-    return at if at >= 0 else len(block)
+    index = block.find(pattern, begin) if pattern else -1
+    return index if index >= 0 else len(block)
 
 
 def _last_drawn(line: bytes) -> tuple[int, int]:
     """Return start and end of the last non-blank text between carriage returns."""
-    inked = len(line.rstrip(b"\r \t\v\f"))
-    stop = line.find(b"\r", inked)
-    return line.rfind(b"\r", 0, inked) + 1, (len(line) if stop < 0 else stop) if inked else 0
+    ink_end = len(line.rstrip(b"\r \t\v\f"))
+    stop = line.find(b"\r", ink_end)
+    return line.rfind(b"\r", 0, ink_end) + 1, (len(line) if stop < 0 else stop) if ink_end else 0
 
 
-def _cut(text: bytes) -> bytes:
+def _whole_characters(text: bytes) -> bytes:
     """Return the bytes without an incomplete last character (UTF-8 has up to four bytes per character)."""
-    for back in range(1, min(4, len(text) + 1)):
-        byte = text[-back]
+    for count in range(1, min(4, len(text) + 1)):
+        byte = text[-count]
         if byte >= 0xC0:
             length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return text[:-back] if length > back else text
+            return text[:-count] if length > count else text
         if byte < 0x80:
             break
     return text

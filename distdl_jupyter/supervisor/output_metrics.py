@@ -25,7 +25,7 @@ MOST_NAMES, LONGEST_LINE = 30, 2000
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
 #: Characters of a rank's output parsed per second (also the initial allowance), and the cost of a line with a mark in
 #: characters. Of busy output only the newest lines are parsed, which takes about 1 % of a CPU.
-_EACH_SECOND, _MARKED = 60_000, 240
+_CHARS_PER_SECOND, _LINE_COST = 60_000, 240
 #: Colour sequences (ECMA-48, SGR).
 _COLOURS = re.compile(r"\x1b\[[\d;:]*m")
 
@@ -142,7 +142,7 @@ class OutputMetrics:
                 axis.epoch = int(heading["epoch"])
                 axis.epochs = int(heading["epochs"]) if heading["epochs"] else None
                 continue
-            position, values = _parsed(line)
+            position, values = _parse(line)
             for name in values:
                 if len(self._names) < MOST_NAMES:
                     self._names.add(name)
@@ -162,27 +162,27 @@ class _Allowance:
     """Limits how much of a rank's output is parsed."""
 
     def __init__(self) -> None:
-        self._left, self._at = float(_EACH_SECOND), time.monotonic()
+        self._left, self._at = float(_CHARS_PER_SECOND), time.monotonic()
 
     def lines(self, text: str) -> list[str]:
         """Return the lines that contain a mark, in order; only the last ones if there are too many."""
         now = time.monotonic()
-        self._left, self._at = min(_EACH_SECOND, self._left + (now - self._at) * _EACH_SECOND), now
-        most = int(self._left)
-        if most < _MARKED:
+        self._left, self._at = min(_CHARS_PER_SECOND, self._left + (now - self._at) * _CHARS_PER_SECOND), now
+        limit = int(self._left)
+        if limit < _LINE_COST:
             return []
-        if len(text) > most:
-            text = text[text.find("\n", len(text) - most - 1) + 1 :] if "\n" in text[-most:] else ""
+        if len(text) > limit:
+            text = text[text.find("\n", len(text) - limit - 1) + 1 :] if "\n" in text[-limit:] else ""
         spans: dict[int, int] = {}
         for mark in _MARKS:
-            at = text.find(mark)
-            while at >= 0:
-                begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            index = text.find(mark)
+            while index >= 0:
+                begin, end = text.rfind("\n", 0, index) + 1, text.find("\n", index)
                 spans[begin] = end = len(text) if end < 0 else end
-                at = text.find(mark, end)
+                index = text.find(mark, end)
         lines = [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= LONGEST_LINE]
-        lines = lines[-(most // _MARKED) :]
-        self._left -= len(text) + len(lines) * _MARKED
+        lines = lines[-(limit // _LINE_COST) :]
+        self._left -= len(text) + len(lines) * _LINE_COST
         return lines
 
 
@@ -214,15 +214,15 @@ class _Axis:
         """
         shorter = of_split or (position.total or self.total) < self.total
         if position.step is not None and not (shorter and self.at is not None):
-            at = self._stepped(position.step, position.total, self._epochs_over(position))
+            position_ = self._advance(position.step, position.total, self._finished_epochs(position))
         else:
             reached = position.epoch if self.at is None else self.at
             last = max((self.ends[name] for name in names if name in self.ends), default=-1.0)
-            at = last + 1 if reached is None or reached <= last else reached
-        self.ends.update(dict.fromkeys(names, at))
-        return at
+            position_ = last + 1 if reached is None or reached <= last else reached
+        self.ends.update(dict.fromkeys(names, position_))
+        return position_
 
-    def _epochs_over(self, position: _Position) -> float | None:
+    def _finished_epochs(self, position: _Position) -> float | None:
         """Return the number of finished epochs, None if unknown."""
         epoch = self.epoch if position.epoch is None else position.epoch
         if epoch is None:
@@ -231,7 +231,7 @@ class _Axis:
             self.first_epoch = min(1.0, epoch)
         return epoch - self.first_epoch
 
-    def _stepped(self, step: int, total: int | None, epochs_over: float | None) -> float:
+    def _advance(self, step: int, total: int | None, epochs_over: float | None) -> float:
         self.total = max(self.total, total or 0)
         if epochs_over is not None and total is not None:
             self.offset = epochs_over * total
@@ -247,21 +247,21 @@ class _Axis:
         epoch, epochs = (position.epoch, position.epochs) if position.epoch is not None else (self.epoch, self.epochs)
         first = min(1.0, epoch or 0.0) if self.first_epoch is None else self.first_epoch
         # If epochs are counted from 0, the last of ten is "9/9".
-        over, of = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
+        finished, count = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
         if position.step is None or not position.total:
-            return (over + 1, of, "epochs") if position.epoch is not None and position.epochs else None
+            return (finished + 1, count, "epochs") if position.epoch is not None and position.epochs else None
         if self.shown_total not in (0, position.total) or (self.shown_total == 0 == position.step):
             return None
         self.shown_total = position.total if position.step < position.total else 0
-        if over >= of:
-            over, of = 0.0, 1.0
-        return over * position.total + position.step, of * position.total, "steps"
+        if finished >= count:
+            finished, count = 0.0, 1.0
+        return finished * position.total + position.step, count * position.total, "steps"
 
 
-def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
+def _parse(line: str) -> tuple[_Position, dict[str, float]]:
     """Return the position and the values in a line."""
-    for form, pair in _BARS:
-        bar = form.search(line)
+    for pattern, pair in _BARS:
+        bar = pattern.search(line)
         if bar is not None:
             epoch = _EPOCH.search(line, 0, bar.end())
             numbers = {name: float(number) for name, number in pair.findall(line, bar.end())}
@@ -269,11 +269,11 @@ def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
             return _position(epoch, bar, bar=True), values
     match = _OBJECT.search(line)
     if match is not None:
-        return _of_object(match[0])
-    return _of_text(line)
+        return _parse_object(match[0])
+    return _parse_text(line)
 
 
-def _of_object(text: str) -> tuple[_Position, dict[str, float]]:
+def _parse_object(text: str) -> tuple[_Position, dict[str, float]]:
     items = {name: float(number) for _, name, _, number in _ITEM.findall(text)}
     step = next((items[name] for name in _STEP_NAMES if name in items), None)
     epoch = items.get("epoch")
@@ -286,7 +286,7 @@ def _of_object(text: str) -> tuple[_Position, dict[str, float]]:
     return _Position(step=whole, epoch=epoch if epoch is not None and abs(epoch) < 1e15 else None), values
 
 
-def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
+def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     pairs = _PAIR.findall(line)
     if not any(_STRONG.search(name) or _WEAK.search(name) for _, name, _, _ in pairs):
         return _Position(), {}
@@ -297,9 +297,9 @@ def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
-    for qualifier, name, number, of in pairs:
+    for qualifier, name, number, total in pairs:
         if _STRONG.search(name) or (is_known and _WEAK.search(name)):
-            value = float(number) / float(of) if of and float(of) else float(number)
+            value = float(number) / float(total) if total and float(total) else float(number)
             values.setdefault(_named(prefix, _SPLITS.get(qualifier.lower(), qualifier.lower()), name.lower()), value)
     return position, values
 

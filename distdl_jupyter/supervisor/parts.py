@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: ranks reach it.
 _LARGEST_STEPS = 200_000_000
 #: Maximum number of steps that not all ranks have reported yet; beyond it, the oldest step is dropped.
-_MOST_WAITING = 16
+_MAX_WAITING = 16
 #: Up to this many ranks, every second of the first day is stored. For more ranks and later days, samples are stored
 #: less often, so that the file grows by one such day's size each time the job's age doubles.
 _RANKS, _DAY = 8, 86400.0
@@ -52,7 +52,7 @@ CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu
 _PRUNE_SECONDS = 5.0
 #: Maximum size of a stored diff in bytes, because notebooks with outputs are long; and seconds for one git command.
 _LARGEST_DIFF, _GIT_SECONDS = 1_000_000, 20.0
-_SAFELY = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
+_SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
@@ -95,11 +95,11 @@ class Pictures(ReportStore):
         parts = self._parts.setdefault(rank, [])
         if report.begin == 0:
             parts.clear()
-        begun = sum(map(len, parts))
-        if report.begin != begun:
+        received = sum(map(len, parts))
+        if report.begin != received:
             return  # the first parts were read by a supervisor that died
         parts.append(report.data)
-        if begun + len(report.data) < report.of:
+        if received + len(report.data) < report.of:
             return
         try:
             data = binascii.a2b_base64("".join(self._parts.pop(rank)))
@@ -165,40 +165,40 @@ class WeightCheck(ReportStore):
         self._attempt = 0
         self._reported = False
         #: Device and checksum of each rank, by optimizer and step, until all ranks have reported the step.
-        self._waiting: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
+        self._pending_sums: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         #: The last step with equal weights, by optimizer.
-        self._same: dict[int, int] = {}
+        self._last_equal: dict[int, int] = {}
 
     def take(self, rank: int, report: WeightsReport) -> None:
         """Add the checksum of one rank after a step."""
         view = self._recorder.view
         if view.restart_count != self._attempt:
-            self._attempt, self._waiting, self._same = view.restart_count, {}, {}
+            self._attempt, self._pending_sums, self._last_equal = view.restart_count, {}, {}
         step = (report.optimizer, report.step)
-        sums = self._waiting.setdefault(step, {})
+        sums = self._pending_sums.setdefault(step, {})
         sums[rank] = (report.device, report.sum)
         if len(sums) == view.process_count:
-            del self._waiting[step]
+            del self._pending_sums[step]
             self._compare(*step, sums)
-        elif len(self._waiting) > _MOST_WAITING:
-            del self._waiting[min(self._waiting, key=lambda waiting: waiting[1])]
+        elif len(self._pending_sums) > _MAX_WAITING:
+            del self._pending_sums[min(self._pending_sums, key=lambda waiting: waiting[1])]
 
     def _compare(self, optimizer: int, step: int, by_rank: dict[int, tuple[str, str]]) -> None:
         counts = Counter(by_rank.values())  # in the order of the ranks that report first
         majority = {device: total for (device, total), _ in reversed(counts.most_common())}
         outliers = sorted(rank for rank, (device, total) in by_rank.items() if total != majority[device])
         if not outliers:
-            if not self._same:
+            if not self._last_equal:
                 self._recorder.write("averaged")
-            self._same[optimizer] = step
+            self._last_equal[optimizer] = step
         elif not self._reported:
             self._reported = True
-            who = f"The weights of {ranks(outliers)} of {count(len(by_rank))} differ from the others"
-            who = "The two ranks have different weights" if len(by_rank) == 2 else who
-            same = self._same.get(optimizer, 0)
-            since = f", and the same after step {count(same)}" if same else ""
+            subject = f"The weights of {ranks(outliers)} of {count(len(by_rank))} differ from the others"
+            subject = "The two ranks have different weights" if len(by_rank) == 2 else subject
+            same = self._last_equal.get(optimizer, 0)
+            suffix = f", and the same after step {count(same)}" if same else ""
             remedy = "from this step on, each rank trains its own model. Find the cause with: distdl check"
-            self._recorder.note("warning", f"{who} after step {count(step)}{since}: {remedy}", "weights-depart")
+            self._recorder.note("warning", f"{subject} after step {count(step)}{suffix}: {remedy}", "weights-depart")
 
 
 class ResourceRecorder(ReportStore):
@@ -212,16 +212,16 @@ class ResourceRecorder(ReportStore):
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
         self._torch: dict[int, Sequence[float]] = {}
         self._new_torch: dict[int, Sequence[float]] = {}
-        self._begun: float | None = None
+        self._started_at: float | None = None
         self._noted: set[tuple[str, int]] = set()
-        self._check_at = 0.0
+        self._next_check = 0.0
         with contextlib.suppress(OSError):
-            self._follow()
+            self._read_new()
             self._file = LineFile(LogPart(0, recorder.folder.resources))
 
-    def _follow(self) -> None:
+    def _read_new(self) -> None:
         for sample in self._book.read_all():
-            self._begun = sample.t if self._begun is None else self._begun
+            self._started_at = sample.t if self._started_at is None else self._started_at
             self._last[sample.node] = sample.t
 
     def take_torch(self, rank: int, memory: Sequence[float]) -> None:
@@ -235,8 +235,8 @@ class ResourceRecorder(ReportStore):
             # The agent's data is untrusted; skip invalid samples.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
                 self._keep(node, data)
-        if samples and time.monotonic() >= self._check_at and self._recorder.view.state is State.RUNNING:
-            self._check_at = time.monotonic() + _CHECK_SECONDS
+        if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
             for mark in self._book.marks():
                 self._note_once(mark.kind, mark.rank, mark.text, CODES[mark.kind])
@@ -246,12 +246,12 @@ class ResourceRecorder(ReportStore):
 
     def _keep(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])
-        age = 0.0 if self._begun is None else t - self._begun
+        age = 0.0 if self._started_at is None else t - self._started_at
         pause = age / _DAY * self._recorder.view.process_count / _RANKS
         if self._file is not None and t >= self._last.get(node, 0.0) + (pause if pause > 1.0 else 0.1):
             self._file.append(sample_line(node, data, self._new_torch))
             self._new_torch = {}
-            self._follow()
+            self._read_new()
 
     def _note_once(self, kind: str, rank: int, text: str, code: str) -> None:
         if (kind, rank) not in self._noted:
@@ -290,8 +290,8 @@ class CheckpointKeeper:
         book, cursor, has_ended = checkpoints.inherited(self._folder), 0, False
         while not has_ended:
             has_ended = self._ended.wait(_PRUNE_SECONDS)
-            new, cursor = events.read_all(self._folder.events, cursor)
-            for event in new:
+            new_events, cursor = events.read_all(self._folder.events, cursor)
+            for event in new_events:
                 book.apply(event)
             now = math.inf if has_ended else time.time()
             for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, book), now):
@@ -337,7 +337,7 @@ def _git(folder: str, *arguments: str) -> str:
     """Return git's output. Raises CalledProcessError, TimeoutExpired, OSError."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    command = ["git", "-C", folder, *_SAFELY, *arguments]
+    command = ["git", "-C", folder, *_SAFE_OPTIONS, *arguments]
     output = subprocess.check_output(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_GIT_SECONDS, env=environment
     )

@@ -43,17 +43,17 @@ _LOG_LIMIT = "log-limit"
 _COLUMNS = ("rank", "step", "time", "attempt")
 _RENAMED = "metric-renamed"
 #: Seconds between two reads of the records of experiment trackers.
-_TROUBLES = 1.0
+_TRACKER_SECONDS = 1.0
 #: Bytes of reports in a stored stream after which its read position is logged.
-_UNNOTED = 1_000_000
+_POSITION_BYTES = 1_000_000
 #: Events before which all held-back metric reports are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
 #: Minimum bytes of text in a part of the log after its first half (see core.logfile).
-_LEAST_PART = 300_000
+_MIN_PART = 300_000
 #: Characters beyond which an unfinished line may be shown only in part.
-_LONGEST_OPEN = 7 * 1024
+_MAX_OPEN = 7 * 1024
 #: Events that show that a rank makes progress.
-_SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
+_ACTIVITY_TYPES = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
 #: Messages that libraries print while waiting; they do not count as progress.
 _WARNINGS = (
     "waiting for remainder of ranks",
@@ -78,10 +78,10 @@ class EventRecorder:
         self._merger = ReportMerger()
         #: Bytes of text left in the current log file; the first gets half of the limit, of later ones two are retained.
         self._room = spec.max_log_bytes // 2
-        self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
+        self._part_room = max(_MIN_PART, spec.max_log_bytes // 4)
         #: Lines in the first file, None while it is the current one.
         self._first_lines: int | None = None
-        self._has_left_out = False
+        self._has_dropped_lines = False
         #: Bytes of text to write before the log's lines are counted.
         self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
@@ -96,7 +96,7 @@ class EventRecorder:
         #: The position of the current item in a stored stream, as the field ``at`` of its events.
         self._origin: dict[str, int] = {}
         #: Read positions of stored streams according to the log, in bytes.
-        self._noted: dict[Stream, int] = {}
+        self._noted_positions: dict[Stream, int] = {}
         #: Bytes of each stored stream that were in the events when an earlier supervisor died.
         self._in_events: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
@@ -116,7 +116,7 @@ class EventRecorder:
         #: Output of a launcher that the run has not received yet.
         self.launcher_output: list[str] = []
         #: Ranks with recent activity, and whether it shows that their imports are finished.
-        self._signs: dict[int, bool] = {}
+        self._activity: dict[int, bool] = {}
         #: Reports of ranks on the profile in progress, for its collector.
         self.profile_reports: list[tuple[int, ProfileReport]] = []
 
@@ -136,7 +136,7 @@ class EventRecorder:
             self._room -= len(event["text"].encode(errors="replace")) + 1
         elif event["type"] == "count" and "first" in event:
             self._room, self._first_lines = self._part_room, event["first"]
-        self._has_left_out = self._has_left_out or event.get("code") == _LOG_LIMIT
+        self._has_dropped_lines = self._has_dropped_lines or event.get("code") == _LOG_LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it. An event from a stored stream carries its position there (see ``Stream``)."""
@@ -160,7 +160,7 @@ class EventRecorder:
             return
         event = self._writer.write(type_, **fields, **self._origin)
         self._apply(event)
-        self._sign(event)
+        self._note_activity(event)
         for alert in self._alerts.take(event, self.view):
             if alert.kind in ("end", "failure"):
                 self.end_alert = alert  # this message is sent after the job is done
@@ -184,9 +184,9 @@ class EventRecorder:
             if not event.get("ended"):
                 self.running_cells[event["rank"]] = str(event.get("label") or "a cell")
         elif event["type"] == "restart":
-            self._forget()
+            self._reset_ranks()
 
-    def _forget(self) -> None:
+    def _reset_ranks(self) -> None:
         """Reset the ranks for another attempt: all of them must connect again."""
         self._in_events, self.reported = {}, False
         if self._output_metrics is not None:
@@ -194,18 +194,18 @@ class EventRecorder:
         for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
             ranks.clear()
 
-    def _sign(self, event: Event) -> None:
+    def _note_activity(self, event: Event) -> None:
         rank = event.get("rank")
-        if rank is None or self._signs.get(rank):
+        if rank is None or self._activity.get(rank):
             return
-        if event["type"] in _SIGNS and not is_warning(event):
-            begins = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
-            self._signs[rank] = self._signs.get(rank, False) or begins
+        if event["type"] in _ACTIVITY_TYPES and not is_warning(event):
+            has_begun = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
+            self._activity[rank] = self._activity.get(rank, False) or has_begun
 
     def take_activity(self) -> dict[int, bool]:
         """Return the ranks that were active since the last call; False for those that may still be importing."""
-        signs, self._signs = self._signs, {}
-        return signs
+        activity, self._activity = self._activity, {}
+        return activity
 
     def state(self, state: State, reason: str = "", code: str = "") -> None:
         """Write a change of state if it is allowed; ``code`` is the code of the error that caused it."""
@@ -245,7 +245,7 @@ class EventRecorder:
         """Do the periodic work."""
         self._writer.check()
         if time.monotonic() > self._next_troubles:
-            self._next_troubles = time.monotonic() + _TROUBLES
+            self._next_troubles = time.monotonic() + _TRACKER_SECONDS
             for record in tracking.of_job(self.folder.path):
                 if record.trouble != self._troubles.get(record.tracker, ""):
                     self._troubles[record.tracker] = record.trouble
@@ -297,24 +297,24 @@ class EventRecorder:
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
                 if isinstance(item, LogText):
-                    self._text(stream, item)
+                    self._record_text(stream, item)
                 else:
-                    self._report(stream, item)
+                    self._record_report(stream, item)
             self._origin = {}
             if items and stream.start is not None:
                 # A new supervisor resumes where the log ends, so it also has the position of a stream without output.
-                at, printed = stream.start + items[-1].end, isinstance(items[-1], LogText)
-                is_behind = at - self._noted.setdefault(stream, stream.start) > _UNNOTED
-                if printed or is_behind:
-                    self._noted[stream] = at
-                if is_behind and not printed:
+                at, is_text = stream.start + items[-1].end, isinstance(items[-1], LogText)
+                is_behind = at - self._noted_positions.setdefault(stream, stream.start) > _POSITION_BYTES
+                if is_text or is_behind:
+                    self._noted_positions[stream] = at
+                if is_behind and not is_text:
                     self._put("position", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, at=at)
 
-    def _text(self, stream: Stream, item: LogText) -> None:
+    def _record_text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be a part of a secret
-            whole = len(item.text) < _LONGEST_OPEN
+            whole = len(item.text) < _MAX_OPEN
             shown = self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
         else:
             shown = self.redactor.lines((stream.rank, stream.name), item.text)
@@ -335,18 +335,18 @@ class EventRecorder:
             self._read_metrics(view.rank, shown)
 
     def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
-        more = {"redraws": item.redraws} if item.redraws else {}
-        more |= {"closed": True} if item.closed else {}
-        self._put("log", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, text=text, **more)
+        fields = {"redraws": item.redraws} if item.redraws else {}
+        fields |= {"closed": True} if item.closed else {}
+        self._put("log", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, text=text, **fields)
 
     def _begin_part(self) -> None:
         """Continue the log in a new part; from the third part on, delete the first one."""
         if self._first_lines is None:
             self._first_lines = self.view.lines
-        left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
+        has_dropped = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
         self._room = self._part_room
-        if left_out and not self._has_left_out:
-            self._has_left_out = True
+        if has_dropped and not self._has_dropped_lines:
+            self._has_dropped_lines = True
             limit = size_in_words(self.spec.max_log_bytes)
             text = f"The log is longer than its limit of {limit}, so only its first half and its last lines are kept."
             self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
@@ -355,7 +355,7 @@ class EventRecorder:
         """Return the number of lines of each rank, and of those on stderr (see core.events)."""
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
-    def _report(self, stream: Stream, item: RankReport) -> None:
+    def _record_report(self, stream: Stream, item: RankReport) -> None:
         view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
         with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
             report = item.parsed or reports.parse(item.data)
@@ -394,11 +394,11 @@ class EventRecorder:
 
     def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
         """Rename values whose names are columns of ``Job.metrics()``, and note the first renaming."""
-        taken = [name for name in values if name in _COLUMNS]
-        if not taken:
+        renamed = [name for name in values if name in _COLUMNS]
+        if not renamed:
             return values
         if not any(note["code"] == _RENAMED for note in self.view.notes):
-            name = taken[0]
+            name = renamed[0]
             text = f"job.metrics() already has a column {name}, so the metric {name} is stored as {name}_value."
             self.note("info", f"{text} Log it under another name.", _RENAMED)
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
@@ -408,22 +408,22 @@ class EventRecorder:
             # Training continues, so the finished bar, for example of a download, is not its progress.
             self._ended_bars.discard(rank)
             if not self.has_own_progress:
-                none = {"done": None, "total": None, "unit": ""}
-                self._write_merged(self._merger.progress(rank, none, self._origin, now=True))
+                empty = {"done": None, "total": None, "unit": ""}
+                self._write_merged(self._merger.progress(rank, empty, self._origin, now=True))
         self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))
-        self._sign({"type": "metric", "rank": rank})
+        self._note_activity({"type": "metric", "rank": rank})
 
     def progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
         """Record progress; reports in quick succession are merged."""
         fields = {"done": done, "total": total, "unit": unit}
         self._write_merged(self._merger.progress(rank, fields, self._origin))
-        self._sign({"type": "progress", "rank": rank})
+        self._note_activity({"type": "progress", "rank": rank})
 
     def _write_merged(self, events: Iterable[merger.Merged]) -> None:
-        before = self._origin
+        origin = self._origin
         for type_, fields, self._origin in events:
             self.write(type_, **fields)
-        self._origin = before
+        self._origin = origin
 
 
 def is_warning(event: Event) -> bool:

@@ -35,9 +35,9 @@ from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 #: Seconds between two checks for a cancel request.
 _TICK = 0.1
 #: Seconds before the first restart, doubled before each further one, and the maximum.
-_FIRST_DELAY, _LONGEST_DELAY = 1.0, 30.0
+_MIN_DELAY, _MAX_DELAY = 1.0, 30.0
 #: Seconds within which exits count as simultaneous.
-_AT_ONCE = 0.9
+_SIMULTANEOUS = 0.9
 #: Seconds that sending outputs may take after the job is canceled.
 _CANCEL_GRACE = 5.0
 
@@ -73,7 +73,7 @@ class Supervisor:
         #: Why the last attempt was stopped (see ``Attempt``), and the message for the user.
         self._stopped_by = self._reason = ""
         #: Why the queue preempted the last attempt, "" if the job is not requeued.
-        self._interrupted = ""
+        self._preemption = ""
 
     def run(self) -> None:
         """Run the job to its end. In all cases, write a final state and leave no process running."""
@@ -141,8 +141,8 @@ class Supervisor:
         if not history or history[-1]["type"] != "resume":
             return self._launch.start()
         states = (event for event in history if event["type"] == "state" and event["state"] != State.QUEUED)
-        if (began := next(states, None)) is not None:  # time in a queue is not run time
-            self._clock.restart(ago=max(0.0, time.time() - began["t"]))
+        if (start_event := next(states, None)) is not None:  # time in a queue is not run time
+            self._clock.restart(ago=max(0.0, time.time() - start_event["t"]))
         run = self._launch.reattach(self._history)
         if run is None:
             self._launch.remove_staged_data()
@@ -158,10 +158,10 @@ class Supervisor:
                 return start()
             except DistDLError as error:
                 may_requeue = hasattr(self._launch, "cluster") and self._may_requeue
-                self._interrupted = self._launch.cluster.interrupted() if may_requeue else ""
-                if not self._interrupted and not (is_restart and self._restarts_left):
+                self._preemption = self._launch.cluster.interrupted() if may_requeue else ""
+                if not self._preemption and not (is_restart and self._restarts_left):
                     raise
-                self._stopped_by, self._reason = "", "" if self._interrupted else error.message
+                self._stopped_by, self._reason = "", "" if self._preemption else error.message
             self._prepare_restart()
             start = self._launch.start
 
@@ -176,7 +176,7 @@ class Supervisor:
             self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
             was_stopped = self._stopped_by in ("user", "time")
             if recorder.view.failure is not None and not was_stopped and self._may_requeue:
-                self._interrupted = run.interrupted()
+                self._preemption = run.interrupted()
             attempt.drain()
             self._collect(run, attempt)
             attempt.end_leftovers()
@@ -203,7 +203,7 @@ class Supervisor:
     @property
     def _will_restart(self) -> bool:
         """Whether another attempt follows the one that has just ended."""
-        if self._interrupted:
+        if self._preemption:
             return True
         if not self._restarts_left or self._stopped_by in ("user", "time"):
             return False
@@ -212,17 +212,17 @@ class Supervisor:
     def _prepare_restart(self) -> None:
         """Record a restart, remove the results of the last attempt, and wait. Raises LaunchCanceled."""
         recorder, view = self._recorder, self._recorder.view
-        requeued = bool(self._interrupted)
+        requeued = bool(self._preemption)
         failure = None if self._reason or requeued else view.failure
-        reason = self._interrupted or self._end_reason()
-        self._stopped_by = self._reason = self._interrupted = ""
+        reason = self._preemption or self._end_reason()
+        self._stopped_by = self._reason = self._preemption = ""
         self._launch.lost_nodes = lost_nodes(view)
         self._clock.keep()
         for path in self._folder.results.glob("rank-*.pkl"):  # the next attempt replaces them; checkpoints are kept
             path.unlink(missing_ok=True)
         recorder.flush()
-        more = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
-        recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **more)
+        fields = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
+        recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **fields)
         number = view.restart_count - view.requeue_count
         title = f"requeue {view.requeue_count}" if requeued else f"restart {number} of {view.max_restarts}"
         recorder.log(f"--- {title}: {reason} ---")
@@ -230,10 +230,10 @@ class Supervisor:
             return
         seconds = restart_delay(number)
         recorder.phase("start", f"{title} in {seconds:g} s")
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
             self._launch.raise_if_canceled()
-            time.sleep(min(_TICK, left))
+            time.sleep(min(_TICK, remaining))
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
         """Fetch the values and files of the ranks into the job's folder."""
@@ -272,9 +272,9 @@ class Supervisor:
             return self._reason
         if failure.kind == "unequal":
             return failure.what
-        who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
+        subject = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
         evidence = f". {failure.evidence}" if failure.kind == "lost" and failure.evidence else ""
-        return f"{who}: {failure.what}{evidence}"
+        return f"{subject}: {failure.what}{evidence}"
 
     def _finish(self, reason: str, *, failed: bool = False, code: str = "") -> None:
         recorder, restarts = self._recorder, self._recorder.view.restarts
@@ -298,7 +298,7 @@ class Supervisor:
 
 def restart_delay(number: int) -> float:
     """Return the delay in seconds before this restart, counted from 1."""
-    return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(number - 1, 10)))
+    return float(min(_MAX_DELAY, _MIN_DELAY * 2 ** min(number - 1, 10)))
 
 
 def lost_nodes(view: JobView) -> frozenset[int]:
@@ -311,7 +311,7 @@ def lost_nodes(view: JobView) -> frozenset[int]:
     remaining = set()
     for rank in view.ranks:
         # The supervisor stops the other ranks only 1 s after the failure.
-        is_killed = rank.signal == "KILL" and rank.ended is not None and rank.ended - failure.when < _AT_ONCE
+        is_killed = rank.signal == "KILL" and rank.ended is not None and rank.ended - failure.when < _SIMULTANEOUS
         if not is_killed and not is_lost(rank):
             remaining.add(rank.node)
     return frozenset({rank.node for rank in view.ranks} - remaining)
@@ -333,21 +333,21 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     call = call_in_background(
         lambda: outputs.deliver(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
     )
-    until: float | None = None
-    while not wait([call], _TICK).done and (until is None or time.monotonic() < until):
-        if until is None and canceled():
+    deadline: float | None = None
+    while not wait([call], _TICK).done and (deadline is None or time.monotonic() < deadline):
+        if deadline is None and canceled():
             stop.set()
-            until = time.monotonic() + _CANCEL_GRACE
-    here = f"The files are still in {recorder.folder.path}."
-    if until is not None:
-        why = f"The outputs were not sent completely to {destination} because you stopped it."
-        recorder.note("warning", f"{why} {here}", "outputs")
+            deadline = time.monotonic() + _CANCEL_GRACE
+    location = f"The files are still in {recorder.folder.path}."
+    if deadline is not None:
+        problem = f"The outputs were not sent completely to {destination} because you stopped it."
+        recorder.note("warning", f"{problem} {location}", "outputs")
         return
     try:
         sent = call.result()
     except (DistDLError, OSError) as error:
-        recorder.note("warning", f"The outputs were not sent: {error} {here}", "outputs")
+        recorder.note("warning", f"The outputs were not sent: {error} {location}", "outputs")
         return
-    there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
-    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{there}")
+    existing = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
+    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")

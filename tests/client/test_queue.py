@@ -87,14 +87,14 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     (tmp_path / "first").touch()
     runs(third)
     assert second.state is State.QUEUED
-    with pytest.raises(JobNotRunning, match="is not waiting: it is"):
+    with pytest.raises(JobNotRunning, match="is no longer queued: it is"):
         prioritize(third.id)
     add_cluster("spare", "local")
     moved = second.move("spare", cores=None)
     assert (second.state, second.view().reason) == (State.CANCELED, "The job was moved to spare.")
     runs(moved)
     assert (moved.spec.compute_target, moved.name) == ("spare", "second")
-    with pytest.raises(JobNotRunning, match="is not waiting: it is"):
+    with pytest.raises(JobNotRunning, match="is no longer queued: it is"):
         moved.move("local")
     (tmp_path / "second").touch()
     assert moved.wait(60).state is State.COMPLETED

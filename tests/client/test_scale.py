@@ -94,7 +94,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
         driver.wait()
     cut, *measured = [job.wait(30) for job in jobs()]
     assert (cut.state, cut.view().reason) == (State.CANCELED, "The process that measured it has ended.")
-    monkeypatch.setattr(study_rows, "_NEXT", 0.0)  # no other run is expected
+    monkeypatch.setattr(study_rows, "_NEXT_RUN_SECONDS", 0.0)  # no other run is expected
     found = scaling()
     assert (found.facts.state, found.facts.done, found.points[0].processes) == (State.CANCELED, 1, 1)
     assert len(jobs()) == found.facts.runs == 1 + len(measured)

@@ -37,7 +37,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 
 def make():
-    spec, folder = client._prepared(JobStore(), JobSpec(id=new_id(), name="one"))
+    spec, folder = client._prepare_folder(JobStore(), JobSpec(id=new_id(), name="one"))
     folder.spec_file.write_text(spec.dumps())
     JobStore().publish(folder)
     made.append(spec.id)

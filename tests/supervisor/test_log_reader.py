@@ -79,7 +79,7 @@ def test_a_metric_is_not_kept_waiting_by_the_floods_of_others(streams):
     wait_for(lambda: reader.run(1.0) and sink.reports, what="the metric")
     ((rank, at),) = sink.reports
     assert rank == 9
-    assert all(at[other] - before[other] <= 3 * under_test._READ for other in range(3))
+    assert all(at[other] - before[other] <= 3 * under_test._READ_BYTES for other in range(3))
     reader.finish()
 
 

@@ -231,7 +231,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
 
 
 def test_a_stream_of_reports_alone_is_not_read_from_its_beginning_again(folder, monkeypatch):
-    monkeypatch.setattr(under_test, "_UNNOTED", 1000)
+    monkeypatch.setattr(under_test, "_POSITION_BYTES", 1000)
     recorder = EventRecorder(folder, spec())
     for step in range(100):
         recorder.take(KEPT, [metric_to(50 * step, step)])
