@@ -48,7 +48,7 @@ _INTERRUPT_NOTICE_AFTER = 5.0
 _LOG_TIMEOUT = 15.0
 #: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
 _REASON_TIMEOUT, _ATTACH_TIMEOUT = 30.0, 75.0
-_POLL = 0.02
+_POLL_INTERVAL = 0.02
 _START_HINT = "Start new ones with %dist_ranks start, or ranks.start()."
 #: Bytes at the end of the log that are searched for the last cell.
 _TAIL_BYTES = 1_000_000
@@ -361,7 +361,7 @@ def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], o
         if new_stamps.keys() == old_stamps.keys() and not new_stamps.items() & old_stamps.items():
             return True
         on_poll()
-        time.sleep(_POLL)
+        time.sleep(_POLL_INTERVAL)
     return False
 
 

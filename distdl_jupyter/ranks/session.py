@@ -37,9 +37,9 @@ from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
 
 _CELL_LABEL = re.compile(r"In \[(\d+)\]")
 #: Seconds between two checks whether the ranks listen.
-_POLL = 0.01
+_POLL_INTERVAL = 0.01
 #: Seconds between two progress reports during the start of ranks.
-_REPORT = 2.0
+_REPORT_INTERVAL = 2.0
 
 OnWait = Callable[[str], object]
 
@@ -231,7 +231,7 @@ class Ranks:
 
         ``on_wait`` is called with the current status when it has changed, at most every 2 s.
         """
-        reported, report_at = "", time.monotonic() + _REPORT
+        reported, report_at = "", time.monotonic() + _REPORT_INTERVAL
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.is_over:
@@ -241,11 +241,11 @@ class Ranks:
                     error.hint = ""
                 raise error
             if on_wait is not None and time.monotonic() > report_at:
-                report_at += _REPORT
+                report_at += _REPORT_INTERVAL
                 phases = self.job.view().phases
                 if phases and phases[-1].detail not in ("", reported):
                     on_wait(reported := phases[-1].detail)
-            time.sleep(_POLL)
+            time.sleep(_POLL_INTERVAL)
 
     def __repr__(self) -> str:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"

@@ -20,19 +20,19 @@ import time
 from typing import Any
 
 #: Number of characters of a picture in one report. The rest of the report has about 150.
-_PART = max(256, select.PIPE_BUF - 256)
+_MAX_PART = max(256, select.PIPE_BUF - 256)
 #: Lowest number of our descriptors. Code that closes "all" descriptors usually closes only those with low numbers.
-_HIGH = 100
+_MIN_FD = 100
 
 
 def lifted(fd: int) -> int:
     """Move a descriptor to a high number and return the number. If none is free, return the descriptor unchanged."""
     try:
-        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        new_fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
     except OSError:
         return fd
     os.close(fd)
-    return high
+    return new_fd
 
 
 class Channel:
@@ -61,9 +61,9 @@ class Channel:
         Values are finite numbers or the strings nan, inf and -inf.
         """
         moment = time.time() if t is None else t
-        inside = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
-        more = ',"replace":true' if replace else ""
-        line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{inside}}}{more}}}\n'.encode()
+        pairs = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
+        suffix = ',"replace":true' if replace else ""
+        line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{pairs}}}{suffix}}}\n'.encode()
         if len(line) <= select.PIPE_BUF or len(values) == 1:
             self._write(line)
             return
@@ -76,8 +76,8 @@ class Channel:
         """Send a picture in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
         with self._lock:
-            for begin in range(0, len(text), _PART):
-                self.send("picture", begin=begin, of=len(text), data=text[begin : begin + _PART])
+            for begin in range(0, len(text), _MAX_PART):
+                self.send("picture", begin=begin, of=len(text), data=text[begin : begin + _MAX_PART])
 
     def _write(self, line: bytes) -> None:
         with self._lock:
@@ -101,13 +101,13 @@ def _value(value: float | str) -> str:
 
 
 _channel: Channel | None = None
-_looked = False
+_is_initialized = False
 
 
 def opened(nonce: str, rank: int) -> Channel | None:
     """Open this process's channel on its current standard output and return it; None without a nonce."""
-    global _channel, _looked
-    _looked = True
+    global _channel, _is_initialized
+    _is_initialized = True
     _channel = Channel(lifted(os.dup(1)), nonce, rank) if nonce else None
     return _channel
 
@@ -117,7 +117,7 @@ def current() -> Channel | None:
 
     A program started by a rank reads the rank from its environment and reports on its own standard output.
     """
-    if not _looked:
+    if not _is_initialized:
         nonce, rank = os.environ.get("DISTDL_NONCE", ""), os.environ.get("DISTDL_RANK", "")
         opened(nonce if rank.isdigit() else "", int(rank) if rank.isdigit() else 0)
     return _channel
@@ -134,13 +134,13 @@ def note(level: str, text: str, code: str = "") -> None:
     send("note", level=level, text=text, code=code)
 
 
-def _renew() -> None:
+def _replace_lock() -> None:
     """Replace the lock in a forked child, because another thread may have held it during the fork."""
     if _channel is not None:
         _channel._lock = threading.RLock()  # noqa: SLF001
 
 
-os.register_at_fork(after_in_child=_renew)
+os.register_at_fork(after_in_child=_replace_lock)
 
 
 # encoding and decoding of lines ------------------------------------------------------------------
@@ -188,8 +188,8 @@ def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
     return line, None
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not valid strict JSON.")
 
 
-_loads = json.JSONDecoder(parse_constant=_refuse).decode
+_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode

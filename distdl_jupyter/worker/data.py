@@ -125,7 +125,7 @@ class Shard(Sequence[dict[str, Any]]):
                 table = file.read_row_group(piece.group, columns=self._columns, use_threads=False)
             table = table.slice(piece.first, piece.last - piece.first)
             if table.num_rows != piece.last - piece.first:
-                raise ValueError(f"{piece.path} has changed while it was read.")
+                raise ValueError(f"{piece.path} has changed while it was being read.")
             if self._seed is not None:
                 order = list(range(table.num_rows))
                 random.Random(f"{self._seed} {piece.path.name} {piece.group}").shuffle(order)  # noqa: S311
@@ -205,26 +205,26 @@ def checkpoint_dir() -> Path:
 
 
 #: Two signals within this many seconds count as one warning, because Slurm and the node's agent may each send one.
-_SAME = 3.0
+_SAME_WARNING = 3.0
 #: Whether the handlers are installed, whether a warning was received since the last call, and when (monotonic seconds).
-_listens = _warned = False
-_warned_at = -_SAME
+_is_listening = _warned = False
+_warned_at = -_SAME_WARNING
 
 
-def _listen() -> None:
+def _install_handlers() -> None:
     """Install the signal handlers. They also call the handlers that training code has installed before."""
-    global _listens
-    _listens = True
+    global _is_listening
+    _is_listening = True
 
     def install(number: int) -> None:
-        before = signal.getsignal(number)
+        previous_handler = signal.getsignal(number)
 
         def handle(number: int, frame: FrameType | None) -> None:
             global _warned, _warned_at
             now = time.monotonic()
-            _warned, _warned_at = _warned or now - _warned_at > _SAME, now
-            if callable(before):
-                before(number, frame)
+            _warned, _warned_at = _warned or now - _warned_at > _SAME_WARNING, now
+            if callable(previous_handler):
+                previous_handler(number, frame)
 
         signal.signal(number, handle)
 
@@ -250,8 +250,8 @@ def should_checkpoint() -> bool:
     global _warned
     # In code that never calls this function, signals have their usual effect, and a library that checks for existing
     # handlers (such as Lightning) can install other ones.
-    if not _listens and threading.current_thread() is threading.main_thread():
-        _listen()
+    if not _is_listening and threading.current_thread() is threading.main_thread():
+        _install_handlers()
     warned, _warned = _warned, False
     if warned:
         text = "The code was asked to save a checkpoint because the job will stop soon."

@@ -18,11 +18,11 @@ from distdl_jupyter.worker.frames import WORKER, Describer, ErrorFrame
 from distdl_jupyter.worker.hooks import gpu_memory
 from distdl_jupyter.worker.sources import CellSources, show
 
-_LONGEST_MESSAGE = 4_000
-_LONGEST_TRACEBACK = 24_000
-_MOST_VALUES = 12
-_MOST_ARGUMENTS, _LARGEST = 20, 1e300
-_DEEPEST_CAUSE = 3
+_MAX_MESSAGE = 4_000
+_MAX_TRACEBACK = 24_000
+_MAX_VALUES = 12
+_MAX_ARGUMENTS, _MAX_FLOAT = 20, 1e300
+_MAX_CAUSES = 3
 
 
 def describe(error: BaseException, sources: CellSources, code: Path | None = None) -> dict[str, Any]:
@@ -37,12 +37,12 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
     """
     try:
         return _describe(error, Describer(sources, code), 0)
-    except Exception as second:  # noqa: BLE001  the user's error must still be reported
+    except Exception as internal_error:  # noqa: BLE001  the user's error must still be reported
         plain = "".join(traceback.format_exception_only(error))
         return {
             "type": type(error).__name__, "message": _message(error), "traceback": plain, "time": round(time.time(), 4),
             "frames": [], "values": [], "values_at": None, "hint": "", "causes": [],
-            "problem": f"{type(second).__name__}: {second}",
+            "problem": f"{type(internal_error).__name__}: {internal_error}",
         }  # fmt: skip
 
 
@@ -64,9 +64,9 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     if memory is not None:
         hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
     causes: list[BaseException] = []
-    if depth < _DEEPEST_CAUSE and isinstance(error, BaseExceptionGroup):
-        causes = list(error.exceptions[:_DEEPEST_CAUSE])
-    elif depth < _DEEPEST_CAUSE:
+    if depth < _MAX_CAUSES and isinstance(error, BaseExceptionGroup):
+        causes = list(error.exceptions[:_MAX_CAUSES])
+    elif depth < _MAX_CAUSES:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         causes = [] if cause is None or cause is error else [cause]
     return {
@@ -89,7 +89,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
             }
             for frame in frames
         ],
-        "values": [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]],
+        "values": [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MAX_VALUES]],
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
@@ -119,7 +119,7 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001  a user-defined method
         message = ""
-    return _cut(secret_patterns.redact(message), _LONGEST_MESSAGE)
+    return _truncate(secret_patterns.redact(message), _MAX_MESSAGE)
 
 
 def _arguments(error: BaseException) -> dict[str, Any]:
@@ -127,14 +127,14 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     arguments = error.args
     if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
         arguments = (*arguments, error.filename)
-    plain = all(value is None or type(value) in (bool, int, float, str) for value in arguments)
-    if not plain or len(arguments) > _MOST_ARGUMENTS:
+    is_plain = all(value is None or type(value) in (bool, int, float, str) for value in arguments)
+    if not is_plain or len(arguments) > _MAX_ARGUMENTS:
         return {}
     redacted = [
-        _cut(secret_patterns.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in arguments
+        _truncate(secret_patterns.redact(value), _MAX_MESSAGE) if type(value) is str else value for value in arguments
     ]
-    finite = all(abs(value) < _LARGEST for value in redacted if isinstance(value, int | float))  # JSON has no nan
-    return {"args": redacted} if finite else {}
+    is_finite = all(abs(value) < _MAX_FLOAT for value in redacted if isinstance(value, int | float))  # JSON has no nan
+    return {"args": redacted} if is_finite else {}
 
 
 def _value(name: str, value: Any) -> str:
@@ -143,10 +143,10 @@ def _value(name: str, value: Any) -> str:
     return secret_patterns.redact(values.short(value))
 
 
-def _cut(text_: str, longest: int) -> str:
-    if len(text_) <= longest:
+def _truncate(text_: str, max_length: int) -> str:
+    if len(text_) <= max_length:
         return text_
-    half = longest // 2
+    half = max_length // 2
     return f"{text_[:half]}\n[{len(text_) - 2 * half:,} characters omitted]\n{text_[-half:]}"
 
 
@@ -155,8 +155,8 @@ def text(error: BaseException, about: Describer) -> str:
 
     A module that was sent with the job is shown by its name instead of the path of its copy.
     """
-    whole = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
-    pending, visited = [whole], set()
+    root = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
+    pending, visited = [root], set()
     while pending:
         part = pending.pop()
         if id(part) in visited:
@@ -174,7 +174,7 @@ def text(error: BaseException, about: Describer) -> str:
             part.filename = about.label(filename)
             part.lineno = str(int(part.lineno or 0) + shift)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
-    return _cut(secret_patterns.redact("".join(whole.format())), _LONGEST_TRACEBACK)
+    return _truncate(secret_patterns.redact("".join(root.format())), _MAX_TRACEBACK)
 
 
 def _show_as_label(filename: str, about: Describer) -> int | None:

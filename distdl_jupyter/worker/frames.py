@@ -20,8 +20,8 @@ from distdl_jupyter.worker.sources import Cell, CellSources
 
 #: The folder of the worker's own modules.
 WORKER = f"{Path(__file__).parent}/"
-_AROUND = 2
-_LONGEST_LINE = 300
+_CONTEXT_LINES = 2
+_MAX_LINE_CHARS = 300
 _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 
 
@@ -107,9 +107,9 @@ class Describer:
     def source(self, frame: ErrorFrame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as in the notebook."""
         lines = linecache.getlines(frame.file, frame.globals)
-        first, last = max(1, frame.line - _AROUND), min(len(lines), frame.line + _AROUND)
+        first, last = max(1, frame.line - _CONTEXT_LINES), min(len(lines), frame.line + _CONTEXT_LINES)
         shift = frame.shown_line - frame.line
-        return [[n + shift, lines[n - 1].rstrip("\n")[:_LONGEST_LINE]] for n in range(first, last + 1)]
+        return [[n + shift, lines[n - 1].rstrip("\n")[:_MAX_LINE_CHARS]] for n in range(first, last + 1)]
 
     def view(self, frame: ErrorFrame) -> View:
         """Return the failing statement of a frame with its variables."""
@@ -166,7 +166,7 @@ class View(NamedTuple):
         if isinstance(node, ast.Name):
             return self.variables.get(node.id, self.globals.get(node.id, MISSING))
         if isinstance(node, ast.Attribute):
-            return _attribute(self.value(node.value), node.attr)
+            return _read_attribute(self.value(node.value), node.attr)
         return MISSING
 
     def used(self) -> list[tuple[str, Any]]:
@@ -177,11 +177,11 @@ class View(NamedTuple):
         """
         nodes = [node for node in self.expressions() if isinstance(node, ast.Name | ast.Attribute)]
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        tops = [node for node in nodes if id(node) not in inner]
-        tops.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
+        outermost = [node for node in nodes if id(node) not in inner]
+        outermost.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
         values: dict[str, Any] = {}
-        for top in [*self.loops, *tops]:
-            node: ast.expr = top
+        for name_node in [*self.loops, *outermost]:
+            node: ast.expr = name_node
             value = self.value(node)
             while isinstance(node, ast.Attribute) and (value is MISSING or isinstance(value, _OMITTED)):
                 node = node.value
@@ -204,7 +204,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _read_attribute(owner: Any, name: str) -> Any:
     if owner is MISSING:
         return MISSING
     try:
@@ -213,10 +213,10 @@ def _attribute(owner: Any, name: str) -> Any:
         attributes = {}
     if name in attributes:
         return attributes[name]
-    for part in _MODULE_DICTS:
-        inside = attributes.get(part)
-        if type(inside).__name__ in ("dict", "OrderedDict") and name in inside:
-            return inside[name]
+    for dict_name in _MODULE_DICTS:
+        members = attributes.get(dict_name)
+        if type(members).__name__ in ("dict", "OrderedDict") and name in members:
+            return members[name]
     for base in type(owner).__mro__:
         member = base.__dict__.get(name, MISSING)
         if isinstance(member, types.MemberDescriptorType):

@@ -57,12 +57,12 @@ class GpuSteps:
         self._device = device
         self._ended: deque[_Step] = deque()
         self._step: _Step | None = None
-        self._opened: dict[str, Any] = {}
+        self._open_intervals: dict[str, Any] = {}
         #: The end event of the last measured step, and the number of later steps whose events could not be recorded.
-        self._last: Any = None
-        self._captured = 0
+        self._last_end: Any = None
+        self._captured_count = 0
         #: The end event of the last skipped step, where the next measured step begins.
-        self._border: Any = None
+        self._skipped_end: Any = None
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
@@ -76,26 +76,26 @@ class GpuSteps:
 
     def border(self) -> None:
         """Record the end of the last skipped step, where the next measured step begins."""
-        self._border = self._record()
+        self._skipped_end = self._record()
 
     def begin(self, skipped: int) -> None:
         """Begin a measured step after ``skipped`` steps without events, or at the end event of the previous step."""
-        skipped, self._captured = skipped + self._captured, 0
-        is_next = self._last is not None and not skipped
-        begin, self._border = (self._last if is_next else self._border or self._record()), None
+        skipped, self._captured_count = skipped + self._captured_count, 0
+        is_next = self._last_end is not None and not skipped
+        begin, self._skipped_end = (self._last_end if is_next else self._skipped_end or self._record()), None
         if begin is None:
-            self._captured = skipped
+            self._captured_count = skipped
         else:
-            self._step, self._opened = _Step(begin, self._last, skipped), {}
+            self._step, self._open_intervals = _Step(begin, self._last_end, skipped), {}
 
     def open(self, part: str) -> None:
         """Begin an interval of the step, "data" or "wait"."""
         if self._step is not None:
-            self._opened[part] = self._record()
+            self._open_intervals[part] = self._record()
 
     def close(self, part: str) -> None:
         """End an interval."""
-        begin = self._opened.pop(part, None)
+        begin = self._open_intervals.pop(part, None)
         if begin is not None and (end := self._record()) is not None and self._step is not None:
             self._step.intervals.append((part, begin, end))
 
@@ -113,11 +113,11 @@ class GpuSteps:
         """End the step."""
         step, self._step = self._step, None
         if step is None:
-            self._captured += 1
+            self._captured_count += 1
         elif step.end is None:  # it was captured into a CUDA graph
-            self._captured += step.skipped + 1
+            self._captured_count += step.skipped + 1
         else:
-            step.samples, self._last = samples, step.end
+            step.samples, self._last_end = samples, step.end
             self._ended.append(step)
 
     def forget(self) -> None:
@@ -127,13 +127,13 @@ class GpuSteps:
     def read(self) -> Iterator[Measured]:
         """Yield the steps that the GPU has completed, in order."""
         while self._ended and not self._is_capturing() and self._ended[0].end.query():
-            yield _measured(self._ended.popleft())
+            yield _measure(self._ended.popleft())
 
     def wait(self) -> Iterator[Measured]:
         """Yield the steps that the GPU completes within ``TIMEOUT``."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         yield from self.read()
-        while self._ended and time.monotonic() < until:
+        while self._ended and time.monotonic() < deadline:
             time.sleep(0.001)
             yield from self.read()
 
@@ -150,7 +150,7 @@ class GpuSteps:
         return event
 
 
-def _measured(step: _Step) -> Measured:
+def _measure(step: _Step) -> Measured:
     """Return the times between the events of a completed step, and the mean time of the skipped steps before it."""
     parts: dict[str, list[int]] = {"data": [], "wait": []}
     inside_rest = 0

@@ -35,7 +35,7 @@ def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
     return "", ""
 
 
-def _missing_key(error: BaseException, views: Sequence[View]) -> str:
+def _explain_key(error: BaseException, views: Sequence[View]) -> str:
     hint = ""
     for name, owner, key in _subscripts(views) if isinstance(error, KeyError) and error.args else ():
         keys = keys_of(owner)
@@ -48,7 +48,7 @@ def _missing_key(error: BaseException, views: Sequence[View]) -> str:
     return hint
 
 
-def _index(error: BaseException, views: Sequence[View]) -> str:
+def _explain_index(error: BaseException, views: Sequence[View]) -> str:
     if not isinstance(error, IndexError):
         return ""
     for name, owner, key in _subscripts(views):
@@ -75,14 +75,14 @@ def _count(number: int, noun: str) -> str:
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
-def _about_shapes(error: BaseException) -> bool:
+def _mentions_shapes(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
 
 
-def _layer(error: BaseException, views: Sequence[View]) -> str:
+def _explain_layer(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
-    for view in views if _about_shapes(error) else ():
+    for view in views if _mentions_shapes(error) else ():
         for call in view.expressions():
             if not isinstance(call, ast.Call) or not call.args:
                 continue
@@ -96,9 +96,9 @@ def _layer(error: BaseException, views: Sequence[View]) -> str:
     return ""
 
 
-def _operands(error: BaseException, views: Sequence[View]) -> str:
+def _explain_operands(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for operands with incompatible shapes, such as ``x @ w``, ``a + b`` or ``torch.matmul(x, w)``."""
-    for view in views if _about_shapes(error) else ():
+    for view in views if _mentions_shapes(error) else ():
         for node in view.expressions():
             if isinstance(node, ast.BinOp):
                 first, second = node.left, node.right
@@ -110,39 +110,39 @@ def _operands(error: BaseException, views: Sequence[View]) -> str:
             if left is None or right is None:
                 continue
             if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
-                differ = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+                differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
             else:
-                differ = left != right or len(left) < 2 or left[-1] != right[-2]
-            if differ:
+                differs = left != right or len(left) < 2 or left[-1] != right[-2]
+            if differs:
                 texts = [f"`{ast.unparse(s)}` is {format_sizes(z)}" for s, z in ((first, left), (second, right))]
                 return f"{texts[0]} and {texts[1]}."
     return ""
 
 
-def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_module(error: BaseException, _views: Sequence[View]) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
-    top = error.name.split(".")[0]
-    if top in sys.modules:
+    package = error.name.split(".")[0]
+    if package in sys.modules:
         return ""
-    return f"`{top}` is not installed for {sys.executable}, and {top}.py was not sent with the job."
+    return f"`{package}` is not installed for {sys.executable}, and {package}.py was not sent with the job."
 
 
-def _missing_name(error: BaseException, views: Sequence[View]) -> str:
+def _explain_name(error: BaseException, views: Sequence[View]) -> str:
     name = getattr(error, "name", None)
     if type(error) is not NameError or not name or not views:
         return ""
     return f"`{name}` is not defined in the cell or the notebook. Define it before using it."
 
 
-def _missing_file(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_file(error: BaseException, _views: Sequence[View]) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str | Path) or Path(name).is_absolute():
         return ""
     return f"The path is relative to the job's working directory, {Path.cwd()}."
 
 
-def _open_files(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_open_files(error: BaseException, _views: Sequence[View]) -> str:
     import resource
 
     if getattr(error, "errno", None) != errno.EMFILE and "Too many open files" not in str(error):
@@ -154,13 +154,13 @@ def _open_files(error: BaseException, _views: Sequence[View]) -> str:
     )
 
 
-def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     if not gpu_memory.is_full(error):
         return ""
     return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
 
 
-def _device_assert(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_device_assert(error: BaseException, _views: Sequence[View]) -> str:
     if "device-side assert" not in str(error):
         return ""
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
@@ -176,14 +176,14 @@ def _device_assert(error: BaseException, _views: Sequence[View]) -> str:
     )
 
 
-def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
+def _explain_data_loader(error: BaseException, _views: Sequence[View]) -> str:
     text = str(error).rstrip()
     if not text.startswith("Caught ") or "Original Traceback" not in text:
         return ""
     return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
 
 
-def _contains(pattern: str, hint: str) -> Rule:
+def _text_rule(pattern: str, hint: str) -> Rule:
     """Return a rule that gives a fixed hint for errors whose text matches the pattern."""
     return lambda error, _views: hint if re.search(pattern, str(error), re.DOTALL) else ""
 
@@ -221,13 +221,13 @@ TEXTS = (
         "nccl-shared-gpu",
         r"Duplicate GPU detected",
         "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
-        "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
+        "before any other CUDA call. With fewer GPUs than processes, use a smaller -p, or use Gloo.",
     ),
     (  # Horovod reports NCCL errors without the cause, which is only in NCCL's log
         "nccl-invalid-usage",
         r"(?i:nccl).*invalid usage|invalid usage.*(?i:nccl)",
-        "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "
-        "torch.cuda.set_device(), or type a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
+        "NCCL rejected the call, most often because two ranks use the same GPU. Give each its own with "
+        "torch.cuda.set_device(), or use a smaller -p. With NCCL_DEBUG=WARN in env=, the log has NCCL's reason.",
     ),
     (
         "nccl-cuda-error",
@@ -261,17 +261,17 @@ TEXTS = (
 )
 #: Code and rule, in the order in which they are tried.
 RULES: tuple[tuple[str, Rule], ...] = (
-    ("data-loader-worker-failed", _data_loader),
+    ("data-loader-worker-failed", _explain_data_loader),
     (parallel.UNUSED, parallel.unused_hint),
-    ("key-missing", _missing_key),
-    ("index-out-of-range", _index),
-    ("module-not-installed", _missing_module),
-    ("name-not-defined", _missing_name),
-    ("file-not-found", _missing_file),
-    ("gpu-memory-full", _gpu_memory),
-    ("device-side-assert", _device_assert),
-    ("too-many-open-files", _open_files),
-    *((code, _contains(pattern, hint)) for code, pattern, hint in TEXTS),
-    ("layer-input-size", _layer),
-    ("shapes-differ", _operands),
+    ("key-missing", _explain_key),
+    ("index-out-of-range", _explain_index),
+    ("module-not-installed", _explain_module),
+    ("name-not-defined", _explain_name),
+    ("file-not-found", _explain_file),
+    ("gpu-memory-full", _explain_gpu_memory),
+    ("device-side-assert", _explain_device_assert),
+    ("too-many-open-files", _explain_open_files),
+    *((code, _text_rule(pattern, hint)) for code, pattern, hint in TEXTS),
+    ("layer-input-size", _explain_layer),
+    ("shapes-differ", _explain_operands),
 )

@@ -49,14 +49,14 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
         _derive(environment, pipes)
-    rank, size = _number(environment, "DISTDL_RANK", 0), _number(environment, "DISTDL_WORLD_SIZE", 1)
+    rank, size = _read_int(environment, "DISTDL_RANK", 0), _read_int(environment, "DISTDL_WORLD_SIZE", 1)
     return Identity(
         rank=rank,
         world_size=size,
-        local_rank=_number(environment, "DISTDL_LOCAL_RANK", rank),
-        local_size=_number(environment, "DISTDL_LOCAL_SIZE", size),
-        node_rank=_number(environment, "DISTDL_NODE_RANK", 0),
-        node_count=_number(environment, "DISTDL_NODE_COUNT", 1),
+        local_rank=_read_int(environment, "DISTDL_LOCAL_RANK", rank),
+        local_size=_read_int(environment, "DISTDL_LOCAL_SIZE", size),
+        node_rank=_read_int(environment, "DISTDL_NODE_RANK", 0),
+        node_count=_read_int(environment, "DISTDL_NODE_COUNT", 1),
         host=environment.setdefault("DISTDL_HOST", os.uname().nodename),
         folder=folder,
         nonce=environment.get("DISTDL_NONCE", ""),
@@ -68,16 +68,16 @@ def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
     """Set the variables of this rank, for launchers that start all ranks with the same environment."""
     match = next((variables for variables in LAUNCHERS if variables[0] in environment), ("",) * 6)
     rank, size, local_rank, local_size, node_rank, node_count = match
-    number = _number(environment, rank, 0)
+    number = _read_int(environment, rank, 0)
     environment["DISTDL_RANK"] = str(number)
     if rank:
-        total, per_node = _number(environment, size, 1), _number(environment, local_size, 0)
-        nodes = _number(environment, node_count, 0) or (total // per_node if per_node else 1)
+        total, per_node = _read_int(environment, size, 1), _read_int(environment, local_size, 0)
+        nodes = _read_int(environment, node_count, 0) or (total // per_node if per_node else 1)
         per_node = per_node or max(1, total // nodes)
         environment["DISTDL_WORLD_SIZE"] = str(total)
-        environment["DISTDL_LOCAL_RANK"] = str(_number(environment, local_rank, number % per_node))
+        environment["DISTDL_LOCAL_RANK"] = str(_read_int(environment, local_rank, number % per_node))
         environment["DISTDL_LOCAL_SIZE"] = str(per_node)
-        environment["DISTDL_NODE_RANK"] = str(_number(environment, node_rank, number // per_node))
+        environment["DISTDL_NODE_RANK"] = str(_read_int(environment, node_rank, number // per_node))
         environment["DISTDL_NODE_COUNT"] = str(nodes)
     if pipes is None:
         return
@@ -117,7 +117,7 @@ def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
         environment[_ADDRESS] = f"{address}:{port}/{rendezvous_secret(nonce)}"
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _read_int(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, "") if name else ""
     if not text:
         return default

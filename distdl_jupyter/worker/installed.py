@@ -29,9 +29,9 @@ def packages() -> dict[str, str]:
     for path in sys.path:
         try:
             # Not pathlib, because every rank 0 runs this.
-            changed = os.stat(path or ".").st_mtime_ns  # noqa: PTH116
-            if path not in _cache or changed != _cache[path][0]:
-                _cache[path] = (changed, _distributions(path or "."))
+            modified_at = os.stat(path or ".").st_mtime_ns  # noqa: PTH116
+            if path not in _cache or modified_at != _cache[path][0]:
+                _cache[path] = (modified_at, _distributions(path or "."))
         except OSError:  # the folder does not exist, or is a ZIP file
             continue
         for name, version in _cache[path][1]:
@@ -88,9 +88,9 @@ def imported() -> list[str]:
     """Return the names of the imported installed modules in order, without the first ``known`` modules."""
     roots = installed_roots()
     # Start at the end, because reading the known modules would write to their shared memory (reference counts).
-    new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
+    new_modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
     names = []
-    for name, module in reversed(new):
+    for name, module in reversed(new_modules):
         spec = getattr(module, "__spec__", None)
         # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
         if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):

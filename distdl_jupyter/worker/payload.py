@@ -50,7 +50,7 @@ class Payload(NamedTuple):
     #: Values of a trial by variable name. They override captured values.
     parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
-    #: The environment that a script expects, see ``_lay``.
+    #: The environment that a script expects, see ``_apply_layout``.
     layout: Mapping[str, Any] = types.MappingProxyType({})
 
 
@@ -188,11 +188,11 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
         import runpy
 
         # As the ``python`` command does.
-        sys.argv = [payload.script, *_lay(payload.layout, payload.arguments)]
+        sys.argv = [payload.script, *_apply_layout(payload.layout, payload.arguments)]
         runpy.run_path(payload.script, run_name="__main__")
         return None
     main = fresh_main()
-    # As in a notebook, display is a built-in name, so functions and imported modules can use it too.
+    # As in a notebook, display is a built-in name, so functions and imported modules can also use it.
     builtins.display = pictures.display  # type: ignore[attr-defined]
     values = load(folder, payload, main.__dict__)
     if payload.kind == "function":
@@ -218,13 +218,13 @@ def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str
         rest = code.split("\n")[(last.end_lineno or 1) - 1].encode()[last.end_col_offset or 0 :].decode()
         if not rest.lstrip().startswith(";"):
             tree.body.pop()
-            _evaluated(tree, filename, "exec", namespace)
-            return _evaluated(ast.Expression(last.value), filename, "eval", namespace)
-    _evaluated(tree, filename, "exec", namespace)
+            _execute(tree, filename, "exec", namespace)
+            return _execute(ast.Expression(last.value), filename, "eval", namespace)
+    _execute(tree, filename, "exec", namespace)
     return None
 
 
-def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
+def _execute(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
     """Run code and return its value. Top-level ``await`` runs in one event loop of all cells, as in a notebook."""
     global _loop
     with deep_recursion():
@@ -238,7 +238,7 @@ def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, name
     return _loop.run_until_complete(value)
 
 
-def _lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
+def _apply_layout(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Prepare the environment that a script written for another system expects, and return its arguments.
 
     Set the environment ``variables`` of the layout (pairs, in order), create its ``folders``, and expand ``$NAME`` in
@@ -269,10 +269,10 @@ def watch(finder: PostImport) -> None:
     """Extend the pickler of ``multiprocessing`` when it is imported."""
     global _generation
     _generation = 0
-    finder.after("multiprocessing.reduction", _prepare)
+    finder.after("multiprocessing.reduction", _override_reducer)
 
 
-def _prepare(reduction: types.ModuleType) -> None:
+def _override_reducer(reduction: types.ModuleType) -> None:
     reduction.ForkingPickler.reducer_override = lambda _pickler, value: _reduce(value)
 
 
@@ -296,16 +296,16 @@ def _reduce(value: Any) -> Any:
 def _receive(generation: int, name: str, pickled: bytes) -> Any:
     """Return a received function or class: resolved by name if a child sent it, unpickled if a parent sent it."""
     global _generation
-    names = sys.modules["__main__"].__dict__
+    main_names = sys.modules["__main__"].__dict__
     if _generation is None:
         _generation = generation + 1
-        _prepare(sys.modules["multiprocessing.reduction"])
-    if generation >= _generation and name in names:
-        return names[name]
+        _override_reducer(sys.modules["multiprocessing.reduction"])
+    if generation >= _generation and name in main_names:
+        return main_names[name]
     # Do not overwrite variables that the child has set since the first message: each message has the sender's values.
-    existing = {key: value for key, value in names.items() if not isinstance(value, (types.FunctionType, type))}
-    value = NotebookUnpickler(io.BytesIO(pickled), names).load()
-    names.update(existing)
+    existing = {key: value for key, value in main_names.items() if not isinstance(value, (types.FunctionType, type))}
+    value = NotebookUnpickler(io.BytesIO(pickled), main_names).load()
+    main_names.update(existing)
     if "." not in name:
-        names[name] = value
+        main_names[name] = value
     return value

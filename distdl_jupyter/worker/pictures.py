@@ -21,13 +21,13 @@ from distdl_jupyter.worker.hooks.imports import PostImport
 
 #: Our matplotlib backend, and the modules that re-export IPython's ``display``.
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"
-_OFFERED_BY = ("IPython.display", "IPython.core.display")
+_DISPLAY_MODULES = ("IPython.display", "IPython.core.display")
 
 #: Maximum number of pictures, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
 MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 #: MIME types of pictures with IPython's representation methods, in order of preference.
-_FORMS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
+_REPR_METHODS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
 _sent = 0
 
 
@@ -73,14 +73,14 @@ def _replace_display(functions: ModuleType) -> None:
     original = functions.display
 
     @functools.wraps(original)
-    def shown(*objects: Any, **options: Any) -> Any:
+    def show(*objects: Any, **options: Any) -> Any:
         shells = sys.modules.get("IPython.core.interactiveshell")
         is_shell = shells is not None and shells.InteractiveShell.initialized()
         return (original if is_shell else display)(*objects, **options)
 
-    for module in (functions, *filter(None, map(sys.modules.get, _OFFERED_BY))):
+    for module in (functions, *filter(None, map(sys.modules.get, _DISPLAY_MODULES))):
         if vars(module).get("display") is original:
-            module.display = shown  # type: ignore[attr-defined]
+            module.display = show  # type: ignore[attr-defined]
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
@@ -101,7 +101,7 @@ def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
 
 def show_figure(figure: Any) -> None:
     """Send a matplotlib figure to the job as a PNG."""
-    _send([_drawn(figure)])
+    _send([_draw(figure)])
 
 
 def _pictures(value: Any, *, raw: bool) -> list[bytes]:
@@ -109,24 +109,24 @@ def _pictures(value: Any, *, raw: bool) -> list[bytes]:
     if isinstance(value, type) or channel.current() is None:
         return []
     try:
-        return [data for data in _offered(value, raw=raw) if form_of(data)]
+        return [data for data in _find_pictures(value, raw=raw) if form_of(data)]
     except Exception:  # noqa: BLE001  a user-defined method; the text is shown instead
         return []
 
 
-def _offered(value: Any, *, raw: bool) -> Iterator[bytes]:
+def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
     figures = sys.modules.get("matplotlib.figure")
     if figures is not None and isinstance(value, figures.Figure):
-        yield _drawn(value)
+        yield _draw(value)
         return
     bundle = value if raw else _representation(value, "_repr_mimebundle_")
-    for mime, method in _FORMS:
-        form = bundle.get(mime) if isinstance(bundle, dict) else None
-        form = _representation(value, method) if form is None and not raw else form
-        if isinstance(form, str):
-            form = binascii.a2b_base64(form)
-        if isinstance(form, bytes):
-            yield form
+    for mime, method in _REPR_METHODS:
+        data = bundle.get(mime) if isinstance(bundle, dict) else None
+        data = _representation(value, method) if data is None and not raw else data
+        if isinstance(data, str):
+            data = binascii.a2b_base64(data)
+        if isinstance(data, bytes):
+            yield data
 
 
 def _representation(value: Any, method: str) -> Any:
@@ -135,23 +135,23 @@ def _representation(value: Any, method: str) -> Any:
     return form[0] if isinstance(form, tuple) else form  # data and metadata
 
 
-def _drawn(figure: Any) -> bytes:
+def _draw(figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
 
 
-def _send(forms: list[bytes]) -> None:
+def _send(pictures: list[bytes]) -> None:
     global _sent
     out = channel.current()
-    fitting = next((data for data in forms if len(data) <= LARGEST), None)
-    if fitting is None:
-        size = min(map(len, forms)) / 1e6
+    picture = next((data for data in pictures if len(data) <= LARGEST), None)
+    if picture is None:
+        size = min(map(len, pictures)) / 1e6
         limit = f"the limit is {LARGEST / 1000000.0:.0f} MB; use a smaller figure or a lower dpi"
         print(f"[image omitted: it has {size:.1f} MB, but {limit}]")  # noqa: T201
         return
     _sent += 1
     if out is not None and _sent <= MOST:
-        out.picture(fitting)
+        out.picture(picture)
     elif _sent == MOST + 1:
         print(f"[This rank has shown {MOST} images; later ones are omitted.]")  # noqa: T201

@@ -33,7 +33,7 @@ from distdl_jupyter.worker import owned
 #: Subfolder of a job's folder with the notes of its ranks.
 NOTES = "serving"
 #: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a greeting.
-LONGEST_HEADER, _LONGEST_GREETING = 64 * 1024 * 1024, 4096
+LONGEST_HEADER, _MAX_GREETING = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
 LONGEST_BODY = 64 * 1024 * 1024 * 1024
 _BACKLOG = 16
@@ -122,7 +122,7 @@ class ServedConnection(MessageConnection):
         try:
             with contextlib.suppress(ConnectionLost):
                 is_greeted = self.is_readable(_GREETING_TIMEOUT)
-                if is_greeted and self._listener.admits(self.receive(_LONGEST_GREETING, 0).header):
+                if is_greeted and self._listener.admits(self.receive(_MAX_GREETING, 0).header):
                     self.reply(self._greeting)
                     while True:
                         self._on_message(self, self.receive())

@@ -62,25 +62,25 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     """Report values from user code or a framework at a step. Raises TypeError if a value is not a single number."""
     out = channel.current()
     values: dict[str, Number] = {}
-    later: dict[str, Any] = {}
+    gpu_values: dict[str, Any] = {}
     for name, value in metrics.items():
         # The most common case comes first, because this runs in every training step.
         if type(value) is float and math.isfinite(value):
             values[name] = value
         elif out is not None and getattr(value, "is_cuda", False):
-            later[name] = value
+            gpu_values[name] = value
         else:
             values[name] = to_json(name, value)
     if out is None:
         _print(step, values)
         return
-    for (stored, replace), names in _axis.assign_steps(step, metrics).items():
-        pending = {name: later[name] for name in names if name in later}
+    for (axis_step, replace), names in _axis.assign_steps(step, metrics).items():
+        pending = {name: gpu_values[name] for name in names if name in gpu_values}
         ready = {name: values[name] for name in names if name in values}
         if pending:
-            _defer(out, stored, pending, replace=replace)
+            _defer(out, axis_step, pending, replace=replace)
         if ready:
-            out.metric(stored, ready, replace=replace)
+            out.metric(axis_step, ready, replace=replace)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -100,8 +100,8 @@ def send_progress(done: float, total: float | None, unit: str) -> None:
 
 def flush() -> None:
     """Wait until all GPU values are sent, at most ``_GPU_TIMEOUT`` seconds, then send the step times."""
-    until = time.monotonic() + _GPU_TIMEOUT
-    while _queue.unfinished_tasks and time.monotonic() < until:
+    deadline = time.monotonic() + _GPU_TIMEOUT
+    while _queue.unfinished_tasks and time.monotonic() < deadline:
         time.sleep(0.002)
     step_times.recorder.flush()
 
@@ -129,7 +129,7 @@ def _print(step: float, values: dict[str, Number]) -> None:
 # numbers -----------------------------------------------------------------------------------------
 
 #: Integers of larger magnitude are sent as floats, because JavaScript cannot represent them exactly.
-_EXACT = 2**53
+_MAX_EXACT = 2**53
 
 Number = float | str
 
@@ -141,10 +141,10 @@ def to_json(name: str, value: Any) -> Number:
     libraries (``shape``, ``item``, ``numpy``) are used. Raises TypeError with the metric's name if it is not a single
     real number. Waits for the GPU if the value is stored there.
     """
-    type_ = type(value)
-    if type_ is not float and type_ is not int:
-        value = _plain(name, value)
-    if isinstance(value, int) and -_EXACT <= value <= _EXACT:
+    value_type = type(value)
+    if value_type is not float and value_type is not int:
+        value = _to_number(name, value)
+    if isinstance(value, int) and -_MAX_EXACT <= value <= _MAX_EXACT:
         return int(value)
     try:
         number = float(value)
@@ -153,7 +153,7 @@ def to_json(name: str, value: Any) -> Number:
     return number if math.isfinite(number) else repr(number)
 
 
-def _plain(name: str, value: Any) -> float:
+def _to_number(name: str, value: Any) -> float:
     """Return a metric's value as a Python number. Raises TypeError."""
     if not isinstance(value, (numbers.Real, type)) and getattr(value, "shape", None) is not None:
         try:
@@ -172,13 +172,13 @@ def _plain(name: str, value: Any) -> float:
             elif callable(getattr(value, "numpy", None)):
                 value = value.numpy().item()
         except Exception as error:
-            raise TypeError(f"The metric {name!r} is {_article(value)} that has no value yet: {error}") from error
+            raise TypeError(f"The metric {name!r} is {_with_article(value)} that has no value yet: {error}") from error
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    raise TypeError(f"The metric {name!r} is {_article(value)}, but a metric must be one number.")
+    raise TypeError(f"The metric {name!r} is {_with_article(value)}, but a metric must be one number.")
 
 
-def _article(value: Any) -> str:
+def _with_article(value: Any) -> str:
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

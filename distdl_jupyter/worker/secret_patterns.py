@@ -58,7 +58,7 @@ _KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|maste
 _GLUED = "".join(f"|(?<={prefix}pass)" for prefix in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
 #: Groups of patterns, by the gates of which one must match. Each pattern has a keyword that the text must contain, the
 #: regular expression (both in lower case), and the name of a rule that a match must satisfy.
-_FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
+_PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
         ("q~", r"(?P<secret>[a-z0-9_~.-]{3}\dq~[a-z0-9_~.-]{30,})", ""),
@@ -146,7 +146,7 @@ _CERTAIN = (
 )
 #: Patterns for names that are secrets unless the second pattern matches. Its words indicate a count, a special token of
 #: a language model, a pass over data, or a switch.
-_PERHAPS = (
+_LIKELY = (
     (
         r"tokens?_|[a-z]_keys_$",
         r"_(?:n|num|max|min|total|per|count|size|len|length|limit|budget|pad|eos|bos|unk|cls|sep|mask|special|type|ids?"
@@ -165,13 +165,13 @@ def looks_secret(name: str) -> bool:
     A part of a word is enough for some patterns (PGPASSWORD). "key" counts only as the last word, or after words such
     as "api". Names such as TOKENIZERS_PARALLELISM and max_tokens are not secret.
     """
-    pieces = [bare for piece in _compiled(_WORDS).split(name) if (bare := piece.rstrip("0123456789").lower())]
-    plain = f"_{'_'.join(pieces)}_"
+    words = [word for piece in _compiled(_WORDS).split(name) if (word := piece.rstrip("0123456789").lower())]
+    joined = f"_{'_'.join(words)}_"
     if name in _WORKING_DIRECTORIES:
         return False
-    if _compiled(_CERTAIN).search(plain):
+    if _compiled(_CERTAIN).search(joined):
         return True
-    return any(_compiled(part).search(plain) and not _compiled(but).search(plain) for part, but in _PERHAPS)
+    return any(_compiled(part).search(joined) and not _compiled(excluded).search(joined) for part, excluded in _LIKELY)
 
 
 def mask(text: str) -> str:
@@ -181,28 +181,28 @@ def mask(text: str) -> str:
 
 
 #: Minimum length of a variable's value to be redacted. Shorter values occur in many texts by chance.
-_SHORTEST = 6
+_MIN_LENGTH = 6
 
 
 def redact(text: str) -> str:
     """Return the text without secrets of known forms and without the values of variables whose name looks secret."""
     for name, value in os.environ.items():
         # A variable may contain the path of a file with a secret. The path itself is not secret.
-        if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
+        if len(value) >= _MIN_LENGTH and value in text and looks_secret(name) and not Path(value).exists():
             text = text.replace(value, MASK)
     return mask(text)
 
 
 def spans(text: str, *, whole: bool = False) -> list[Span]:
     """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
-    low = _lower(text)
+    lowered = _lower(text)
     matches: list[Span] = []
-    for gates, forms in _FORMS.items():
-        if not gates or any(_compiled(_GATES[gate]).search(low) for gate in gates):
+    for gates, forms in _PATTERNS.items():
+        if not gates or any(_compiled(_GATES[gate]).search(lowered) for gate in gates):
             for keyword, form, rule in forms:
-                if keyword in low:
-                    hits = (match for match in _compiled(form).finditer(low) if not rule or _RULES[rule](match))
-                    matches += [match.span(0 if whole else "secret") for match in hits]
+                if keyword in lowered:
+                    valid = (match for match in _compiled(form).finditer(lowered) if not rule or _RULES[rule](match))
+                    matches += [match.span(0 if whole else "secret") for match in valid]
     return merged(matches) if matches else matches
 
 
@@ -218,13 +218,13 @@ def replaced(text: str, matches: list[Span]) -> str:
 def merged(matches: list[Span]) -> list[Span]:
     """Return the spans in order, with overlapping ones merged."""
     matches.sort()
-    out = matches[:1]
+    result = matches[:1]
     for begin, end in matches[1:]:
-        if begin <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        if begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
         else:
-            out.append((begin, end))
-    return out
+            result.append((begin, end))
+    return result
 
 
 def _lower(text: str) -> str:

@@ -20,7 +20,7 @@ PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
 #: Environment variables that inject profilers and other tools into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Maximum number of threads and processes named in the notice.
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -36,10 +36,10 @@ def announce_survivors(ending: str) -> None:
         names = [f"thread {thread.name!r}" for thread in threading.enumerate() if not thread.daemon and thread != main]
         names += [f"child process {child.name!r}" for child in children if not child.daemon]
         if names:
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            keeps = "keeps" if len(names) == 1 else "keep"
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            verb = "keeps" if len(names) == 1 else "keep"
             text = (
-                f"{ending}, but {', '.join(names[:_MOST_NAMES])}{more} {keeps} the process alive. Stop what the code "
+                f"{ending}, but {', '.join(names[:_MAX_NAMES])}{more} {verb} the process alive. Stop what the code "
                 "has started before it returns, or start it with daemon=True. The value is saved and remains "
                 "available when the job is canceled."
             )

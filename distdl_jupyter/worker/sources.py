@@ -62,12 +62,12 @@ def show(filename: str, text: str) -> None:
 # deeply nested code ------------------------------------------------------------------------------
 
 #: Recursion limit for analyzing code. Python compiles about 3,000 levels of nested code.
-_DEEP = 20_000
+_MIN_LIMIT = 20_000
 
 _lock = threading.Lock()
 #: Number of active ``deep_recursion`` blocks in all threads, and the original limit.
-_inside = 0
-_before = 0
+_active_count = 0
+_original_limit = 0
 
 
 @contextlib.contextmanager
@@ -76,16 +76,16 @@ def deep_recursion() -> Iterator[None]:
 
     The limit applies to all threads, so the last active block restores the original.
     """
-    global _inside, _before
+    global _active_count, _original_limit
     with _lock:
-        if not _inside:
-            _before = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_before, _DEEP))
-        _inside += 1
+        if not _active_count:
+            _original_limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_original_limit, _MIN_LIMIT))
+        _active_count += 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if not _inside:
-                sys.setrecursionlimit(_before)
+            _active_count -= 1
+            if not _active_count:
+                sys.setrecursionlimit(_original_limit)

@@ -32,9 +32,9 @@ from distdl_jupyter.worker.identity import Identity
 VARIABLE = "DISTDL_STACKS"
 #: On Linux, a real-time signal that libraries do not use. Elsewhere SIGINFO, which is ignored by default.
 _SIGNAL = 57 if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
-#: The stacks are complete when the file has not grown for ``_QUIET`` seconds, or after ``_PATIENCE`` seconds.
-_QUIET, _PATIENCE = 0.05, 1.0
-_HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
+#: The stacks are complete when the file has not grown for ``_IDLE_SECONDS`` seconds, or after ``_MAX_WAIT`` seconds.
+_IDLE_SECONDS, _MAX_WAIT = 0.05, 1.0
+_WORKER_FOLDER, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
 def offer(identity: Identity) -> None:
@@ -80,9 +80,9 @@ class _Follower:
 
     def _follow(self) -> None:
         try:
-            until, size = time.monotonic() + _PATIENCE, -1
-            while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < until:
-                time.sleep(_QUIET)
+            deadline, size = time.monotonic() + _MAX_WAIT, -1
+            while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < deadline:
+                time.sleep(_IDLE_SECONDS)
             line = json.dumps({"collectives": distributed.last_operations()})
             os.write(self._fd, line.encode() + b"\n")
         finally:
@@ -97,4 +97,4 @@ def last_operations(code: Path) -> dict[str, Any]:
 
 
 def _folders(code: Path) -> dict[str, str]:
-    return {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}
+    return {"worker": str(_WORKER_FOLDER), "code": str(code), "stdlib": _STDLIB}

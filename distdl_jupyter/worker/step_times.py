@@ -12,7 +12,7 @@ A step ends when an optimizer has stepped. It consists of:
 On a GPU these are times of its stream (``gpu_steps``): a wait is the time in which the stream waits for a collective
 operation.
 
-Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_EVERY`` short steps is
+Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_INTERVAL`` short steps is
 measured, and later only one every 0.2 s (``StepRecorder.detailed``). All ranks measure the same steps, because the
 steps of a longer interval are a subset of those of a shorter one. For skipped steps only the end is recorded. They are
 assumed to have the same parts as the next measured step.
@@ -40,18 +40,18 @@ P = ParamSpec("P")
 FULL = 2000
 #: Maximum number of separate waits in a record. Later waits are added to the last one.
 MOST_WAITS = 8
-#: The first ``_FIRST`` steps are measured, then one in ``_EVERY`` up to step ``_EARLY``. ``_EVERY`` does not divide
+#: The first ``_FIRST`` steps are measured, then one in ``_INTERVAL`` up to step ``_EARLY``. 47 does not divide
 #: common intervals of logging or saving.
-_FIRST, _EVERY, _EARLY = 100, 47, 1000
-#: After step ``_EARLY``, the interval doubles until it lasts ``_SPAN`` nanoseconds or has ``_MOST`` steps.
-_SPAN, _MOST = 200_000_000, 47 << 6
+_FIRST, _INTERVAL, _EARLY = 100, 47, 1000
+#: After step ``_EARLY``, the interval doubles until it lasts ``_SPAN`` nanoseconds or has ``_MAX_INTERVAL`` steps.
+_SPAN, _MAX_INTERVAL = 200_000_000, 47 << 6
 #: Every ``_BLOCK`` steps, steps are classified as short if they take less than ``_SHORT`` nanoseconds on a CPU, or
 #: ``_SHORT_ON_GPU`` on a GPU. The hooks take less than 1 % of a longer step.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
 #: A step counts as a pause if it takes this many nanoseconds longer than the measured step.
 _PAUSE = 50_000_000
 #: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
-_SEND_EVERY, _MOST_NUMBERS = 1_000_000_000, 350
+_SEND_EVERY, _MAX_NUMBERS = 1_000_000_000, 350
 #: Number of fields of a record before its waits: total time, ``data`` and ``rest`` in microseconds, and samples.
 HEAD = 4
 
@@ -89,9 +89,9 @@ class StepRecorder:
         self._step = self._first = 0
         #: When the last report was sent, when the memory of GPUs was last sent, and the count of numbers in unsent
         #: records.
-        self._sent_at = self._memory_at = self._numbers = 0
+        self._sent_at = self._memory_at = self._number_count = 0
         #: The next step to record. It is less than ``_step`` while times of a GPU are pending.
-        self._put = 0
+        self._next_step = 0
         #: The number of steps in a record, and how many of them are missing in the last one.
         self._size, self._missing = 1, 0
         self._logs_samples = False
@@ -102,7 +102,7 @@ class StepRecorder:
         #: classification.
         self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
         #: The interval between measured short steps, and the number of steps to skip before the next measured one.
-        self._every, self.skips = _EVERY, 0
+        self._interval, self.skips = _INTERVAL, 0
         #: The end times of the last measured step and of the skipped steps after it, without the latest (``_end``), and
         #: the time that skipped steps were blocked, by index, if longer than ``_PAUSE``.
         self._ends: list[int] = []
@@ -112,13 +112,13 @@ class StepRecorder:
         self._skipped: list[int] = []
         self._skipped_blocked: dict[int, int] = {}
         #: The last recorded step that was measured.
-        self._last: Measured | None = None
+        self._last_measured: Measured | None = None
         self.gpu: GpuSteps | None = None
         #: Whether a collective operation has blocked the process in any step.
         self.has_waited = False
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         #: The start of the step, and its end as far as known; 0 if unknown.
         self._begin = self._end = 0
         self.detailed, self.passed, self.skips = True, False, 0
@@ -130,13 +130,13 @@ class StepRecorder:
 
     def _begin_step(self, begin: int) -> None:
         self._begin, self._end = begin, 0
-        self._data = self._rest = self._waited = 0
+        self._data = self._rest = self._wait_time = 0
         self._waits: list[int] = []
         #: Whether a forward or backward pass has begun in this step.
-        self._works = False
+        self._has_computed = False
         self._samples = 0
         #: Total duration of the backward passes, including the waits at their ends.
-        self._passes = 0
+        self._backward_time = 0
         self._on_gpu = self.gpu is not None
         if self.gpu is not None and self.detailed and begin:
             self.gpu.begin(len(self._skipped))
@@ -168,35 +168,35 @@ class StepRecorder:
 
     @harmless
     def _open(self, gpu: GpuSteps, part: str, moment: int) -> None:
-        if not self._is_elsewhere(moment):
+        if not self._is_other_thread(moment):
             gpu.open(part)
 
     @harmless
     def data(self, begin: int, samples: int = 0) -> None:
         """Record a wait for a batch since ``begin``, and the batch's sample count."""
         end = now()
-        if self._is_elsewhere(begin):
+        if self._is_other_thread(begin):
             return
         self._data += end - begin
         if self.gpu is not None:
             self.gpu.close("data")
         if not self._logs_samples:
-            self._samples = self._samples + samples if self._works else samples
+            self._samples = self._samples + samples if self._has_computed else samples
         self._compute_begins(end)
 
     @harmless
     def forward(self) -> None:
         """Record the start of a forward pass in training."""
         moment = now()
-        if not self._is_elsewhere(moment):
+        if not self._is_other_thread(moment):
             self._compute_begins(moment)
-            self._works = True
+            self._has_computed = True
 
     @harmless
     def backward(self) -> None:
         """Record the start of a backward pass."""
-        if not self._is_elsewhere(now()):
-            self._works = True
+        if not self._is_other_thread(now()):
+            self._has_computed = True
 
     def arrived(self) -> int:
         """Return the current time when this rank has finished its part of a backward pass; callable from any thread."""
@@ -209,7 +209,7 @@ class StepRecorder:
         """Record the end of a backward pass. At ``arrival`` it began to wait for other ranks (0: no wait)."""
         if self._thread != threading.get_ident():
             return
-        self._passes += now() - begin
+        self._backward_time += now() - begin
         if arrival:
             self.wait(arrival)
 
@@ -218,11 +218,11 @@ class StepRecorder:
         """Record the end of a wait for a collective operation that has blocked the thread since ``begin``."""
         self.has_waited = True
         end = now()
-        if self._is_elsewhere(begin):
+        if self._is_other_thread(begin):
             return
         if self.gpu is not None:
             self.gpu.close("wait")
-        self._waited += end - begin
+        self._wait_time += end - begin
         self._waits.append(end - begin)
 
     def skip(self) -> None:
@@ -254,21 +254,21 @@ class StepRecorder:
         """Record an optimizer step. The last of several after one backward pass ends the training step."""
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
-            self._forget()
+            self._reset()
         if self.skips:
             self.skip()
         elif self._ends:  # a second optimizer, just before a measured step
             self._end = now()
             if self.gpu is not None:
                 self.gpu.border()
-        elif self._end or (self._begin and self._works):
+        elif self._end or (self._begin and self._has_computed):
             self._end = now()
             if self.gpu is not None:
                 self.gpu.stepped()
             step = self.step + 1
-            every = self._every if step >= _EARLY else _EVERY
-            self.detailed = step < _FIRST or not self._is_short or step % every == 0 or self._measures_all
-            self.skips = 0 if self.detailed else every - step % every
+            interval = self._interval if step >= _EARLY else _INTERVAL
+            self.detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
+            self.skips = 0 if self.detailed else interval - step % interval
 
     @harmless
     def use_gpu(self, device: Any) -> None:
@@ -295,13 +295,13 @@ class StepRecorder:
             self._close()
         for measured in self.gpu.wait() if self.gpu is not None else ():
             self._put_measured(measured, {})
-        if self._last is not None:
-            self._put_skipped(self._last, self._skipped, self._skipped_blocked)
+        if self._last_measured is not None:
+            self._put_skipped(self._last_measured, self._skipped, self._skipped_blocked)
             self._skipped = []
         self._memory_at = 0
         self._send()
 
-    def _is_elsewhere(self, moment: int) -> bool:
+    def _is_other_thread(self, moment: int) -> bool:
         """Return whether this is not the training thread. In the training thread, close a step that has ended."""
         if self._thread != threading.get_ident():
             return True
@@ -312,8 +312,8 @@ class StepRecorder:
         return False
 
     def _compute_begins(self, moment: int) -> None:
-        if not self._works:
-            self._rest = moment - self._begin - self._data - self._waited
+        if not self._has_computed:
+            self._rest = moment - self._begin - self._data - self._wait_time
             if self.gpu is not None:
                 self.gpu.rest()
 
@@ -333,7 +333,7 @@ class StepRecorder:
                 max(0, self._rest) // 1000,
                 self._samples,
                 [wait // 1000 for wait in self._waits],
-                self._passes // 1000,
+                self._backward_time // 1000,
                 self._skipped,
             )
             blocked, self._skipped, self._skipped_blocked = self._skipped_blocked, [], {}
@@ -347,9 +347,9 @@ class StepRecorder:
             # Classify the steps as short or long, and choose the interval between measured steps.
             mean = max(1, (ends[-1] - self._block) // steps)
             self._is_short = self.can_skip and mean < (_SHORT if self.gpu is None else _SHORT_ON_GPU)
-            self._every = _EVERY
-            while self._every < _MOST and self._every * mean < _SPAN:
-                self._every *= 2
+            self._interval = _INTERVAL
+            while self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN:
+                self._interval *= 2
             self._block, self._block_step = ends[-1], self._step
         if ends[-1] - self._sent_at > _SEND_EVERY:
             self._send()
@@ -361,25 +361,25 @@ class StepRecorder:
             step.waits[MOST_WAITS - 1 :] = [sum(step.waits[MOST_WAITS - 1 :])]
         self._put_skipped(step, step.skipped, blocked)
         self._put_record([step.seconds, step.data, step.rest, step.samples, *step.waits])
-        self._last = step
+        self._last_measured = step
 
     def _put_skipped(self, step: Measured, durations: list[int], blocked: dict[int, int]) -> None:
         """Record skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
-        longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
-        for index in [index for index, duration in enumerate(durations) if duration > longest]:
-            self._put_like(step, durations[begin:index])
-            begin, seconds = index + 1, durations[index] // 1000
+        max_duration, start = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
+        for index in [index for index, duration in enumerate(durations) if duration > max_duration]:
+            self._put_like(step, durations[start:index])
+            start, seconds = index + 1, durations[index] // 1000
             rest = max(0, step.rest + seconds - step.seconds)
             waited = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
             waits = [*step.waits[:-1], step.waits[-1] + waited]
             self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
-        self._put_like(step, durations[begin:])
+        self._put_like(step, durations[start:])
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:
         """Record steps of these durations (nanoseconds), as many at once as fit into one record."""
         index, busy = 0, 1000 * (step.seconds - step.rest)
         while index < len(durations):
-            batch = durations[index : index + (self._missing or steps_per_record(self._put))]
+            batch = durations[index : index + (self._missing or steps_per_record(self._next_step))]
             index, number = index + len(batch), len(batch)
             rest = sum([duration - busy for duration in batch if duration > busy])
             parts = [sum(batch) // 1000, number * step.data, rest // 1000, number * step.samples]
@@ -393,28 +393,28 @@ class StepRecorder:
             for index, value in enumerate(record):
                 last[index] += value
         else:
-            if (size := steps_per_record(self._put)) != self._size:
+            if (size := steps_per_record(self._next_step)) != self._size:
                 self._send()
                 self._size = size
             self._records.append(record)
-            self._numbers += len(record)
+            self._number_count += len(record)
             self._missing = size
-        self._put += steps
+        self._next_step += steps
         self._missing -= steps
-        if self._numbers > _MOST_NUMBERS:
+        if self._number_count > _MAX_NUMBERS:
             self._send()
 
     def _send(self) -> None:
         """Send the complete records."""
         out, complete = channel.current(), len(self._records) - (self._missing > 0)
         records, self._records = self._records[:complete], self._records[complete:]
-        self._numbers = sum(map(len, self._records))
+        self._number_count = sum(map(len, self._records))
         first, self._first, self._sent_at = self._first, self._first + complete * self._size, now()
         if out is not None and records:
-            more: dict[str, Any] = {}
+            fields: dict[str, Any] = {}
             if self.gpu is not None and self._sent_at - self._memory_at > _SEND_EVERY:
-                self._memory_at, more["gpu_memory"] = self._sent_at, self.gpu.memory()
-            out.send("steps", first=first, size=self._size, records=records, **more)
+                self._memory_at, fields["gpu_memory"] = self._sent_at, self.gpu.memory()
+            out.send("steps", first=first, size=self._size, records=records, **fields)
 
 
 #: The recorder of this process, enabled only in a rank.

@@ -9,15 +9,15 @@ without a newline is flushed within ``PARTIAL`` seconds.
 While the flushing thread writes, it holds the lock of the stream's buffer. A child forked at that moment would inherit
 a locked lock without the thread that releases it, and would deadlock. The following rules prevent this:
 
-* The thread flushes only while it holds ``_flushing``. A fork acquires that lock first (``_hold``) and releases it
+* The thread flushes only while it holds ``_flushing``. A fork acquires it first (``_lock_for_fork``) and releases it
   afterwards. So during a fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
 * A fork does not wait forever. The thread holds ``_flushing`` while it writes, until the pipe accepts the bytes or has
   no reader. It also holds it while another thread writes to the stream, and that write ends in the same way. The
   forking thread is that other thread only if a signal handler interrupts a write and forks. ``flush`` detects this
   case, and the fork then waits at most ``INTERRUPTED`` seconds. A thread that still holds ``_flushing`` by then is
   waiting for the interrupted write and holds no stream's lock, or the pipe of the other stream was full all the time.
-* ``_flushing`` is reentrant, so a signal handler that interrupts ``_hold`` can fork too. The child creates a new lock,
-  whichever thread held the parent's.
+* ``_flushing`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates a
+  new lock, whichever thread held the parent's.
 
 Locks held by other threads during a fork are not handled, as in any Python program that prints to a terminal.
 """
@@ -64,22 +64,22 @@ def adopt(pipes: Path | None, rank: int) -> None:
             _replace(fd, path)
         if (pipes / "alive").exists() and not any(path.exists() for _, path in outputs):
             _die_with_parent()
-    if not _own:
-        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)
-    sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _by_line(2, "<stderr>")  # type: ignore[misc]
-    _own[:] = [sys.stdout, sys.stderr]
+    if not _streams:
+        os.register_at_fork(before=_lock_for_fork, after_in_parent=_unlock_after_fork, after_in_child=_replace_lock)
+    sys.stdout = sys.__stdout__ = _line_buffered(1, "<stdout>")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _line_buffered(2, "<stderr>")  # type: ignore[misc]
+    _streams[:] = [sys.stdout, sys.stderr]
     _attend(None if pipes is None else pipes / "alive")
 
 
 def _replace(fd: int, path: Path) -> None:
     """Replace a stream by a named pipe, if it exists, waiting up to ``TIMEOUT`` seconds for its reader."""
-    until = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     while path.exists():
         try:
             pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # ENXIO without a reader
         except OSError as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 text = f"The rank uses its inherited stream {fd} because {path} cannot be opened: {error}.\n"
                 os.write(2, text.encode())
                 return
@@ -92,10 +92,10 @@ def _replace(fd: int, path: Path) -> None:
 
 
 #: The line-buffered streams created here. Training code may replace ``sys.stdout`` and ``sys.stderr``.
-_own: list[io.TextIOWrapper] = []
+_streams: list[io.TextIOWrapper] = []
 
 
-def _by_line(fd: int, name: str) -> io.TextIOWrapper:
+def _line_buffered(fd: int, name: str) -> io.TextIOWrapper:
     """Return a line-buffered stream for any character. Its buffer completes a write that a signal interrupts.
 
     Python's unbuffered streams would lose the rest.
@@ -114,28 +114,28 @@ _flushing = threading.RLock()
 
 def flush() -> bool:
     """Flush text without a newline. Return False if a signal handler calls this in the middle of a write."""
-    interrupted = False
-    for stream in _own:
+    is_interrupted = False
+    for stream in _streams:
         try:
             stream.flush()
         except RuntimeError:
-            interrupted = True
+            is_interrupted = True
         except (OSError, ValueError):  # the pipe has no reader, or the stream is closed
             pass
-    return not interrupted
+    return not is_interrupted
 
 
-def _hold() -> None:
+def _lock_for_fork() -> None:
     """Prepare a fork. Otherwise the child would print buffered text again and could deadlock (see the module)."""
     _flushing.acquire(timeout=-1 if flush() else INTERRUPTED)
 
 
-def _release() -> None:
+def _unlock_after_fork() -> None:
     with contextlib.suppress(RuntimeError):  # the lock was not acquired
         _flushing.release()
 
 
-def _renew() -> None:
+def _replace_lock() -> None:
     global _flushing
     _flushing = threading.RLock()
 
@@ -143,7 +143,7 @@ def _renew() -> None:
 def _attend(lifeline: Path | None) -> None:
     """Start the flushing thread. If the pipe ``lifeline`` exists, the thread ends this process when it has no writer.
 
-    The writer must open the pipe before the rank starts; otherwise the rank ends at once.
+    The writer must open the pipe before the rank starts; otherwise the rank ends immediately.
     """
     global is_attended
     pipe = None
@@ -151,10 +151,10 @@ def _attend(lifeline: Path | None) -> None:
         # Without O_NONBLOCK, open() would block until a writer opens the pipe, which never happens if it has exited.
         pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     is_attended = True
-    threading.Thread(target=_keep_up, args=(pipe,), name="distdl-lifeline", daemon=True).start()
+    threading.Thread(target=_run_flusher, args=(pipe,), name="distdl-lifeline", daemon=True).start()
 
 
-def _keep_up(pipe: int | None) -> None:
+def _run_flusher(pipe: int | None) -> None:
     poller = select.poll()
     if pipe is not None:
         poller.register(pipe, select.POLLIN)

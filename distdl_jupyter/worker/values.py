@@ -21,7 +21,7 @@ from distdl_jupyter.worker.hooks.tensors import shape
 
 #: Maximum number of characters in the text of a returned value.
 LONGEST = 400
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN_TYPES = (type(None), bool, int, float, str)
 
 
 def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
@@ -49,13 +49,13 @@ class _TooLarge(Exception):
 class _BoundedFile(io.BytesIO):
     """An in-memory file of limited size."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, max_bytes: float) -> None:
         super().__init__()
-        self._most = most
+        self._max_bytes = max_bytes
 
     def write(self, piece: Any, /) -> int:
         """Append bytes. Raises _TooLarge."""
-        if self.tell() + memoryview(piece).nbytes > self._most:
+        if self.tell() + memoryview(piece).nbytes > self._max_bytes:
             raise _TooLarge
         return super().write(piece)
 
@@ -64,7 +64,7 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes, st
     """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``most`` bytes."""
     file, name = _BoundedFile(most), type(value).__name__
     try:
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN_TYPES:
             pickle.dump(value, file)
         else:
             try:
@@ -78,9 +78,9 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes, st
             "a part of it, or write it to a file."
         )
     except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
-        why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
+        reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
         return b"", (
-            f"{subject} is {name}, which cannot be pickled ({why}), so only its text is returned. End the cell with "
+            f"{subject} is {name}, which cannot be pickled ({reason}), so only its text is returned. End the cell with "
             "plain data, arrays or a state_dict."
         )
     return file.getvalue(), ""
@@ -94,13 +94,13 @@ def text(value: Any) -> str:
     if value is None:
         return ""
     try:
-        text_ = secret_patterns.redact(_Short().repr(value))
+        text_ = secret_patterns.redact(_ShortRepr().repr(value))
     except Exception:  # noqa: BLE001  a user-defined method
         return type(value).__name__
     return text_ if len(text_) <= LONGEST else f"{text_[: LONGEST - 1]}…"
 
 
-class _Short(reprlib.Repr):
+class _ShortRepr(reprlib.Repr):
     """Truncates long containers and strings before formatting them, and handles a ``repr`` that raises."""
 
     def __init__(self) -> None:
@@ -124,9 +124,9 @@ class _Short(reprlib.Repr):
 TIMES = "\N{MULTIPLICATION SIGN}"
 #: Maximum number of characters in the short description of a string, and of another value.
 LONGEST_STRING, LONGEST_SHORT = 80, 160
-_ITEMS = 6
+_MAX_ITEMS = 6
 #: Modules of the standard library whose classes have a short and fast ``repr``.
-_HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
+_SAFE_MODULES = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),
@@ -151,34 +151,34 @@ def short(value: Any) -> str:
     return text if len(text) <= LONGEST_SHORT else f"{text[: LONGEST_SHORT - 1]}…"
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     kind = type(value)
     if kind is float:
         return repr(value) if len(repr(value)) <= 8 else f"{value:.6g}"
     if kind is int and abs(value) >= 10**30:
         return f"int of {value.bit_length():,} bits"
     if kind in (str, bytes):
-        cut = repr(value[:LONGEST_STRING])
-        return cut if len(value) <= LONGEST_STRING else f"{cut}… ({len(value):,})"
+        prefix = repr(value[:LONGEST_STRING])
+        return prefix if len(value) <= LONGEST_STRING else f"{prefix}… ({len(value):,})"
     return repr(value)
 
 
 def _describe(value: Any, depth: int) -> str:
     kind = type(value)
     name = kind.__name__
-    if kind in (*_PLAIN, complex, bytes):
-        return _scalar(value)
+    if kind in (*_PLAIN_TYPES, complex, bytes):
+        return _format_scalar(value)
     if kind in _CODE:
         return f"{_CODE[kind]} {value.__name__}"
     if isinstance(value, type):
         return f"class {value.__name__}"
     if kind in _BRACKETS:
-        if len(value) > _ITEMS or depth <= 0:
+        if len(value) > _MAX_ITEMS or depth <= 0:
             return f"{name} of {len(value):,}"
-        opened, closed = _BRACKETS[kind] if value else (f"{name}(", ")")
-        return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
+        opening, closing = _BRACKETS[kind] if value else (f"{name}(", ")")
+        return f"{opening}{', '.join(_describe(item, depth - 1) for item in value)}{closing}"
     if (sizes := shape(value)) is not None:
-        return _array(name, value, sizes)
+        return _format_array(name, value, sizes)
     if (keys := keys_of(value)) is not None:
         total = len(value) if isinstance(value, dict) else len(keys)
         more = f" and {total - 8:,} more" if total > 8 else ""
@@ -186,10 +186,10 @@ def _describe(value: Any, depth: int) -> str:
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:LONGEST_STRING]}"
     module = str(getattr(kind, "__module__", ""))
-    return repr(value) if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice) else name
+    return repr(value) if module.partition(".")[0] in _SAFE_MODULES or isinstance(value, range | slice) else name
 
 
-def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
+def _format_array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
     device = str(getattr(value, "device", "cpu"))
     location = "" if device.lower().startswith(("cpu", "<")) else device
     content = format_sizes(sizes)

@@ -182,7 +182,7 @@ def test_a_build_that_was_killed_stops_nobody_and_a_config_of_the_code_wins(dist
     own = ', config={"train_micro_batch_size_per_gpu": 3}'
     job = submit(own=own, quick="", micro_batch=4, environment_variables=environment)
     assert [one["batch"] for one in job.results(timeout=300)] == [6, 6]
-    assert any(text.startswith("DeepSpeed compiles deepspeed_shm_comm") for text in notes(job))
+    assert any(text.startswith("DeepSpeed is compiling deepspeed_shm_comm") for text in notes(job))
     assert "The code passes its own DeepSpeed config, so the job's config is not used." in notes(job)
     (built,) = tmp_path.glob("distdl/torch_extensions/*/deepspeed_shm_comm")
     (built / "lock").touch()

@@ -24,7 +24,7 @@ BELOW = """  File "/env/distdl_jupyter/worker/payload.py", line 53 in _run
   File "<frozen runpy>", line 88 in _run_code
 """
 ALLREDUCE = f"""Thread 0x0000000000000002 (most recent call first):
-  File "/env/distdl_jupyter/worker/streams.py", line 126 in _keep_up
+  File "/env/distdl_jupyter/worker/streams.py", line 126 in _run_flusher
   File "/py/lib/threading.py", line 982 in run
 
 Current thread 0x0000000000000001 (most recent call first):

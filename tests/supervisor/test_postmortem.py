@@ -13,7 +13,7 @@ CELL = "def inner():\n    import ctypes\n    ctypes.string_at(0)\ninner()"
 OWN = """  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
   File "<Cell [3]>", line 3 in inner
   File "<Cell [3]>", line 4 in <module>
-  File "/x/distdl_jupyter/worker/payload.py", line 88 in _evaluated
+  File "/x/distdl_jupyter/worker/payload.py", line 88 in _execute
   File "/x/distdl_jupyter/worker/__main__.py", line 7 in <module>
   File "<frozen runpy>", line 88 in _run_code"""
 OTHER = 'Thread 0x00007f01 (most recent call first):\n  File "/x/distdl_jupyter/worker/streams.py", line 9 in run\n\n'

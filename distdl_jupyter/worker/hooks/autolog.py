@@ -5,7 +5,7 @@
   ``SummaryWriter``.
 * If frameworks are nested (a Trainer uses Accelerate, which uses DeepSpeed), only the outermost one reports.
 
-Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are reported too.
+Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are also reported.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _lock = threading.Lock()
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
     """Report the metrics of ``source`` at ``step``, except for those that the user or another source reports."""
     with _lock:
-        ours = {name: value for name, value in metrics.items() if _is_ours(source, name, value)}
-        _owners.update(dict.fromkeys(ours, source))
-    if ours:
-        report.send(step, ours)
+        accepted = {name: value for name, value in metrics.items() if _can_report(source, name, value)}
+        _owners.update(dict.fromkeys(accepted, source))
+    if accepted:
+        report.send(step, accepted)
 
 
 def advance(done: float, total: float | None, unit: str) -> None:
@@ -47,11 +47,11 @@ class _Nested(threading.local):
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[bool]:
-        before, self.is_inside = self.is_inside, True
+        was_inside, self.is_inside = self.is_inside, True
         try:
-            yield not before
+            yield not was_inside
         finally:
-            self.is_inside = before
+            self.is_inside = was_inside
 
 
 #: In this block a SummaryWriter does not report, because a framework writes values that are already reported.
@@ -60,7 +60,7 @@ muted = _Nested()
 driving = _Nested()
 
 
-def _is_ours(source: str, name: str, value: Any) -> bool:
+def _can_report(source: str, name: str, value: Any) -> bool:
     if name in report.own_names or _owners.get(name, source) != source:
         return False
     if getattr(value, "is_cuda", False):
@@ -91,7 +91,7 @@ def watch(finder: PostImport) -> None:
 def _add_scalar(
     add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    _written(str(tag), {str(tag): scalar_value}, global_step)
+    _report_scalars(str(tag), {str(tag): scalar_value}, global_step)
     return add(self, tag, scalar_value, global_step, *args, **kw)
 
 
@@ -101,12 +101,12 @@ def _add_scalars(
 ) -> Any:
     if isinstance(tag_scalar_dict, dict):
         named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
-        _written(str(main_tag), named, global_step)
+        _report_scalars(str(main_tag), named, global_step)
     with muted():  # tensorboardX calls add_scalar for each of them
         return add(self, main_tag, tag_scalar_dict, global_step, *args, **kw)
 
 
-def _written(tag: str, values: dict[str, Any], global_step: Any) -> None:
+def _report_scalars(tag: str, values: dict[str, Any], global_step: Any) -> None:
     if not muted.is_inside:
         step = next(_counts[tag]) if global_step is None else global_step
         guarded("in SummaryWriter", lambda: offer("tensorboard", int(step), values))

@@ -57,12 +57,12 @@ _VERSION = 1
 #: are drawn together, and number of chunks with different signs; later chunks reuse the cached signs.
 _BUCKETS, _CHUNK, _CACHED_SIGNS = 32, 1 << 20, 16
 #: Maximum total size in bytes of the batches and weights that a rank stores for the single process.
-_MOST_BYTES = 2_000_000_000
+_MAX_BYTES = 2_000_000_000
 #: Maximum number of samples hashed per batch, and depth of nested containers searched for tensors.
-_MOST_SAMPLES, _DEEPEST = 4096, 6
+_MAX_SAMPLES, _MAX_DEPTH = 4096, 6
 #: The label of a file or cell of the user's code, and a line number.
 Line = tuple[str, int]
-_NOWHERE: Line = ("", 0)
+_NO_LINE: Line = ("", 0)
 #: The numbers of a loader, of a pass over the loader, and of a batch in the pass.
 Position = tuple[int, int, int]
 
@@ -87,34 +87,34 @@ class CheckRecording:
         self.on = True
         self._written = False
         #: Data about the whole training: names and shapes of weights, layers, samplers, and reasons for missing data.
-        self._about: dict[str, Any] = {"names": {}, "shapes": {}, "loaders": {}, "sharded": "", "lines": {}, "made": {}}
+        self._info: dict[str, Any] = {"names": {}, "shapes": {}, "loaders": {}, "sharded": "", "lines": {}, "made": {}}
         #: The completed steps. The current step has the last batch by loader, and the optimizers by number.
         self._steps: list[dict[str, Any]] = []
         self._begin_step()
         #: The batches and weights for the single process, and their total size in bytes.
         self._batches: dict[Position, Any] = {}
         self._weights: list[dict[int, Any]] = []
-        self._bytes = 0
+        self._stored_bytes = 0
         #: Numbers of the optimizers, nesting depth of their ``step`` calls, and those that usually step together.
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer_count = itertools.count()
         self._depth: dict[int, int] = {}
-        self._usual: set[int] = set()
+        self._step_group: set[int] = set()
         #: Number and current pass of each loader. By number, its data set and collate function (None without batching).
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
         self._data_sets: dict[int, tuple[Any, Any]] = {}
         #: The last step for which the single process has loaded weights.
-        self._loaded = -1
+        self._loaded_step = -1
         #: By DistributedDataParallel module, whether the gradients of its last call are averaged.
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._forward_line = _NOWHERE
+        self._forward_line = _NO_LINE
         self._trainers: list[tuple[str, Any, Line]] = []
         self._watch(finder)
 
     def _begin_step(self) -> None:
         self._current: dict[str, Any] = {"inputs": [], "losses": [], "random": False, "local": False}
-        self._current |= {"unsynced": "", "unsynced_line": _NOWHERE}
+        self._current |= {"unsynced": "", "unsynced_line": _NO_LINE}
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
         self._stepped: set[int] = set()
@@ -127,12 +127,12 @@ class CheckRecording:
         optimizers = [{"index": number, **entry} for number, entry in sorted(self._step_optimizers.items())]
         self._steps.append({**self._current, "batches": batches, "optimizers": optimizers})
 
-    def _has_room(self, tensors: list[Any]) -> bool:
+    def _reserve_bytes(self, tensors: list[Any]) -> bool:
         """Return whether copies of the tensors fit into the size limit, and if so, add them to the total size."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if self._size == 1 or self._bytes + size > _MOST_BYTES:
+        if self._size == 1 or self._stored_bytes + size > _MAX_BYTES:
             return False
-        self._bytes += size
+        self._stored_bytes += size
         return True
 
     @property
@@ -151,38 +151,38 @@ class CheckRecording:
         if self._size > 1:
             with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.private) as file:
                 pickle.dump({"batches": self._batches, "weights": self._weights}, file, pickle.HIGHEST_PROTOCOL)
-        data = {"v": _VERSION, "rank": self._rank, "size": self._size, "steps": self._steps, **self._about}
+        data = {"v": _VERSION, "rank": self._rank, "size": self._size, "steps": self._steps, **self._info}
         owned.write(self._folder / f"rank-{self._rank}.json", json.dumps(data).encode())
 
     def fail(self, error: Exception) -> None:
         """Stop recording and send a notice."""
         self.on = False
-        self._about["problem"] = f"{type(error).__name__}: {error!s:.200}"
+        self._info["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
 
     def _watch(self, finder: PostImport) -> None:
         """Install hooks in the modules that run steps."""
         finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
-        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(self._before))
-        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._after))
+        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(self._before_step))
+        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._after_step))
         # Disable the compiler, because hooks do not run in compiled code.
         finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
         patch = Patches()
 
         @patch("Optimizer.__init__", "torch.optim.optimizer")
-        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        def init_optimizer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._about["made"][str(self._number(this))] = self._line()
+            self._info["made"][str(self._number(this))] = self._line()
 
         @patch("ModelAverager.__init__", "torch.distributed.algorithms.model_averaging.averagers")
-        def averages(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-            self._about["averages_weights"] = True
+        def init_averager(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            self._info["averages_weights"] = True
             original(this, *args, **kwargs)
 
         @patch("Trainer.__init__", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
         @patch("Fabric.__init__", "lightning.fabric.fabric", "lightning_fabric.fabric")
-        def made_trainer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        def init_trainer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             self._trainers.append((original.__qualname__.partition(".")[0], weakref.ref(this), self._line()))
 
@@ -202,24 +202,24 @@ class CheckRecording:
 
     def _watch_loaders(self, patch: Patches) -> None:
         @patch("DataLoader.__init__", "torch.utils.data.dataloader")
-        def made_loader(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        def init_loader(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             this.__dict__["_distdl_line"] = self._line()
 
         @patch("DataLoader.__iter__", "torch.utils.data.dataloader")
-        def begin(original: Any, this: Any) -> Any:
+        def iterate(original: Any, this: Any) -> Any:
             self._next_step()
             batches = original(this)
             if this not in self._loaders:
                 self._loaders[this] = [next(self._loader_count), -1]
             self._loaders[this][1] += 1
-            number, passed = self._loaders[this]
-            batches.__dict__["_distdl_check"] = [number, passed, 0]
-            self._describe(number, this, passed)
+            number, pass_number = self._loaders[this]
+            batches.__dict__["_distdl_check"] = [number, pass_number, 0]
+            self._describe(number, this, pass_number)
             return batches
 
         @patch("_BaseDataLoaderIter.__next__", "torch.utils.data.dataloader")
-        def following(original: Any, this: Any) -> Any:
+        def next_batch(original: Any, this: Any) -> Any:
             position = getattr(this, "_distdl_check", None)
             if position is None:
                 return original(this)
@@ -228,58 +228,58 @@ class CheckRecording:
                 self._describe_random_states(position[0], this)
             self._has_begun = False
             batch = self._fetch(lambda: original(this), tuple(position))
-            self._take_batch(tuple(position), batch)
+            self._record_batch(tuple(position), batch)
             position[2] += 1
             return batch
 
     # batches ------------------------------------------------------------------------------------
 
     @harmless
-    def _describe(self, number: int, loader: Any, passed: int) -> None:
+    def _describe(self, number: int, loader: Any, pass_number: int) -> None:
         """Record the data set, sampler and options of a loader at the start of a pass."""
-        about = self._about["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
+        info = self._info["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
         for name, value in (("batches", loader), ("samples", loader.dataset)):
             try:
-                about[name] = len(value)
+                info[name] = len(value)
             except Exception:  # noqa: BLE001  a stream has no length
-                about[name] = None
+                info[name] = None
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         sampler = getattr(loader, "sampler", None)
-        about["line"] = getattr(loader, "_distdl_line", _NOWHERE)
-        about["workers"] = loader.num_workers
-        about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
-        about["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
-        about["sampler"] = type(sampler).__name__
-        about["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
-        about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
-        about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
-        about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
+        info["line"] = getattr(loader, "_distdl_line", _NO_LINE)
+        info["workers"] = loader.num_workers
+        info["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
+        info["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
+        info["sampler"] = type(sampler).__name__
+        info["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
+        info["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
+        info["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
+        info["epochs"] = [*info["epochs"][:pass_number], getattr(sampler, "epoch", None)]
 
     @harmless
     def _describe_random_states(self, number: int, iterator: Any) -> None:
         """Record the random states in which a loader reads its first sample."""
         workers = getattr(iterator, "_num_workers", 0)
         states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
-        self._about["loaders"][str(number)]["random"] = states
+        self._info["loaders"][str(number)]["random"] = states
 
     @harmless
     def _read_samples(self) -> None:
         """Read some samples of each data set by index, with the same random numbers on all ranks."""
         for number, (data_set, collate) in self._data_sets.items() if self._size > 1 else ():
-            about = self._about["loaders"][str(number)]
-            if not (length := about.get("samples")) or about["iterable"]:
+            info = self._info["loaders"][str(number)]
+            if not (length := info.get("samples")) or info["iterable"]:
                 continue
             with contextlib.suppress(Exception):  # a data set may be anything
                 _torch().manual_seed(0)
                 random.seed(0)
                 if (numpy := sys.modules.get("numpy")) is not None:
                     numpy.random.seed(0)
-                before = _random_states()
+                states = _random_states()
                 samples = [data_set[index] for index in sorted({0, length // 3, length // 2, length - 1})]
                 batch = samples if collate is None else collate(samples)
-                after = _random_states()
-                about["draws"] = [name for name, state in before.items() if after[name] != state]
-                about["read"] = _hash_samples(_tensors(batch, _torch().Tensor))
+                new_states = _random_states()
+                info["draws"] = [name for name, state in states.items() if new_states[name] != state]
+                info["read"] = _hash_samples(_find_tensors(batch, _torch().Tensor))
 
     def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
         """Return the next batch. In the single process, it is the combined batch of all ranks."""
@@ -295,23 +295,23 @@ class CheckRecording:
         if not parts:
             return batch
         torch = _torch()
-        self._about["loaders"][str(position[0])].setdefault("own_size", _size(_tensors(batch, torch.Tensor)))
+        self._info["loaders"][str(position[0])].setdefault("own_size", _batch_size(_find_tensors(batch, torch.Tensor)))
         try:
-            return _joined(parts, torch.Tensor, torch.cat)
+            return _join(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
             text = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
-            self._about["replay_problem"] = text
+            self._info["replay_problem"] = text
             return batch
 
     @harmless
-    def _take_batch(self, position: Position, batch: Any) -> None:
+    def _record_batch(self, position: Position, batch: Any) -> None:
         torch = _torch()
-        tensors = _tensors(batch, torch.Tensor)
-        if not self._is_over and self._has_room(tensors):
+        tensors = _find_tensors(batch, torch.Tensor)
+        if not self._is_over and self._reserve_bytes(tensors):
             # Copies on the CPU, because training code may modify the batch in place.
-            self._batches[position] = _joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
+            self._batches[position] = _join([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
-            entry = {"pass": position[1], "size": _size(tensors), "samples": _hash_samples(tensors)}
+            entry = {"pass": position[1], "size": _batch_size(tensors), "samples": _hash_samples(tensors)}
             self._step_batches[position[0]] = entry
 
     # forward and backward -----------------------------------------------------------------------
@@ -325,35 +325,35 @@ class CheckRecording:
             self._parallel[module] = bool(module.require_backward_grad_sync)
             self._forward_line = self._line()
             if parallel.averages_weights(module):
-                self._about["averages_weights"] = True
+                self._info["averages_weights"] = True
         if not self._has_begun:
             self._next_step()
             self._has_begun = True
-            self._about["lines"]["forward"] = self._line()
+            self._info["lines"]["forward"] = self._line()
             self._load_weights()
             self._random_states = _random_states()
-            self._current["inputs"] += _hash_samples(_tensors(inputs, _torch().Tensor))
+            self._current["inputs"] += _hash_samples(_find_tensors(inputs, _torch().Tensor))
 
     @harmless
     def _begin_backward(self, roots: list[Any]) -> None:
         step = self._current
         step["random"] = step["random"] or (self._has_begun and self._random_states != _random_states())
         self._has_begun = False
-        line = self._about["lines"]["backward"] = self._line()
-        step |= {"unsynced": "", "unsynced_line": _NOWHERE}
+        line = self._info["lines"]["backward"] = self._line()
+        step |= {"unsynced": "", "unsynced_line": _NO_LINE}
         for module, synced in self._parallel.items():
             if not synced:
-                inside = not module.require_backward_grad_sync
-                step["unsynced"] = "no_sync" if inside else "forward"
-                step["unsynced_line"] = line if inside else self._forward_line
+                is_no_sync = not module.require_backward_grad_sync
+                step["unsynced"] = "no_sync" if is_no_sync else "forward"
+                step["unsynced_line"] = line if is_no_sync else self._forward_line
         step["losses"] += [float(root.detach()) for root in roots if root.numel() == 1]
 
     def _load_weights(self) -> None:
         """Load the ranks' weights of this step into the optimizers of the single process."""
         number = len(self._steps)
-        if self._replay is None or self._loaded >= number or number >= len(self._replay.weights):
+        if self._replay is None or self._loaded_step >= number or number >= len(self._replay.weights):
             return
-        self._loaded = number
+        self._loaded_step = number
         unmatched = list(self._optimizers)
         for weights in self._replay.weights[number].values():
             shapes = [tuple(weight.shape) for weight in weights]
@@ -373,21 +373,21 @@ class CheckRecording:
         return self._optimizers[optimizer]
 
     @harmless
-    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Record the inputs of a step. Horovod's ``step`` calls the optimizer's, whose record replaces the first."""
         number, parameters = self._number(optimizer), _leaves(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
             return
         if sharded := parallel.sharding(parameters):
-            self._about["sharded"] = sharded
+            self._info["sharded"] = sharded
             return
-        if str(number) not in self._about["names"]:
+        if str(number) not in self._info["names"]:
             self._describe_weights(number, parameters)
-        self._about["lines"]["step"] = self._line()
-        mine = set(map(id, parameters))
+        self._info["lines"]["step"] = self._line()
+        own_ids = set(map(id, parameters))
         for module in self._parallel:
-            if not module.require_backward_grad_sync and not mine.isdisjoint(map(id, module.parameters())):
+            if not module.require_backward_grad_sync and not own_ids.isdisjoint(map(id, module.parameters())):
                 self._current["local"] = True
         weights = [parameter.detach() for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters]
@@ -398,13 +398,13 @@ class CheckRecording:
             "gradients": [None if gradient is None else _sketch(gradient) for gradient in gradients],
             "bits": ["" if gradient is None else _digest(gradient) for gradient in gradients],
         }
-        if self._depth[number] == 1 and self._rank == 0 and self._has_room(weights):
+        if self._depth[number] == 1 and self._rank == 0 and self._reserve_bytes(weights):
             while len(self._weights) <= len(self._steps):
                 self._weights.append({})
             self._weights[len(self._steps)][number] = [weight.cpu().clone() for weight in weights]
 
     @harmless
-    def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         number = self._number(optimizer)
         self._depth[number] -= 1
         if self._depth[number] or self._is_over:
@@ -413,13 +413,13 @@ class CheckRecording:
             weights = [parameter.detach() for parameter in _leaves(optimizer)]
             step |= {"after": [*map(_digest, weights)], "weights_after": [*map(_sketch, weights)]}
         self._stepped.add(number)
-        if self._usual and self._stepped >= self._usual:
+        if self._step_group and self._stepped >= self._step_group:
             self._next_step()
 
     def _next_step(self) -> None:
         """End the step if an optimizer has stepped. After the last step, write the record and raise Finished."""
         if self._stepped:
-            self._usual = self._stepped
+            self._step_group = self._stepped
             self._complete_step()
             self._begin_step()
             if self._is_over:
@@ -430,27 +430,27 @@ class CheckRecording:
         """Record the names of an optimizer's weights in the model, layers with batch statistics, and the libraries."""
         torch = _torch()
         names: dict[int, str] = {}
-        layers = set(self._about.get("layers", ()))
-        mine = set(map(id, parameters))
+        layers = set(self._info.get("layers", ()))
+        own_ids = set(map(id, parameters))
         modules = [member for member in gc.get_objects() if issubclass(type(member), torch.nn.Module)]
         for module in sorted(modules, key=lambda member: -sum(1 for _ in member.modules())):
-            inside = [(name, id(member)) for name, member in module.named_parameters()]
-            if any(key in mine and key not in names for _, key in inside):
-                for name, key in inside:
+            named_ids = [(name, id(member)) for name, member in module.named_parameters()]
+            if any(key in own_ids and key not in names for _, key in named_ids):
+                for name, key in named_ids:
                     names.setdefault(key, name.removeprefix("module.").removeprefix("_orig_mod."))
                 layers |= {type(member).__name__ for member in module.modules() if _has_batch_statistics(member)}
-        self._about["names"][str(number)] = [names.get(id(leaf), f"weight {at}") for at, leaf in enumerate(parameters)]
-        self._about["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
-        self._about["layers"] = sorted(layers)
-        self._about["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
+        self._info["names"][str(number)] = [names.get(id(leaf), f"weight {i}") for i, leaf in enumerate(parameters)]
+        self._info["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
+        self._info["layers"] = sorted(layers)
+        self._info["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
         # The training libraries in use, and the number of processes that each is configured for.
         accelerate, group = sys.modules.get("accelerate.state"), distributed.connected()
-        self._about["horovod"] = distributed.running_horovod() is not None
-        self._about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
-        self._about["group"] = 0 if group is None else group.get_world_size()
-        for name, made, line in self._trainers:
-            if (trainer := made()) is not None:
-                self._about["trainer"] = {
+        self._info["horovod"] = distributed.running_horovod() is not None
+        self._info["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        self._info["group"] = 0 if group is None else group.get_world_size()
+        for name, trainer_ref, line in self._trainers:
+            if (trainer := trainer_ref()) is not None:
+                self._info["trainer"] = {
                     "name": name,
                     "size": int(trainer.world_size),
                     "line": line,
@@ -477,22 +477,22 @@ class _Replay:
 
     def ended(self, position: Position) -> bool:
         """Return whether the ranks' pass over a loader ended before this position, because a later pass has begun."""
-        loader, passed, _ = position
-        return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
+        loader, pass_number, _ = position
+        return any(key[0] == loader and key[1] > pass_number for key in (self._batches[0] if self._batches else ()))
 
 
 # tensors -----------------------------------------------------------------------------------------
 
 
-def _tensors(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
+def _find_tensors(batch: Any, kind: Any, depth: int = _MAX_DEPTH) -> list[Any]:
     """Return the tensors (instances of ``kind``) in a batch, in order."""
     if isinstance(batch, kind):
         return [batch]
     members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return [leaf for member in members for leaf in _tensors(member, kind, depth - 1)] if depth else []
+    return [leaf for member in members for leaf in _find_tensors(member, kind, depth - 1)] if depth else []
 
 
-def _joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
+def _join(parts: list[Any], kind: Any, concatenate: Any) -> Any:
     """Join the batches of several ranks: concatenate tensors and lists, and use all other values of rank 0.
 
     Raises ValueError, or the error of ``concatenate``, if their shapes differ.
@@ -501,10 +501,10 @@ def _joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
     if isinstance(first, kind):
         return concatenate(parts) if len(first.shape) else first
     if isinstance(first, Mapping):
-        members = {key: _joined([batch[key] for batch in parts], kind, concatenate) for key in first}
+        members = {key: _join([batch[key] for batch in parts], kind, concatenate) for key in first}
         return type(first)(members)  # type: ignore[call-arg]
-    if isinstance(first, list | tuple) and (_tensors(first, kind) or hasattr(first, "_fields")):
-        columns = (_joined(list(members), kind, concatenate) for members in zip(*parts, strict=True))
+    if isinstance(first, list | tuple) and (_find_tensors(first, kind) or hasattr(first, "_fields")):
+        columns = (_join(list(members), kind, concatenate) for members in zip(*parts, strict=True))
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if isinstance(first, list | tuple):
         return type(first)(sample for part in parts for sample in part)
@@ -538,7 +538,7 @@ def _random_states() -> dict[str, str]:
     return states
 
 
-def _size(tensors: list[Any]) -> int:
+def _batch_size(tensors: list[Any]) -> int:
     """Return the number of samples of a batch."""
     return next((int(tensor.shape[0]) for tensor in tensors if len(tensor.shape)), 0)
 
@@ -548,23 +548,23 @@ def _hash_samples(tensors: list[Any]) -> list[str]:
     tensors = [tensor.detach() for tensor in tensors if len(tensor.shape)]
     if not tensors:
         return []
-    size = min(len(tensors[0]), _MOST_SAMPLES)
+    size = min(len(tensors[0]), _MAX_SAMPLES)
     rows = [b""] * size
     for tensor in tensors:
         if len(tensor) == len(tensors[0]):
             for index, row in enumerate(tensor[:size]):
-                rows[index] += _bytes(row)
+                rows[index] += _raw_bytes(row)
     return [_hash(row) for row in rows]
 
 
-def _bytes(tensor: Any) -> bytes:
+def _raw_bytes(tensor: Any) -> bytes:
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     flat = dense.detach().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # works without numpy
 
 
 def _digest(tensor: Any) -> str:
-    return _hash(_bytes(tensor))
+    return _hash(_raw_bytes(tensor))
 
 
 def _hash(data: bytes) -> str:

@@ -54,7 +54,7 @@ _ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
 #: The most recently destroyed process groups (see ``_watch_groups``).
 _destroyed: deque[Any] = deque(maxlen=16)
 #: The modules that have imported torch's functions by name, None before ``look_ahead`` is called.
-_takers: list[ModuleType] | None = None
+_importers: list[ModuleType] | None = None
 #: Whether an existing process group is reused and never destroyed (``keep_groups``).
 are_kept = False
 
@@ -79,11 +79,11 @@ def look_ahead() -> None:
 
     Reading a module writes to its memory (reference counts), so each forked rank would copy the memory of all modules.
     """
-    global _takers
+    global _importers
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None:
         functions = {name: getattr(c10d, name) for name in ("init_process_group", "destroy_process_group")}
-        _takers = [
+        _importers = [
             module
             for module in list(sys.modules.values())
             if any(getattr(module, "__dict__", {}).get(name) is function for name, function in functions.items())
@@ -91,11 +91,11 @@ def look_ahead() -> None:
 
 
 def _watch_groups(c10d: ModuleType) -> None:
-    initialise: Any = c10d.init_process_group
+    initialize: Any = c10d.init_process_group
     destroy: Any = c10d.destroy_process_group
     transport = os.environ.get("DISTDL_TORCH_TRANSPORT") or None
 
-    @functools.wraps(initialise)
+    @functools.wraps(initialize)
     def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if are_kept and c10d.is_initialized():
             return
@@ -103,7 +103,7 @@ def _watch_groups(c10d: ModuleType) -> None:
         with connecting(lambda: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}):
             guarded("before the ranks connected", bind_store)
             guarded("before the ranks connected", await_store, arguments)
-            initialise(backend or transport, *args, **kwargs)
+            initialize(backend or transport, *args, **kwargs)
 
     @functools.wraps(destroy)
     def disconnect(group: Any = None) -> None:
@@ -115,11 +115,11 @@ def _watch_groups(c10d: ModuleType) -> None:
             destroy(group)
 
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
-    for original, watched in ((initialise, connect), (destroy, disconnect)):
+    for original, wrapper in ((initialize, connect), (destroy, disconnect)):
         name = str(original.__name__)
-        for module in list(sys.modules.values()) if _takers is None else _takers:
+        for module in list(sys.modules.values()) if _importers is None else _importers:
             if getattr(module, "__dict__", {}).get(name) is original:
-                module.__dict__[name] = watched
+                module.__dict__[name] = wrapper
 
 
 def _transport(c10d: ModuleType) -> str:
@@ -136,10 +136,10 @@ def _transport(c10d: ModuleType) -> str:
 
 #: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
 TIMEOUT = 5.0
-_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+_PAUSE, _MAX_PAUSE = 0.001, 0.02
 #: The kernel's connection tables, and its code for the state LISTEN (include/net/tcp_states.h).
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENS = "0A"
+_LISTEN_STATE = "0A"
 
 
 def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
@@ -149,21 +149,21 @@ def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = o
     and torch retries only after half a second or more. Polling the kernel's connection table is faster.
     """
     port = environment.get("MASTER_PORT", "")
-    elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
-    if elsewhere or not port.isdigit() or not environment.get("MASTER_ADDR", "").startswith("127."):
+    is_remote = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
+    if is_remote or not port.isdigit() or not environment.get("MASTER_ADDR", "").startswith("127."):
         return
     if environment.get("RANK", "0") == "0" or not _TABLES[0].exists():
         return
-    until, pause = time.monotonic() + TIMEOUT, _PAUSE
-    while not _listens(f":{int(port):04X}") and time.monotonic() < until:
+    deadline, pause = time.monotonic() + TIMEOUT, _PAUSE
+    while not _is_listening(f":{int(port):04X}") and time.monotonic() < deadline:
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, _MAX_PAUSE)
 
 
-def _listens(port: str) -> bool:
+def _is_listening(port: str) -> bool:
     """Return whether a process on this machine listens on a TCP port, given as in the kernel's tables (Linux)."""
     rows = (line.split()[:4] for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines())
-    return any(local.endswith(port) and state == _LISTENS for _, local, _, state in rows)
+    return any(local.endswith(port) and state == _LISTEN_STATE for _, local, _, state in rows)
 
 
 def bind_store(environment: Mapping[str, str] = os.environ) -> None:
@@ -179,7 +179,7 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
         return
 
     @functools.wraps(make, updated=())
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def create_store(*args: Any, **kwargs: Any) -> Any:
         host, port = kwargs.get("host_name"), kwargs.get("port")
         if kwargs.get("is_master") and isinstance(port, int) and str(host).startswith("127."):
             with socket.socket() as server:
@@ -189,7 +189,7 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
                     kwargs.setdefault("master_listen_fd", server.detach())
         return make(*args, **kwargs)
 
-    module.TCPStore = made  # type: ignore[attr-defined]
+    module.TCPStore = create_store  # type: ignore[attr-defined]
 
 
 # groups ------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ _END_TIMEOUT = 15.0
 #: operation in which another rank still waits for this rank fails when this rank exits.
 _SHORT_TIMEOUT = 1.0
 #: Timeout in seconds for rank 0 to wait until the others have left the store, and timeout of a response of the store.
-_LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
+_LEAVE_TIMEOUT, _RESPONSE_TIMEOUT = 2.0, 2.0
 
 
 def leave() -> None:
@@ -246,34 +246,34 @@ def _leave_group() -> None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     with contextlib.suppress(Exception):
         store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
-        if rank == 0 or not _is_gone(store):
+        if rank == 0 or not _is_closed(store):
             store.add("distdl/arrived", 1)
-            have_communicated = all((operations(group) or 0) > 0 for group in groups())
-            all_arrived = _until(store, "distdl/arrived", size, _SHORT_TIMEOUT if have_communicated else _END_TIMEOUT)
+            all_used = all((operations(group) or 0) > 0 for group in groups())
+            all_arrived = _wait_for_count(store, "distdl/arrived", size, _SHORT_TIMEOUT if all_used else _END_TIMEOUT)
             if rank != 0:
                 store.add("distdl/gone", 1)
             elif all_arrived:
-                _until(store, "distdl/gone", size - 1, _LAST_TIMEOUT)
+                _wait_for_count(store, "distdl/gone", size - 1, _LEAVE_TIMEOUT)
     distributed.destroy_process_group()
 
 
-def _is_gone(store: Any) -> bool:
+def _is_closed(store: Any) -> bool:
     """Return whether a TCP store no longer listens, without a request that would print 20 lines of C++ errors."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     try:
         if hasattr(store, "port"):
-            socket.create_connection((store.host, store.port), _ANSWERS).close()
+            socket.create_connection((store.host, store.port), _RESPONSE_TIMEOUT).close()
     except OSError:
         return True
     return False
 
 
-def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
+def _wait_for_count(store: Any, counter: str, count: int, timeout: float) -> bool:
     """Wait until a counter of the store has reached a number; return whether it has."""
-    until = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     while int(store.add(counter, 0)) < count:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
     return True
@@ -282,11 +282,11 @@ def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
 # the last collective operations ------------------------------------------------------------------
 
 #: Maximum number of process groups reported per rank, and of stack frames per operation.
-_MOST_GROUPS, _FRAMES = 8, 24
+_MAX_GROUPS, _MAX_FRAMES = 8, 24
 #: Arguments of torch's dump: include collective operations, include stacks, include only active operations.
-_WHAT = (True, True, False)
+_DUMP_OPTIONS = (True, True, False)
 #: The file whose frames call the user's code.
-_STARTS = str(Path(__file__).parents[1] / "payload.py")
+_ENTRY_FILE = str(Path(__file__).parents[1] / "payload.py")
 
 
 def last_operations() -> list[dict[str, Any]]:
@@ -304,12 +304,12 @@ def last_operations() -> list[dict[str, Any]]:
         with contextlib.suppress(LookupError, TypeError, ValueError):
             operation = _operation(entry)
             by_group.setdefault(operation["group"], []).append(operation)
-    last = []
+    latest = []
     for rows in by_group.values():
         rows.sort(key=lambda row: row["time"])
-        last.append({**next((row for row in rows if row["waiting"]), rows[-1]), "last": rows[-1]["number"]})
-    last.sort(key=lambda operation: (operation["waiting"], operation["time"]), reverse=True)
-    return last[:_MOST_GROUPS]
+        latest.append({**next((row for row in rows if row["waiting"]), rows[-1]), "last": rows[-1]["number"]})
+    latest.sort(key=lambda operation: (operation["waiting"], operation["time"]), reverse=True)
+    return latest[:_MAX_GROUPS]
 
 
 def _entries() -> list[dict[str, Any]]:
@@ -320,7 +320,7 @@ def _entries() -> list[dict[str, Any]]:
         dump = getattr(module, name, None)
         if dump is not None:
             with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
-                entries += pickle.loads(dump(*_WHAT)).get("entries") or []
+                entries += pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
     return entries
 
 
@@ -334,19 +334,19 @@ def _without_inductor() -> Iterator[None]:
     if "torch._inductor" in sys.modules or "_inductor" in torch:
         yield
         return
-    torch["_inductor"] = stand_in = ModuleType("torch._inductor")
+    torch["_inductor"] = placeholder = ModuleType("torch._inductor")
     try:
         yield
     finally:
-        if torch.get("_inductor") is stand_in:
+        if torch.get("_inductor") is placeholder:
             del torch["_inductor"]
 
 
 def _operation(entry: dict[str, Any]) -> dict[str, Any]:
     name, description = entry["process_group"]
     sizes = entry["input_sizes"] or entry["output_sizes"]
-    frames = [[str(row["filename"]), int(row["line"]), str(row["name"])] for row in entry["frames"][:_FRAMES]]
-    begin = next((index for index, frame in enumerate(frames) if frame[0] == _STARTS), len(frames))
+    frames = [[str(row["filename"]), int(row["line"]), str(row["name"])] for row in entry["frames"][:_MAX_FRAMES]]
+    begin = next((index for index, frame in enumerate(frames) if frame[0] == _ENTRY_FILE), len(frames))
     return {
         "group": "default" if description == "default_pg" else str(name),
         "operation": str(entry["profiling_name"]).rpartition(":")[2],

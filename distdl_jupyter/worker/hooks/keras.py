@@ -45,22 +45,22 @@ def _fit(original: Any, *args: Any, **kwargs: Any) -> Any:
     if "DISTDL_CHECK" in os.environ:
         raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
 
-    def with_callback() -> Any:
+    def add_callback() -> Any:
         import inspect
 
         bound = inspect.signature(original).bind(*args, **kwargs)
-        tops = (base.__module__.split(".")[0] for base in type(args[0]).__mro__)
-        callbacks = sys.modules[next(top for top in tops if top in ("keras", "tf_keras"))].callbacks
-        ours = type("JobMetrics", (_Reports, callbacks.Callback), {})()
+        packages = (base.__module__.split(".")[0] for base in type(args[0]).__mro__)
+        callbacks = sys.modules[next(package for package in packages if package in ("keras", "tf_keras"))].callbacks
+        callback = type("JobMetrics", (_Reports, callbacks.Callback), {})()
         existing = bound.arguments.get("callbacks")
         if isinstance(existing, callbacks.CallbackList):
-            existing.callbacks.append(ours)
+            existing.callbacks.append(callback)
         else:
-            listed = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
-            bound.arguments["callbacks"] = [*listed, ours]
+            items = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
+            bound.arguments["callbacks"] = [*items, callback]
         return bound
 
-    bound = guarded("before Model.fit", with_callback)
+    bound = guarded("before Model.fit", add_callback)
     return original(*args, **kwargs) if bound is None else original(*bound.args, **bound.kwargs)
 
 
@@ -72,11 +72,11 @@ class _Reports:
 
     params: dict[str, Any] | None
     _steps = 0
-    _before = 0
-    _named: frozenset[str] = frozenset()
+    _epoch_start = 0
+    _reported: frozenset[str] = frozenset()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._before = self._steps
+        self._epoch_start = self._steps
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if recorder.detailed:
@@ -84,21 +84,21 @@ class _Reports:
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         recorder.stepped()
-        guarded("in Model.fit", self._batch, batch, dict(logs or {}))
+        guarded("in Model.fit", self._on_batch, batch, dict(logs or {}))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        guarded("in Model.fit", self._epoch, epoch, dict(logs or {}))
+        guarded("in Model.fit", self._on_epoch, epoch, dict(logs or {}))
 
-    def _batch(self, batch: int, logs: dict[str, Any]) -> None:
-        self._steps = self._before + batch + 1
-        self._named = frozenset(logs)
+    def _on_batch(self, batch: int, logs: dict[str, Any]) -> None:
+        self._steps = self._epoch_start + batch + 1
+        self._reported = frozenset(logs)
         autolog.offer("keras", self._steps, logs)
         steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
         if steps and epochs:
             autolog.advance(self._steps, steps * epochs, "steps")
 
-    def _epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        autolog.offer("keras", self._steps, {name: value for name, value in logs.items() if name not in self._named})
+    def _on_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        autolog.offer("keras", self._steps, {name: value for name, value in logs.items() if name not in self._reported})
         epochs = (self.params or {}).get("epochs")
         if epochs and not (self.params or {}).get("steps"):
             autolog.advance(epoch + 1, epochs, "epochs")

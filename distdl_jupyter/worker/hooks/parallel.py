@@ -54,7 +54,7 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     """Return a hint with the parameters that got no gradient and the fix (Lightning's errors contain the fix)."""
-    indices, model = _INDICES.search(str(error)), _model_of(error.__traceback__)
+    indices, model = _INDICES.search(str(error)), _find_model(error.__traceback__)
     if indices is None or model is None:
         return ""
     names = {id(value): name for name, value in model.module.named_parameters()}
@@ -83,7 +83,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     return f"{missing}. Pass {setting}, or add {zero} to the loss."
 
 
-def _model_of(trace: TracebackType | None) -> Any:
+def _find_model(trace: TracebackType | None) -> Any:
     """Return the DistributedDataParallel model in whose method the error was raised, else None."""
     while trace is not None:
         this = trace.tb_frame.f_locals.get("self")
@@ -136,18 +136,18 @@ class _WeightChecker:
 
     def _watch_models(self, module: ModuleType) -> None:
         @replaces(module.DistributedDataParallel, "__init__")
-        def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        def init_model(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
             self._models.add(this)
 
     def _watch_horovod(self, _module: ModuleType) -> None:
         """Hook the start of each optimizer step, to count nested steps."""
 
-        def begun(optimizer: Any, *_: Any) -> None:
+        def count_depth(optimizer: Any, *_: Any) -> None:
             if not steps.is_compiling():
                 self._get_state(optimizer).depth += 1
 
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(begun)
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(count_depth)
 
     def _get_state(self, optimizer: Any) -> _Optimizer:
         if (state := self._optimizers.get(optimizer)) is None:

@@ -34,13 +34,13 @@ from distdl_jupyter.worker.step_times import now, recorder
 #: Subfolder of the job's folder for recordings.
 FOLDER = "profiles"
 #: Minimum nanoseconds between two polls for a request, and between two progress reports.
-_POLL, _REPORT = 100_000_000, 1_000_000_000
+_POLL_INTERVAL, _REPORT_INTERVAL = 100_000_000, 1_000_000_000
 #: Seconds after which a request expires. The supervisor waits 30 s for the slowest rank before it sends the start.
-_EXPIRES = 45.0
+_MAX_REQUEST_AGE = 45.0
 #: Timeout in seconds for writing the files at the end of the training.
-_SAVE = 60.0
+_SAVE_TIMEOUT = 60.0
 #: Maximum number of operators in a summary. Those with the most self time are listed.
-_MOST_OPERATORS = 300
+_MAX_OPERATORS = 300
 _COMMUNICATION = (
     *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
     "_c10d_functional::",
@@ -55,7 +55,7 @@ class RankProfiler:
         self._path: Path | None = None
         self._next_poll = self._next_report = 0
         #: The number of the last step, its end time, and its duration in nanoseconds.
-        self._step, self._last, self._pace = -1, 0, 0
+        self._step, self._last_end, self._step_duration = -1, 0, 0
         #: The current request, and the number of the last completed one.
         self._request: dict[str, Any] | None = None
         self._number = 0
@@ -75,14 +75,14 @@ class RankProfiler:
         if self._path is None or recorder.step == self._step:
             return
         moment, count, self._step = now(), recorder.step - self._step, recorder.step
-        self._pace, self._last = (moment - self._last) // count, moment
+        self._step_duration, self._last_end = (moment - self._last_end) // count, moment
         try:
             if self._profiler is None:
                 self._poll(self._path, moment)
             elif self._request is not None and self._step - self._first + 1 >= self._request["steps"]:
                 self._save()
             elif moment >= self._next_report:
-                self._next_report = moment + _REPORT
+                self._next_report = moment + _REPORT_INTERVAL
                 self._report("recording", step=self._step - self._first + 1)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             self._fail(error)
@@ -90,11 +90,11 @@ class RankProfiler:
     def _poll(self, path: Path, moment: int) -> None:
         """Read the request if a poll is due, and start recording at its step."""
         if moment >= self._next_poll and (self._saving is None or not self._saving.is_alive()):
-            self._next_poll = moment + _POLL
-            before, self._request = self._request, _request(path, self._number)
+            self._next_poll = moment + _POLL_INTERVAL
+            previous, self._request = self._request, _request(path, self._number)
             recorder.measure_all(on=self._request is not None)
-            if self._request is not None and (before is None or before["number"] != self._request["number"]):
-                self._report("armed", step=self._step, pace=self._pace)
+            if self._request is not None and (previous is None or previous["number"] != self._request["number"]):
+                self._report("armed", step=self._step, pace=self._step_duration)
         if self._request is None or self._step < self._request.get("start", math.inf):
             return
         from torch import profiler  # already imported by torch
@@ -106,29 +106,29 @@ class RankProfiler:
         if distributed.running_horovod() is not None:  # torch's profiler does not record its operations
             steps.annotate_wait = profiler.record_function("horovod:synchronize")
         self._first, self._begin = self._step + 1, now()
-        self._next_report = self._begin + _REPORT
+        self._next_report = self._begin + _REPORT_INTERVAL
 
     def _save(self) -> None:
         """Stop recording, and write the files in a thread."""
-        profiler, recorded, identity = self._profiler, self._step - self._first + 1, self._identity
+        profiler, step_count, identity = self._profiler, self._step - self._first + 1, self._identity
         profiler.stop()
         self._stop()
-        if not recorded:
+        if not step_count:
             self._report("failed", text="The training ended before a step was recorded.")
             return
         assert identity is not None
-        self._report("saving", step=recorded)
-        summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": recorded}
-        summary["seconds"] = (self._last - self._begin) / 1e9
+        self._report("saving", step=step_count)
+        summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": step_count}
+        summary["seconds"] = (self._last_end - self._begin) / 1e9
         path = identity.folder / FOLDER / str(self._number) / f"rank-{identity.rank}.json"
 
         def write() -> None:
             try:
                 _write(path, profiler, summary)
-                self._report("done", step=recorded)
+                self._report("done", step=step_count)
             except Exception as error:  # noqa: BLE001  the training continues
-                why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-                self._report("failed", text=f"Its trace cannot be written: {why}.")
+                reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
+                self._report("failed", text=f"Its trace cannot be written: {reason}.")
 
         self._saving = threading.Thread(target=write, name="distdl-profile")
         self._saving.start()
@@ -163,7 +163,7 @@ class RankProfiler:
             except Exception as error:  # noqa: BLE001  see ``stepped``
                 self._fail(error)
         if self._saving is not None:
-            self._saving.join(_SAVE)
+            self._saving.join(_SAVE_TIMEOUT)
 
 
 def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     profiler.export_chrome_trace(f"{path}.gz")
     rows = [row for event in profiler.key_averages() if (row := _operator(event)) is not None]
-    operators = sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS]
+    operators = sorted(rows, key=lambda row: -row[3])[:_MAX_OPERATORS]
     summary |= {"operators": operators, "gpu": any(row[1] == "gpu" for row in rows)}
     path.write_text(json.dumps(summary), encoding="utf-8")
 
@@ -192,7 +192,7 @@ def _operator(event: Any) -> list[Any] | None:
 def _request(path: Path, last: int) -> dict[str, Any] | None:
     """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
     try:
-        if time.time() - path.stat().st_mtime > _EXPIRES:
+        if time.time() - path.stat().st_mtime > _MAX_REQUEST_AGE:
             return None
         request = json.loads(path.read_bytes())
         is_new = request["number"] > last and type(request["steps"]) is int

@@ -33,16 +33,16 @@ _POLL_SECONDS, _HELLO_SECONDS = 0.5, 10.0
 #: Seconds to wait for the last output of tasks to reach the driver, which prints it.
 _OUTPUT_SECONDS = 1.0
 #: Text that ``ray start`` prints when its processes are up.
-_UP = "Ray runtime started."
+_READY_TEXT = "Ray runtime started."
 #: Timeout in seconds for this text, and number of attempts: Ray's timeout of 30 s is too short on a busy machine.
 _START_TIMEOUT, _ATTEMPTS = 120.0, 3
 _STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
 #: Environment variables of a rank that Ray's tasks must not inherit, because training libraries set them.
-_OF_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "OMP_NUM_THREADS")
+_RANK_VARS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "OMP_NUM_THREADS")
 #: Environment variables of this cluster that they must not inherit either.
-_OF_CLUSTER = ("DISTDL_RAY", "RAY_ADDRESS")
+_CLUSTER_VARS = ("DISTDL_RAY", "RAY_ADDRESS")
 #: Settings of Ray's processes: do not wait for tasks at the end, and do not collect events and metrics (unused).
 _SETTINGS = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
@@ -74,7 +74,7 @@ def in_cluster(variable: str) -> Iterator[bool]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1" if size > 1 else "0",
     }
     channel.send("rendezvous")
-    with _RayNode(node) as ray, (_lead if is_head else _lend)(ray, node, size):
+    with _RayNode(node) as ray, (_run_head if is_head else _run_worker)(ray, node, size):
         yield not is_head
 
 
@@ -84,12 +84,12 @@ def _secret(purpose: str) -> str:
 
 
 @contextlib.contextmanager
-def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
+def _run_head(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
     """Start the head, and yield when all nodes have joined."""
-    gcs, clients, meeting = node["ports"]
-    ports = f"--port={gcs}", f"--ray-client-server-port={clients}"
+    gcs_port, client_port, join_port = node["ports"]
+    ports = f"--port={gcs_port}", f"--ray-client-server-port={client_port}"
     ray.start("--head", *ports, "--no-monitor", "--include-dashboard=false", f"--temp-dir={ray.folder}")
-    with socket.create_server((node["address"], meeting), backlog=size) as listener, contextlib.ExitStack() as nodes:
+    with socket.create_server((node["address"], join_port), backlog=size) as listener, contextlib.ExitStack() as nodes:
         listener.settimeout(JOIN_TIMEOUT)
         joined = 1
         while joined < size:
@@ -111,7 +111,7 @@ def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lend(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
+def _run_worker(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
     """Join the head and contribute this machine until rank 0 has exited."""
     _connect(node).close()  # succeeds when the head is up
     # If nodes share a machine and its folder, only one reads the output of tasks, so that it is not printed twice.
@@ -127,12 +127,12 @@ def _lend(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
 
 def _connect(node: dict[str, Any]) -> socket.socket:
     """Return a connection to rank 0. Raises ConnectionError."""
-    until = time.monotonic() + JOIN_TIMEOUT
+    deadline = time.monotonic() + JOIN_TIMEOUT
     while True:
         try:
             return socket.create_connection((node["address"], node["ports"][2]), timeout=_HELLO_SECONDS)
         except OSError as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 text = f"Rank 0 did not start Ray at {node['address']} within {JOIN_TIMEOUT:g} s: {error}."
                 raise ConnectionError(text) from error
             time.sleep(_POLL_SECONDS)
@@ -168,12 +168,12 @@ class _RayNode:
             raise PermissionError(f"{self.folder} belongs to another user. Remove it, or ask its owner to.")
         with contextlib.suppress(FileExistsError):  # another node on this machine has created it
             os.mkfifo(self.folder / "alive", 0o600)
-        self._hold = os.open(self.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
+        self._pipe = os.open(self.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
-        os.close(self._hold)
+        os.close(self._pipe)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, *arguments: str) -> None:
@@ -181,7 +181,7 @@ class _RayNode:
         host = os.uname().nodename
         if not requires_token(version := metadata.version("ray")):
             raise RayNotStarted(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
-        env = {name: value for name, value in os.environ.items() if name not in _OF_RANK + _OF_CLUSTER} | _SETTINGS
+        env = {name: value for name, value in os.environ.items() if name not in _RANK_VARS + _CLUSTER_VARS} | _SETTINGS
         command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._arguments)
         for attempt in range(_ATTEMPTS):
             log = self.folder / f"start-{os.getpid()}-{attempt}.log"
@@ -189,9 +189,9 @@ class _RayNode:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
                 )
-            until = time.monotonic() + _START_TIMEOUT
-            while self._process.poll() is None and time.monotonic() < until:
-                if _UP in log.read_text(encoding="utf-8", errors="replace"):
+            deadline = time.monotonic() + _START_TIMEOUT
+            while self._process.poll() is None and time.monotonic() < deadline:
+                if _READY_TEXT in log.read_text(encoding="utf-8", errors="replace"):
                     return
                 time.sleep(0.1)
             self._stop()
@@ -204,15 +204,15 @@ class _RayNode:
             raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
-        """Stop Ray and everything in its session, in which Ray may give each worker a process group of its own."""
+        """Stop Ray and everything in its session, in which Ray may start each worker in a separate process group."""
         if self._process is None:
             return
-        session, self._process = self._process, None
-        session.terminate()
+        process, self._process = self._process, None
+        process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            session.wait(_STOP_SECONDS)
-        until = time.monotonic() + _KILL_SECONDS
-        while (pids := _processes_of(session.pid)) and time.monotonic() < until:
+            process.wait(_STOP_SECONDS)
+        deadline = time.monotonic() + _KILL_SECONDS
+        while (pids := _processes_of(process.pid)) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -44,11 +44,11 @@ count: Callable[[Any], None] | None = None
 #: While a profile is recorded, a decorator that marks a wait in it (``hooks.profile``).
 annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 #: Maximum depth of nested containers in which the tensors of a batch are searched.
-_DEEPEST = 4
+_MAX_DEPTH = 4
 #: Returns whether a compiler is tracing the code. The compiler treats the result as a constant.
 is_compiling: Callable[[], bool] = bool
 #: Whether a compiler has been started. Before that, ``is_compiling`` is not called.
-_has_begun = False
+_has_compiler = False
 
 
 def watch(finder: PostImport) -> None:
@@ -58,8 +58,8 @@ def watch(finder: PostImport) -> None:
     finder.after("torch.utils.data.dataloader", _watch_loaders)
     finder.after("torch.autograd", _watch_backward)
     finder.after("torch.nn.parallel.distributed", _watch_parallel)
-    finder.after("torch.distributed.distributed_c10d", lambda module: _time(module.Work, "wait"))
-    finder.after("torch._dynamo.eval_frame", _skip)
+    finder.after("torch.distributed.distributed_c10d", lambda module: _time_method(module.Work, "wait"))
+    finder.after("torch._dynamo.eval_frame", _skip_codes)
     finder.after("torch.compiler", _watch_compiler)
     finder.after("torch._dynamo.callback", _watch_compilations)
     finder.after("horovod.torch.mpi_ops", _watch_synchronize)
@@ -72,25 +72,25 @@ def listen(call: Callable[[Any], None]) -> None:
 
 
 def _watch_compiler(module: ModuleType) -> None:
-    global is_compiling, _has_begun
-    is_compiling, _has_begun = module.is_compiling, True
+    global is_compiling, _has_compiler
+    is_compiling, _has_compiler = module.is_compiling, True
 
 
 def _watch_compilations(module: ModuleType) -> None:
-    global _has_begun
+    global _has_compiler
 
-    def began(*_: Any) -> None:
-        global _has_begun
-        _has_begun = True
+    def on_start(*_: Any) -> None:
+        global _has_compiler
+        _has_compiler = True
         channel.send("compile", compiling=True)
 
-    module.callback_handler.register_start_callback(began)
+    module.callback_handler.register_start_callback(on_start)
     module.callback_handler.register_end_callback(lambda *_: channel.send("compile", compiling=False))
-    _has_begun = False
+    _has_compiler = False
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
-    if _has_begun and is_compiling():
+    if _has_compiler and is_compiling():
         return
     if count is not None:
         count(optimizer)
@@ -108,11 +108,11 @@ def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function so that torch's compiler does not start at it, as for functions of torch itself."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
-        _skip(compiler)
+        _skip_codes(compiler)
     return function
 
 
-def _skip(compiler: ModuleType) -> None:
+def _skip_codes(compiler: ModuleType) -> None:
     if hasattr(compiler, "skip_code"):
         for code in _codes:
             compiler.skip_code(code)
@@ -152,7 +152,7 @@ def _timed(original: Callable[..., Any], report: Callable[[int, Any], None] | No
     return _untraced(watched)
 
 
-def _time(owner: Any, name: str) -> None:
+def _time_method(owner: Any, name: str) -> None:
     if (original := getattr(owner, name, None)) is not None:  # a version may not have it
         setattr(owner, name, _timed(original))
 
@@ -173,7 +173,7 @@ def _watch_loaders(module: ModuleType) -> None:
 def _samples_of(batch: Any) -> int:
     """Return the size of the first dimension of the first tensor in a batch, 0 if there is none."""
     try:
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             if (shape := getattr(batch, "shape", None)) is not None:
                 return int(shape[0]) if len(shape) else 0
             batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
@@ -189,16 +189,16 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(begin_forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_has_begun and is_compiling()) and recorder.detailed and torch.is_grad_enabled():
+        if not (_has_compiler and is_compiling()) and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
         return begin_forward(self, *args, **kwargs)
 
-    synchronise = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
-    waited = _timed(synchronise)
+    sync_buffers = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
+    timed_sync = _timed(sync_buffers)
 
-    @functools.wraps(synchronise)
+    @functools.wraps(sync_buffers)
     def watched_buffers(self: Any) -> None:
-        (synchronise if is_compiling() else waited)(self)
+        (sync_buffers if is_compiling() else timed_sync)(self)
 
     owner._pre_forward, owner._sync_buffers = _untraced(watched), _untraced(watched_buffers)  # noqa: SLF001
 
@@ -208,7 +208,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _has_begun and is_compiling():
+        if _has_compiler and is_compiling():
             return backward(tensors, *args, **kwargs)
         if recorder.detailed:
             return _measured_backward(backward, tensors, *args, **kwargs)
@@ -250,7 +250,7 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
         if threading.get_ident() == thread:
             inside.on = True  # later waits of this pass are part of this wait
 
-    def begun(_gradient: Any) -> None:
+    def on_gradient(_gradient: Any) -> None:
         try:
             sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(arrived)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
@@ -263,7 +263,7 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
             if root.is_cuda and recorder.gpu is None:
                 recorder.use_gpu(root.device)
             if distributed.connected() is not None:
-                handle = root.register_hook(begun)
+                handle = root.register_hook(on_gradient)
         return backward(tensors, *args, **kwargs)
     finally:
         inside.backward = inside.on = False
@@ -283,4 +283,4 @@ def _watch_synchronize(mpi_ops: ModuleType) -> None:
 
 def _watch_horovod(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
-        _time(getattr(module, name, None), "synchronize")
+        _time_method(getattr(module, name, None), "synchronize")

@@ -94,9 +94,9 @@ class _LightningReports:
     """The methods of our Lightning callback."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        guarded("in Trainer.fit", self._batch, trainer, outputs, batch_idx)
+        guarded("in Trainer.fit", self._on_batch, trainer, outputs, batch_idx)
 
-    def _batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
+    def _on_batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
             autolog.offer("lightning batches", _lightning_step(trainer), {"loss": loss.detach()})
@@ -201,11 +201,11 @@ def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwarg
 
 @_patch("DeepSpeedEngine.step", "deepspeed.runtime.engine")
 def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    before = self.global_steps
+    steps_before = self.global_steps
     try:
         return original(self, *args, **kwargs)
     finally:
-        if self.global_steps > before and not autolog.driving.is_inside:
+        if self.global_steps > steps_before and not autolog.driving.is_inside:
             guarded("in DeepSpeed's step", lambda: _offer_deepspeed(self, _mean_loss(self)))
 
 
@@ -243,10 +243,10 @@ def _watch_builds(module: ModuleType) -> None:
     def jit_load(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         with (folder / "building").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in folder.glob("*/lock"):
-                left.unlink()  # left by a killed process
+            for stale_lock in folder.glob("*/lock"):
+                stale_lock.unlink()  # left by a killed process
             if not any((folder / str(self.name)).glob("*.so")):
-                text = f"DeepSpeed compiles {self.name}. This is done once per machine and takes about a minute."
+                text = f"DeepSpeed is compiling {self.name}, which happens once per machine and takes about a minute."
                 channel.note("info", text)
             return original(self, *args, **kwargs)
 
@@ -289,11 +289,11 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
     def follow() -> None:
         count = 0
         while True:
-            was_ended = ended.is_set()
+            has_ended = ended.is_set()
             try:
                 metrics = queue.get(timeout=_WAIT_SECONDS)
             except Empty:
-                if was_ended:
+                if has_ended:
                     return
             except Exception:  # noqa: BLE001 - Ray has exited
                 return
