@@ -1,4 +1,4 @@
-"""The handle of a session of persistent ranks, for a notebook, a program or a later kernel.
+"""A handle to a session of persistent ranks, for a notebook, a program or a later kernel.
 
 The handle has no state except its connections; the state of the session is in its job's folder.
 """
@@ -153,7 +153,7 @@ class Ranks:
         """Connect to every rank. Raises RanksBusy if one of ``ranks`` is busy, or the reason why the ranks are gone.
 
         With ``reuse`` the connections are kept if they are intact. ``ranks`` that were idle when connected are idle
-        again, because the last request was that of this handle.
+        again, because this handle made the last request.
         """
         connections = self._connections
         intact = reuse and connections and all(not connection.is_readable() for connection in connections.values())
@@ -165,7 +165,7 @@ class Ranks:
                 raise busy(doing)
 
     def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
-        """Return new connections to all ranks and their ``stamps``. Raises why the ranks are gone."""
+        """Return new connections to all ranks and their ``stamps``. Raises the reason why the ranks are gone."""
         for _ in range(2):  # the supervisor may be replaced meanwhile
             current_stamps = stamps(self.job.folder)
             try:

@@ -15,7 +15,7 @@ from distdl_jupyter import permissions
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file that belongs to this user (or root) and that no other user may write.
+    """Open a regular file that belongs to this user (or root) and that no other user can write.
 
     Raises FileNotFoundError, OSError, and PermissionError with the reason if another user could write it.
     """
@@ -46,14 +46,14 @@ def private(path: str, flags: int) -> int:
 
 def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
     """Write a private file atomically. Raises OSError; a failed write leaves no temporary file."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(hidden, "wb", opener=private) as file:
+        with open(temporary, "wb", opener=private) as file:
             file.write(data)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        hidden.replace(path)
+        temporary.replace(path)
     except OSError:
-        hidden.unlink(missing_ok=True)  # a partial file would use space on a full disk
+        temporary.unlink(missing_ok=True)  # a partial file would use space on a full disk
         raise

@@ -56,7 +56,7 @@ def form_of(data: bytes) -> Form | None:
 
 
 def watch(finder: PostImport) -> None:
-    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as if without a terminal.
+    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as if there were no terminal.
 
     These libraries are not imported here. A matplotlib backend that the user has set is not changed.
     """

@@ -100,14 +100,14 @@ def install_hooks() -> PostImport:
 
 def _run(identity: Identity, sources: CellSources) -> int:
     """Run the job's code, report its value or its error, and return the exit code."""
-    value = failed = None
+    value = exception = None
     ending = "The code has ended"
     try:
         code = payload.read(identity.folder)
         value = payload.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
         ending = "The function has returned" if code.kind == "function" else ending
     except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
-        failed = error
+        exception = error
     # Further SIGINTs must not interrupt the final reports.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Exception):
@@ -116,7 +116,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    exit_code = failed.code if isinstance(failed, SystemExit) else 0 if failed is None else 1
+    exit_code = exception.code if isinstance(exception, SystemExit) else 0 if exception is None else 1
     if exit_code is None or exit_code == 0:
         size, problem = values.save(identity.folder, identity.rank, value)
         if problem:
@@ -128,23 +128,23 @@ def _run(identity: Identity, sources: CellSources) -> int:
         return 0
     from distdl_jupyter.worker import failure
 
-    assert failed is not None
+    assert exception is not None
     if not isinstance(exit_code, int):  # as Python does for sys.exit("text")
         sys.stderr.write(f"{exit_code}\n")
         exit_code = 1
-    data = failure.describe(failed, sources, identity.folder / "code")
-    channel.send("result", ok=False, repr="", bytes=0, error=data, **_collectives(identity))
-    if isinstance(failed, KeyboardInterrupt):
+    error_fields = failure.describe(exception, sources, identity.folder / "code")
+    channel.send("result", ok=False, repr="", bytes=0, error=error_fields, **_collectives(identity))
+    if isinstance(exception, KeyboardInterrupt):
         exit_code = INTERRUPTED
-        frames = [frame for frame in data["frames"] if frame["kind"] in ("cell", "user")]
+        frames = [frame for frame in error_fields["frames"] if frame["kind"] in ("cell", "user")]
         location = f" in {frames[-1]['label']}, line {frames[-1]['line']}" if frames else ""
         sys.stderr.write(f"Interrupted{location}.\n")
-    elif not isinstance(failed, SystemExit):
-        type_, message = str(data["type"]), str(data["message"])
+    elif not isinstance(exception, SystemExit):
+        type_, message = str(error_fields["type"]), str(error_fields["message"])
         # A lost-peer error is shortened, because it would hide the original failure.
         first_line = (message.strip().splitlines() or [""])[0][:200]
         short = f"{type_}: {first_line} (Another rank failed first; see its log lines for the cause.)\n"
-        sys.stderr.write(short if frameworks.says_peer_is_gone(type_, message) else str(data["traceback"]))
+        sys.stderr.write(short if frameworks.says_peer_is_gone(type_, message) else str(error_fields["traceback"]))
     sys.stderr.flush()
     return exit_code
 

@@ -96,7 +96,7 @@ _streams: list[io.TextIOWrapper] = []
 
 
 def _line_buffered(fd: int, name: str) -> io.TextIOWrapper:
-    """Return a line-buffered stream for any character. Its buffer completes a write that a signal interrupts.
+    """Return a line-buffered stream that accepts any character. Its buffer completes a write that a signal interrupts.
 
     Python's unbuffered streams would lose the rest.
     """
