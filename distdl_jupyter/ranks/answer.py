@@ -173,8 +173,8 @@ class Failures:
     @property
     def where(self) -> str:
         """The location, such as ``Cell [7] in quickstart.ipynb, line 11``; "" if no frame is in the user's code."""
-        frames, at = self.error.get("frames") or [], self.error.get("values_at")
-        return f"{frames[at]['label']}, line {frames[at]['line']}" if isinstance(at, int) and at < len(frames) else ""
+        frames, i = self.error.get("frames") or [], self.error.get("values_at")
+        return f"{frames[i]['label']}, line {frames[i]['line']}" if isinstance(i, int) and i < len(frames) else ""
 
     def sentence(self) -> str:
         """Return the ranks, error and location of the failure as one sentence."""
@@ -241,8 +241,8 @@ def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | No
 def what(error: Error) -> str:
     """Return an error as a short phrase: ``KeyError: 'label'``."""
     message = str(error.get("message", "")).strip()
-    kind = str(error.get("type", "Error"))
-    return f"{kind}: {message.splitlines()[0][:300]}" if message else kind
+    error_type = str(error.get("type", "Error"))
+    return f"{error_type}: {message.splitlines()[0][:300]}" if message else error_type
 
 
 def spans(ranks: Sequence[int]) -> str:

@@ -235,7 +235,7 @@ def cell_html(
     """
     blocks = [
         {
-            "ranks": _badge(block.ranks, every=block.ranks == fold.ranks) if len(fold.ranks) > 1 else None,
+            "ranks": _badge(block.ranks, is_all=block.ranks == fold.ranks) if len(fold.ranks) > 1 else None,
             "runs": [(stream, [text for _, text in rows]) for stream, rows in groupby(block.rows, lambda row: row[0])],
         }
         for block in fold.blocks(newest)
@@ -248,11 +248,11 @@ def cell_html(
 def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
     """Return the HTML of values. Each group has the ranks with an equal value, and its forms by MIME type."""
     values = []
-    for ranks, forms in groups:
+    for ranks, bundle in groups:
         # The richest form is shown, else the text.
-        pictures = (f"data:{kind};base64,{forms[kind]}" for kind in ("image/png", "image/jpeg") if forms.get(kind))
-        lines = [printable(line) for line in forms.get("text/plain", "None").split("\n")]
-        value = {"html": forms.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
+        pictures = (f"data:{mime};base64,{bundle[mime]}" for mime in ("image/png", "image/jpeg") if bundle.get(mime))
+        lines = [printable(line) for line in bundle.get("text/plain", "None").split("\n")]
+        value = {"html": bundle.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
         values.append((_badge(ranks), value))
     return page("ranks.html", THEME, values=values)
 
@@ -264,9 +264,9 @@ def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
     return f"{named(pending).capitalize()} {verb}{' still' if done else ''} running, {humanize.duration(seconds)}."
 
 
-def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
+def _badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str]:
     """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
-    if len(ranks) > 1 or every:
+    if len(ranks) > 1 or is_all:
         return {"text": spans(ranks), "colour": "", "classes": "dd-rn"}
     number = ranks[0] % len(RANK_INK)
     colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_INK[number]}) 72%,{THEME['ink']})"

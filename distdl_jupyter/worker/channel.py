@@ -47,8 +47,8 @@ class Channel:
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
         """Write one report with the rank and the time ``t`` in epoch seconds (default: now). Numbers must be finite."""
-        moment = round(time.time() if t is None else t, 4)
-        self._write(encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
+        sent_at = round(time.time() if t is None else t, 4)
+        self._write(encode(self._nonce, {"type": type_, "t": sent_at, "rank": self.rank, **fields}))
 
     def metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
@@ -76,8 +76,8 @@ class Channel:
         """Send a picture in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
         with self._lock:
-            for begin in range(0, len(text), _MAX_PART):
-                self.send("picture", begin=begin, of=len(text), data=text[begin : begin + _MAX_PART])
+            for offset in range(0, len(text), _MAX_PART):
+                self.send("picture", begin=offset, of=len(text), data=text[offset : offset + _MAX_PART])
 
     def _write(self, line: bytes) -> None:
         with self._lock:

@@ -43,9 +43,9 @@ def data_path(name: str = "data") -> Path:
             f'there: data={{"{name}": "blob://account/container/prefix"}}.'
         )
     names = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
-    known = f"The job has {', '.join(names)}." if names else "The job has none."
+    available = f"The job has {', '.join(names)}." if names else "The job has none."
     raise LookupError(
-        f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=ADDRESS."
+        f"Unknown data source {name!r}. {available} Add sources with data= of submit(), or --data NAME=ADDRESS."
     )
 
 

@@ -59,8 +59,8 @@ class Describer:
             return "worker"
         if self.code and file.startswith(self.code):
             return "user"
-        inside = file.startswith(("<", *self._library)) or "site-packages" in file or "dist-packages" in file
-        return "library" if inside else "user"
+        is_library = file.startswith(("<", *self._library)) or "site-packages" in file or "dist-packages" in file
+        return "library" if is_library else "user"
 
     def is_users(self, file: str) -> bool:
         """Return whether a file is a cell or contains other code of the user."""

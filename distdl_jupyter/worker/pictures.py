@@ -47,11 +47,11 @@ def form_of(data: bytes) -> Form | None:
     offset = 2
     # The frame header of a JPEG may follow other segments.
     while data.startswith(_JPEG) and form is None and offset + 9 <= len(data) and data[offset] == 0xFF:
-        kind, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
-        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+        marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
             form = Form("jpeg", width, height)
-        offset += 1 if kind == 0xFF else 2 + length
+        offset += 1 if marker == 0xFF else 2 + length
     return form if form is not None and 0 < form.width * form.height <= MOST_PIXELS else None
 
 
@@ -131,8 +131,8 @@ def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
 
 def _representation(value: Any, method: str) -> Any:
     call = getattr(type(value), method, None)
-    form = None if call is None else call(value)
-    return form[0] if isinstance(form, tuple) else form  # data and metadata
+    result = None if call is None else call(value)
+    return result[0] if isinstance(result, tuple) else result  # data and metadata
 
 
 def _draw(figure: Any) -> bytes:

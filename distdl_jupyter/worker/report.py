@@ -311,13 +311,13 @@ def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool)
             to_json(name, tensor)
     copies = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
-    moment = time.time()
+    logged_at = time.time()
 
     def send_when_copied() -> None:
         for event in events:
             event.synchronize()
         values = {name: to_json(name, value) for name, value in copies.items()}
-        out.metric(step, values, moment, replace=replace)
+        out.metric(step, values, logged_at, replace=replace)
 
     _queue.put(send_when_copied)
     if _thread is None or not _thread.is_alive():

@@ -197,11 +197,11 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
     """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
     lowered = _lower(text)
     matches: list[Span] = []
-    for gates, forms in _PATTERNS.items():
+    for gates, patterns in _PATTERNS.items():
         if not gates or any(_compiled(_GATES[gate]).search(lowered) for gate in gates):
-            for keyword, form, rule in forms:
+            for keyword, pattern, rule in patterns:
                 if keyword in lowered:
-                    valid = (match for match in _compiled(form).finditer(lowered) if not rule or _RULES[rule](match))
+                    valid = (match for match in _compiled(pattern).finditer(lowered) if not rule or _RULES[rule](match))
                     matches += [match.span(0 if whole else "secret") for match in valid]
     return merged(matches) if matches else matches
 
@@ -209,8 +209,8 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
 def replaced(text: str, matches: list[Span]) -> str:
     """Return the text with the ordered spans replaced by ``MASK``."""
     parts, position = [], 0
-    for begin, end in matches:
-        parts += [text[position:begin], MASK]
+    for start, end in matches:
+        parts += [text[position:start], MASK]
         position = end
     return "".join((*parts, text[position:]))
 
@@ -219,11 +219,11 @@ def merged(matches: list[Span]) -> list[Span]:
     """Return the spans in order, with overlapping ones merged."""
     matches.sort()
     result = matches[:1]
-    for begin, end in matches[1:]:
-        if begin <= result[-1][1]:
+    for start, end in matches[1:]:
+        if start <= result[-1][1]:
             result[-1] = (result[-1][0], max(end, result[-1][1]))
         else:
-            result.append((begin, end))
+            result.append((start, end))
     return result
 
 
@@ -235,8 +235,8 @@ def _lower(text: str) -> str:
 
 
 @functools.cache
-def _compiled(form: str) -> re.Pattern[str]:
-    return re.compile(form, re.DOTALL if "private key-" in form else 0)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.DOTALL if "private key-" in pattern else 0)
 
 
 def _is_value(match: re.Match[str]) -> bool:

@@ -36,10 +36,10 @@ def announce_survivors(ending: str) -> None:
         names = [f"thread {thread.name!r}" for thread in threading.enumerate() if not thread.daemon and thread != main]
         names += [f"child process {child.name!r}" for child in children if not child.daemon]
         if names:
-            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            suffix = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             verb = "keeps" if len(names) == 1 else "keep"
             text = (
-                f"{ending}, but {', '.join(names[:_MAX_NAMES])}{more} {verb} the process alive. Stop what the code "
+                f"{ending}, but {', '.join(names[:_MAX_NAMES])}{suffix} {verb} the process alive. Stop what the code "
                 "has started before it returns, or start it with daemon=True. The value is saved and remains "
                 "available when the job is canceled."
             )

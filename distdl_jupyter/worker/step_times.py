@@ -370,9 +370,9 @@ class StepRecorder:
             self._put_like(step, durations[start:index])
             start, seconds = index + 1, durations[index] // 1000
             rest = max(0, step.rest + seconds - step.seconds)
-            waited = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
-            waits = [*step.waits[:-1], step.waits[-1] + waited]
-            self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
+            wait_time = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
+            waits = [*step.waits[:-1], step.waits[-1] + wait_time]
+            self._put_record([seconds, step.data, rest - wait_time, step.samples, *waits])
         self._put_like(step, durations[start:])
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:

@@ -181,8 +181,8 @@ def _describe(value: Any, depth: int) -> str:
         return _format_array(name, value, sizes)
     if (keys := keys_of(value)) is not None:
         total = len(value) if isinstance(value, dict) else len(keys)
-        more = f" and {total - 8:,} more" if total > 8 else ""
-        return f"{name}, keys {', '.join(str(key)[:40] for key in keys[:8])}{more}" if keys else f"{name}, empty"
+        suffix = f" and {total - 8:,} more" if total > 8 else ""
+        return f"{name}, keys {', '.join(str(key)[:40] for key in keys[:8])}{suffix}" if keys else f"{name}, empty"
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:LONGEST_STRING]}"
     module = str(getattr(kind, "__module__", ""))

@@ -484,27 +484,27 @@ class _Replay:
 # tensors -----------------------------------------------------------------------------------------
 
 
-def _find_tensors(batch: Any, kind: Any, depth: int = _MAX_DEPTH) -> list[Any]:
+def _find_tensors(batch: Any, tensor_type: Any, depth: int = _MAX_DEPTH) -> list[Any]:
     """Return the tensors (instances of ``kind``) in a batch, in order."""
-    if isinstance(batch, kind):
+    if isinstance(batch, tensor_type):
         return [batch]
     members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return [leaf for member in members for leaf in _find_tensors(member, kind, depth - 1)] if depth else []
+    return [leaf for member in members for leaf in _find_tensors(member, tensor_type, depth - 1)] if depth else []
 
 
-def _join(parts: list[Any], kind: Any, concatenate: Any) -> Any:
+def _join(parts: list[Any], tensor_type: Any, concatenate: Any) -> Any:
     """Join the batches of several ranks: concatenate tensors and lists, and use all other values of rank 0.
 
     Raises ValueError, or the error of ``concatenate``, if their shapes differ.
     """
     first = parts[0]
-    if isinstance(first, kind):
+    if isinstance(first, tensor_type):
         return concatenate(parts) if len(first.shape) else first
     if isinstance(first, Mapping):
-        members = {key: _join([batch[key] for batch in parts], kind, concatenate) for key in first}
+        members = {key: _join([batch[key] for batch in parts], tensor_type, concatenate) for key in first}
         return type(first)(members)  # type: ignore[call-arg]
-    if isinstance(first, list | tuple) and (_find_tensors(first, kind) or hasattr(first, "_fields")):
-        columns = (_join(list(members), kind, concatenate) for members in zip(*parts, strict=True))
+    if isinstance(first, list | tuple) and (_find_tensors(first, tensor_type) or hasattr(first, "_fields")):
+        columns = (_join(list(members), tensor_type, concatenate) for members in zip(*parts, strict=True))
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if isinstance(first, list | tuple):
         return type(first)(sample for part in parts for sample in part)
@@ -588,8 +588,8 @@ def _sketch(tensor: Any) -> list[float]:
         if flat.numel() <= _BUCKETS:
             return list(flat.tolist())
         buckets = torch.zeros(_BUCKETS, dtype=torch.double)
-        for chunk, begin in enumerate(range(0, flat.numel(), _CHUNK)):
-            part = flat[begin : begin + _CHUNK]
+        for chunk, start in enumerate(range(0, flat.numel(), _CHUNK)):
+            part = flat[start : start + _CHUNK]
             part = part * _signs(chunk % _CACHED_SIGNS)[: part.numel()]
             part = torch.nn.functional.pad(part, (0, -part.numel() % _BUCKETS))
             buckets += part.reshape(-1, _BUCKETS).sum(0)

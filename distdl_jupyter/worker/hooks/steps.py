@@ -274,11 +274,11 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
-    watched = _timed(original)
+    wrapper = _timed(original)
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
         module = sys.modules.get(name)  # already imported in a rank forked from a template
         if module is not None and getattr(module, "synchronize", None) is original:
-            module.synchronize = watched  # type: ignore[attr-defined]
+            module.synchronize = wrapper  # type: ignore[attr-defined]
 
 
 def _watch_horovod(module: ModuleType) -> None:

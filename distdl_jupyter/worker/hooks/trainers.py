@@ -181,15 +181,15 @@ _BEFORE_CONFIG = 9
 
 
 @_patch("initialize", "deepspeed")
-def _initialize(original: Any, args: Any = None, *more: Any, **kwargs: Any) -> Any:
+def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any) -> Any:
     names = ("config", "config_params")
-    has_config = len(more) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in names)
+    has_config = len(positional) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in names)
     if config := os.environ.get(_CONFIG):
         if has_config or getattr(args, "deepspeed_config", None) is not None:
             channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(config)
-    return original(args, *more, **kwargs)
+    return original(args, *positional, **kwargs)
 
 
 @_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
