@@ -20,7 +20,7 @@ from distdl_jupyter.node.devices import Gpu
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
-_LONGEST = 103
+_MAX_SOCKET_PATH = 103
 
 
 def installed_version(*names: str) -> str:
@@ -66,9 +66,9 @@ def gpu_numbers() -> list[int]:
     return [gpu.number for gpu in gpus()]
 
 
-def gpu_name(those: Sequence[Gpu] | None = None) -> str:
-    """Return the model of the first GPU in a sequence (default: ``gpus()``), "" if it is empty."""
-    return next((gpu.name for gpu in (gpus() if those is None else those)), "")
+def gpu_name(devices: Sequence[Gpu] | None = None) -> str:
+    """Return the model of the first of ``devices`` (default: ``gpus()``), "" if there are none."""
+    return next((gpu.name for gpu in (gpus() if devices is None else devices)), "")
 
 
 def cache_directory() -> Path:
@@ -104,12 +104,12 @@ def socket_path(name: str, folder: Path | None = None) -> Path:
         from jupyter_core.paths import jupyter_runtime_dir
 
         folder = Path(jupyter_runtime_dir())
-    host, short = (hashlib.sha256(text).hexdigest() for text in (socket.gethostname().encode(), os.fsencode(folder)))
+    host, digest = (hashlib.sha256(text).hexdigest() for text in (socket.gethostname().encode(), os.fsencode(folder)))
     file = f"{name}-{host[:8]}.sock"
     path = folder / "distdl" / file
-    if len(os.fsencode(path)) <= _LONGEST:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
-    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{short[:10]}" / file
+    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{digest[:10]}" / file
 
 
 def secured(folder: Path) -> Path:

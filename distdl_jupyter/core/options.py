@@ -19,7 +19,7 @@ from distdl_jupyter.core.data import DataSource, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
-#: Takes a value, neither None nor "", and its field; returns the checked value. Raises InvalidSpec.
+#: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
 #: Maximum value of ``max_restarts``; more would be an endless loop.
@@ -27,7 +27,7 @@ MOST_RESTARTS = 1000
 #: Maximum GPUs of a process, maximum cores of a process, and maximum absolute priority of a queued job.
 MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
-_KEEP = re.compile(
+_KEEP_RULE = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
 )
 #: Metrics that are maximized by default.
@@ -51,7 +51,7 @@ def check_count(value: Any, field: str) -> int:
     return value
 
 
-def _count_or_auto(value: Any, field: str) -> Any:
+def _check_processes(value: Any, field: str) -> Any:
     return value if value == "auto" else check_count(value, field)
 
 
@@ -63,27 +63,27 @@ def check_name(value: Any, field: str = "name") -> str:
     return str(value)
 
 
-def _text(value: Any, _field: str) -> str:
+def _to_text(value: Any, _field: str) -> str:
     return str(value)
 
 
-def _anything(value: Any, _field: str) -> Any:
+def _accept_any(value: Any, _field: str) -> Any:
     return value
 
 
-def _positive(value: Any, field: str) -> float:
+def _check_positive(value: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         message = f"{field} must be a number above 0, not {value!r}."
         raise InvalidSpec(message, code="option-not-a-positive-number", field=field)
     return float(value)
 
 
-def within(least: int, most: int) -> Check:
-    """Return a check that accepts integers from ``least`` to ``most``, and None for the default."""
+def within(lower: int, upper: int) -> Check:
+    """Return a check that accepts integers from ``lower`` to ``upper``, and None for the default."""
 
     def check(value: Any, field: str) -> int | None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
-            message = f"{field} must be an integer from {least:,} to {most:,}, not {value!r}."
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not lower <= value <= upper):
+            message = f"{field} must be an integer from {lower:,} to {upper:,}, not {value!r}."
             raise InvalidSpec(message, code="option-out-of-range", field=field)
         return value
 
@@ -100,23 +100,23 @@ def byte_count(value: Any, field: str) -> int | None:
             message = f"{field} must be a size, not {value!r}."
             raise InvalidSpec(message, code="size-invalid", field=field, hint='Example: "24 GB".')
         value = float(match[1]) * (1024 if match[3] else 1000) ** "bkmgt".index((match[2] or "b").lower())
-    return int(_positive(value, field))
+    return int(_check_positive(value, field))
 
 
-def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
+def _parse_jobs(value: Any, _field: str) -> tuple[str, ...] | None:
     """Return the ids of one job or several, each given as a Job or as its id."""
     jobs = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple | set) else [value]
     return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in jobs)) or None
 
 
-def _yes_or_no(value: Any, field: str) -> bool:
+def _check_bool(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
         message = f"{field} must be True, False or None (automatic), not {value!r}."
         raise InvalidSpec(message, code="option-not-a-boolean", field=field)
     return value
 
 
-def _variables(value: Any, field: str) -> dict[str, str]:
+def _check_variables(value: Any, field: str) -> dict[str, str]:
     try:
         pairs = dict(value)
     except (TypeError, ValueError):
@@ -137,7 +137,7 @@ def _variables(value: Any, field: str) -> dict[str, str]:
     return {name: str(text) for name, text in pairs.items()}
 
 
-def _outputs(value: Any, field: str) -> str:
+def _check_outputs(value: Any, field: str) -> str:
     return parse_blob(str(value).rstrip("/"), field).address
 
 
@@ -158,7 +158,7 @@ def more_is_better(metric: str) -> bool:
 
 def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
     """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
-    match = _KEEP.fullmatch(text.strip())
+    match = _KEEP_RULE.fullmatch(text.strip())
     if match is None or not int(match["last"]):
         message = f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}."
         hint = 'Example: "last 3", or "last 3, best 2 of lowest val_loss".'
@@ -168,7 +168,7 @@ def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
     return Keep(int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
-def _keep_checkpoints(value: Any, field: str) -> str:
+def _check_keep_rule(value: Any, field: str) -> str:
     keep_rule(str(value), field)
     return str(value)
 
@@ -178,7 +178,7 @@ def _keep_checkpoints(value: Any, field: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """The metadata of an option besides its type and default."""
+    """The metadata of an option, in addition to its type and default."""
 
     check: Check
     #: The description, without a full stop at the end, and a description of the default ("" for none).
@@ -202,8 +202,8 @@ class About:
     is_inherited: bool = True
 
 
-def _option(default: Any, check: Check, help_: str, **more: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"about": About(check=check, help=help_, **more)})
+def _option(default: Any, check: Check, help_: str, **metadata: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"about": About(check=check, help=help_, **metadata)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,36 +215,36 @@ class JobOptions:
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
     process_count_per_node: int = _option(
-        1, _count_or_auto, "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N",
+        1, _check_processes, "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N",
         value_type=int, auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
     distributed_backend: str = _option(
-        "plain", _text, "One of {backends}", by_default="torch, or plain for one process", flags=("-b",),
+        "plain", _to_text, "One of {backends}", by_default="torch, or plain for one process", flags=("-b",),
         metavar="NAME", aliases=("backend",),
     )  # fmt: skip
     compute_target: str = _option(
-        "local", _text, "One of {clusters}, or the name of an added cluster", by_default="local", metavar="NAME",
+        "local", _to_text, "One of {clusters}, or the name of an added cluster", by_default="local", metavar="NAME",
         aliases=("target", "compute", "cluster"),
     )  # fmt: skip
     vm_size: str | None = _option(
-        None, _text, "Azure VM size, for clusters that rent machines", metavar="SIZE",
+        None, _to_text, "Azure VM size, for clusters that rent machines", metavar="SIZE",
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
     #: Price of one node per hour, in the spec's ``currency``; None if unknown.
     price_per_hour: float | None = _option(
-        None, _anything, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
+        None, _accept_any, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
         is_inherited=False,
     )  # fmt: skip
     name: str = _option("", check_name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
-        None, _yes_or_no, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
+        None, _check_bool, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
     #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared.
     #: Without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
     #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
-    #: starts at once.
+    #: starts immediately.
     gpus: int | None = _option(
         None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
@@ -263,35 +263,35 @@ class JobOptions:
         by_default="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
-        (), _jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
+        (), _parse_jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
         metavar="ID", repeats=True, label="Starts after", shown=lambda ids: ", ".join(map(humanize.short_id, ids)),
         is_inherited=False,
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
-        None, _positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
+        None, _check_positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
         label="Stops after", shown=humanize.duration,
     )  # fmt: skip
     #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
     hang_timeout_seconds: float | None = _option(
-        None, _positive,
+        None, _check_positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
         value_type=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
     #: For persistent ranks; those on other machines have a default limit (see ``ranks.start``).
     idle_timeout_seconds: float | None = _option(
-        None, _positive, "Stop a session's ranks after S seconds without a cell",
+        None, _check_positive, "Stop a session's ranks after S seconds without a cell",
         by_default="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
         aliases=("idle_timeout",), in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
-    #: How often the ranks are restarted after a failure.
+    #: How many times the ranks are restarted after a failure.
     max_restarts: int = _option(
         0, within(0, MOST_RESTARTS),
         "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", by_default="0",
-        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
+        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda count: f"up to {count}",
     )  # fmt: skip
     #: Rule for the checkpoints to keep (see ``keep_rule``); "" keeps all.
     keep_checkpoints: str = _option(
-        "", _keep_checkpoints,
+        "", _check_keep_rule,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
@@ -310,17 +310,17 @@ class JobOptions:
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
         by_default="all", metavar="N", value_type=int, in_form=False, label="Minimum nodes",
-        shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
+        shown=lambda count: f"at least {humanize.plural(count, 'node')}",
     )  # fmt: skip
-    #: A longer log is cut to its first half and its last lines; metrics, states and results are never dropped.
+    #: A longer log is truncated to its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
         1_000_000_000, byte_count, "Longest log in bytes; of a longer log, keep the first half and the last lines",
         by_default="1 GB", metavar="N", value_type=int, in_form=False, label="Log",
-        shown=lambda most: f"up to {humanize.size(most)}",
+        shown=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
     #: Parse numbers in the output of ranks as metrics until they report metrics themselves.
     metrics_from_output: bool = _option(
-        default=True, check=_yes_or_no, by_default="yes", switch=True,
+        default=True, check=_check_bool, by_default="yes", switch=True,
         help_="Read metrics and progress from printed output, until the code reports its own",
         label="Printed metrics", shown=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
@@ -334,7 +334,7 @@ class JobOptions:
     #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
         default=False,
-        check=_yes_or_no,
+        check=_check_bool,
         switch=True,
         by_default="no",
         help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full",
@@ -344,23 +344,23 @@ class JobOptions:
     )
     #: For code in which the check is wrong, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
-        default=False, check=_yes_or_no, switch=True, by_default="no",
+        default=False, check=_check_bool, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
         shown=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
     #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
-        5.0, _positive, "Time between the signals INT, TERM and KILL when the job is stopped",
+        5.0, _check_positive, "Time between the signals INT, TERM and KILL when the job is stopped",
         by_default="5", metavar="S", value_type=float, in_form=False, label="Grace period", shown=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"about": About(
-        check=_variables,
+        check=_check_variables,
         help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
     #: Data that is staged on every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
-        (), _anything,
+        (), _accept_any,
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
         "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
         "part. Can be repeated", metavar="NAME=ADDRESS", repeats=True,
@@ -387,7 +387,7 @@ class JobOptions:
     )  # fmt: skip
     #: Destination of a second copy of outputs/ at the end: ``blob://account/container/prefix``, or "" for none.
     outputs: str = _option(
-        "", _outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
+        "", _check_outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
         metavar="PLACE", label="Outputs to",
     )  # fmt: skip
 

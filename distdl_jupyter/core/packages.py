@@ -20,17 +20,17 @@ from distdl_jupyter.worker.secret_patterns import mask
 
 #: The options that request packages.
 FIELDS = ("pip_packages", "conda_packages", "requirements")
-#: The programs that install conda packages; the first one available is used.
+#: The programs that install conda packages; the first available one is used.
 CONDAS = ("mamba", "micromamba", "conda")
 #: Maximum characters of a requirements file, with the files that it includes.
-_LARGEST = 1_000_000
+_MAX_CHARACTERS = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
-_SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_SCRIPT_METADATA = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
 #: Flags in a requirements file that include another file.
-_INCLUDES = ("-r", "--requirement")
-_TAKES = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
-_TRAVELS = (
+_INCLUDE_FLAGS = ("-r", "--requirement")
+_FORMATS_HINT = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
+_LOCAL_PATH_HINT = (
     "Modules in the notebook's folder are sent automatically. For another project, build a wheel that all nodes can "
     "download."
 )
@@ -51,7 +51,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
         if package.startswith("-") or "\n" in package:
             text = f"{field} must list package names, not {package.splitlines()[0]!r}."
             raise InvalidSpec(text, code="package-name-invalid", field=field, hint=hint)
-        _check_reachable(package, field)
+        _reject_passwords(package, field)
     return packages or None
 
 
@@ -64,7 +64,7 @@ def check_requirements(value: Any, field: str) -> str | None:
         return None
     if not isinstance(value, (str, Path)):
         text = f"{field} must be the path of a file, not {value!r}."
-        raise InvalidSpec(text, code="requirements-not-a-path", field=field, hint=_TAKES)
+        raise InvalidSpec(text, code="requirements-not-a-path", field=field, hint=_FORMATS_HINT)
     return str(value)
 
 
@@ -83,50 +83,50 @@ def requirements(source: str, folder: Path, field: str = "requirements") -> str:
     text = source
     if not source.endswith("\n"):
         path = folder / Path(source).expanduser()
-        text = _read(path, field)
+        text = _read_file(path, field)
         if path.suffix == ".py":
             text = of_script(text, path.name, field)
         elif path.suffix != ".toml":
-            text = "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
-    if len(text) > _LARGEST:
+            text = "\n".join(_expand_includes(path, text, field, {path.resolve()})) + "\n"
+    if len(text) > _MAX_CHARACTERS:
         hint = "Remove what the job does not need."
         raise InvalidSpec(f"{field} is longer than 1 MB.", code="requirements-too-long", field=field, hint=hint)
     if is_lock(text):
-        _check_reachable(text, field)
+        _reject_passwords(text, field)
         return text
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     for line in lines:
-        first = line.split(maxsplit=1)[0]
-        if first in ("-e", "--editable") or first.startswith((".", "/", "~", "file:")):
+        word = line.split(maxsplit=1)[0]
+        if word in ("-e", "--editable") or word.startswith((".", "/", "~", "file:")):
             text = f"{field} contains {line!r}, which does not exist on other machines."
-            raise InvalidSpec(text, code="requirements-local-path", field=field, hint=_TRAVELS)
-        _check_reachable(line, field)
+            raise InvalidSpec(text, code="requirements-local-path", field=field, hint=_LOCAL_PATH_HINT)
+        _reject_passwords(line, field)
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _read(path: Path, field: str) -> str:
+def _read_file(path: Path, field: str) -> str:
     if path.suffix in (".lock", ".yml", ".yaml"):
         text = f"{field} cannot be {path.name}, because only another tool reads that file."
-        hint = f"{_TAKES} For conda, list the packages in conda_packages."
+        hint = f"{_FORMATS_HINT} For conda, list the packages in conda_packages."
         raise InvalidSpec(text, code="requirements-file-of-other-tool", field=field, hint=hint)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         text = f"{field}: {path} cannot be read ({reason})."
-        raise InvalidSpec(text, code="requirements-unreadable", field=field, hint=_TAKES) from None
+        raise InvalidSpec(text, code="requirements-unreadable", field=field, hint=_FORMATS_HINT) from None
 
 
 def states_packages(script: str) -> bool:
     """Return whether a script's comments declare its dependencies (PEP 723)."""
-    return _SCRIPT.search(script) is not None
+    return _SCRIPT_METADATA.search(script) is not None
 
 
 def of_script(text: str, name: str, field: str = "requirements") -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     import tomllib  # few jobs need it
 
-    blocks = [match["content"] for match in _SCRIPT.finditer(text)]
+    blocks = [match["content"] for match in _SCRIPT_METADATA.finditer(text)]
     hint = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if len(blocks) != 1:
         count = "more than one block of" if blocks else "no"
@@ -142,23 +142,23 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
     return "".join(f"{dependency}\n" for dependency in dependencies)
 
 
-def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
+def _expand_includes(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
     """Return the lines of a file and of the files that it includes."""
     lines: list[str] = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if flag not in _INCLUDES:
+        if flag not in _INCLUDE_FLAGS:
             lines.append(re.sub(r"(^|\s)#.*$", "", line))
             continue
         other = (path.parent / rest.strip()).resolve()
         if other not in visited:
             visited.add(other)
-            lines += _included(other, _read(other, field), field, visited)
+            lines += _expand_includes(other, _read_file(other, field), field, visited)
     return lines
 
 
-def _check_reachable(text: str, field: str) -> None:
-    """Reject passwords, because requirements are stored and shown."""
+def _reject_passwords(text: str, field: str) -> None:
+    """Raise InvalidSpec for an address with a password, because requirements are stored and shown."""
     for address in _ADDRESS.findall(text):
         try:
             split = urlsplit(address)

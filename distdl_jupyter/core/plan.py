@@ -136,12 +136,12 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def option(default: Any, help_: str, **more: Any) -> Any:
+def option(default: Any, help_: str, **metadata: Any) -> Any:
     """Declare an option of a plug-in in its dataclass, with its help text.
 
     ``choices`` are the allowed values; with ``first`` a form shows the option before the others.
     """
-    return field(default=default, metadata={"help": help_, **more})
+    return field(default=default, metadata={"help": help_, **metadata})
 
 
 @dataclass(frozen=True, slots=True)

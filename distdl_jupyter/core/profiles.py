@@ -30,10 +30,10 @@ FOLDER = "profiles"
 #: Maximum number of steps of a profile, and maximum size of a rank's trace in bytes.
 MOST_STEPS, LARGEST = 50, 100_000_000
 #: An outlier's time for an operator exceeds the mean of the others by this factor and by this share of a step.
-_TIMES, _PART = 1.25, 0.05
+_MIN_FACTOR, _MIN_SHARE = 1.25, 0.05
 #: Maximum number of operators in a profile, and size of the pieces of a trace in bytes.
-_OPERATORS, _PIECE = 100, 1 << 20
-_NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
+_MAX_OPERATORS, _CHUNK_BYTES = 100, 1 << 20
+_NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Operator:
     """Means over ranks for an operator: calls and self time (seconds) per step, and its share of the step.
 
     ``kind`` is compute, communication, gpu or python. ``by_rank`` has the self time of each rank in seconds per step.
-    ``stands_out`` is the outlier rank, None without one; it takes ``times`` as long as the others.
+    ``stands_out`` is the outlier rank, None without one; it takes ``times`` times as long as the others.
     """
 
     name: str
@@ -93,7 +93,7 @@ class _Summary(msgspec.Struct):
     gpu: bool = False
 
 
-class _File(msgspec.Struct):
+class _ProfileFile(msgspec.Struct):
     t: float
     ranks: list[_Summary]
     missing: dict[int, str] = {}
@@ -122,11 +122,11 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises ValueError."""
-    content = msgspec.convert(data, _File, str_keys=True)
+    content = msgspec.convert(data, _ProfileFile, str_keys=True)
     summaries = sorted(content.ranks, key=lambda summary: summary.rank)
     for summary in summaries:
         summary.steps = max(1, summary.steps)
-    ranks = tuple(ProfiledRank(each.rank, each.host or "", each.steps, each.seconds / each.steps) for each in summaries)
+    ranks = tuple(ProfiledRank(row.rank, row.host or "", row.steps, row.seconds / row.steps) for row in summaries)
     seconds = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
     traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
     return Profile(
@@ -135,14 +135,14 @@ def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
         steps=max((rank.steps for rank in ranks), default=0),
         seconds=seconds,
         ranks=ranks,
-        operators=tuple(_operators(summaries, seconds)),
+        operators=tuple(_slowest_operators(summaries, seconds)),
         missing=content.missing,
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
         uses_gpu=any(summary.gpu for summary in summaries),
     )
 
 
-def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
+def _slowest_operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
     """Return the operators with the longest self time; ``step`` is the mean step of all ranks in seconds."""
     ranks = [summary.rank for summary in summaries]
     #: Calls and self time (seconds) per step of each rank, by name and kind.
@@ -152,16 +152,16 @@ def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
             costs[name, kind][summary.rank] = calls / summary.steps, microseconds / 1e6 / summary.steps
     rows = []
     for (name, kind), cost in costs.items():
-        calls, own = (statistics.fmean(values) for values in zip(*cost.values(), strict=True))
+        calls, self_time = (statistics.fmean(values) for values in zip(*cost.values(), strict=True))
         by_rank = {rank: seconds for rank, (_, seconds) in cost.items()}
         slowest, *others = sorted(by_rank.values(), reverse=True)
-        usual = statistics.fmean(others) if others else math.inf
+        reference = statistics.fmean(others) if others else math.inf
         # Waiting ranks take longest in communication, so they are not outliers.
-        is_outlier = kind != "communication" and slowest > max(_TIMES * usual, usual + _PART * step)
+        is_outlier = kind != "communication" and slowest > max(_MIN_FACTOR * reference, reference + _MIN_SHARE * step)
         outlier = next(rank for rank in ranks if by_rank[rank] == slowest) if is_outlier else None
-        times = slowest / usual if is_outlier and usual else 0.0
-        rows.append(Operator(name, kind, calls, own, own / step if step else 0.0, by_rank, outlier, times))
-    return sorted(rows, key=lambda row: -row.self_seconds)[:_OPERATORS]
+        times = slowest / reference if is_outlier and reference else 0.0
+        rows.append(Operator(name, kind, calls, self_time, self_time / step if step else 0.0, by_rank, outlier, times))
+    return sorted(rows, key=lambda row: -row.self_seconds)[:_MAX_OPERATORS]
 
 
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
@@ -177,8 +177,8 @@ def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
             gzip.open(trace, "rt", encoding="utf-8", errors="replace") as source,
             gzip.open(temporary, "wt", 5, encoding="utf-8") as out,
         ):
-            while lines := source.readlines(_PIECE):
-                out.write(_NAME.sub(lambda match: cleaned(match[1]), "".join(lines)))
+            while lines := source.readlines(_CHUNK_BYTES):
+                out.write(_NAME_FIELD.sub(lambda match: cleaned(match[1]), "".join(lines)))
         temporary.replace(trace)
     finally:
         temporary.unlink(missing_ok=True)

@@ -30,13 +30,13 @@ class Holding:
 
     @property
     def called(self) -> str:
-        """The job's name, with its user if that is another one."""
+        """The job's name, with its user if the job belongs to another user."""
         return f"{self.name} of {self.user}" if self.user else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of this user in a cluster's queue, with its ``id`` in the cluster; ``why`` is why it is queued.
+    """A job of this user in a cluster's queue, with its ``id`` in the cluster; ``why`` is the reason why it is queued.
 
     ``nodes``, ``cores`` and ``gpus`` are those of the whole job.
     """

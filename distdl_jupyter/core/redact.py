@@ -24,21 +24,21 @@ SHORTEST = 6
 LONGEST_HELD = 512
 _KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
 #: Maximum number of lines of a private key; a begin without an end must not mask the whole log.
-_KEY_LINES = 200
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MAX_KEY_LINES = 200
+_ZERO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 #: Python strings can contain a single surrogate, which is not a valid character.
-_HALVES = "surrogatepass"
+_ERRORS = "surrogatepass"
 #: Minimum characters of a block to use the cache of clean lines; maximum lines in it; their maximum mean bytes.
-_BLOCK, _MOST_SEEN, _LONGEST_SEEN = 2_000, 20_000, 400
+_MIN_CACHED_BLOCK, _MAX_CACHED_LINES, _MAX_MEAN_BYTES = 2_000, 20_000, 400
 #: ``user:value`` as in HTTP basic authentication.
-_PAIR = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
+_USER_AND_VALUE = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
 #: Values of variables such as USE_AUTH or DB_AUTH; in a log they are ordinary words.
 _SWITCHES = frozenset(
     ("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest", "negotiate", "password",
      "oauth2", "public", "private", "unlimited")
 )  # fmt: skip
 #: Events that are not masked, because attaching to a job needs their exact values.
-_AS_IT_IS = ("handle",)
+_UNMASKED_EVENTS = ("handle",)
 
 
 def text(string: str) -> str:
@@ -48,7 +48,7 @@ def text(string: str) -> str:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable is a secret, by its name or by the pattern of its value."""
-    return _names_one(name, value) or secret_patterns.mask(value) != value
+    return _has_secret_name(name, value) or secret_patterns.mask(value) != value
 
 
 def refuse(options: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def refuse(options: Mapping[str, Any]) -> None:
             )
 
 
-def _names_one(name: str, value: str) -> bool:
+def _has_secret_name(name: str, value: str) -> bool:
     """Return whether the name indicates a secret; a plural with a number (TOKENS=4096) indicates a count."""
     return looks_secret(name) and not (name.lower().endswith(("tokens", "keys")) and value.isdecimal())
 
@@ -80,22 +80,22 @@ class Redactor:
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values = sorted({variant for value in values for variant in _variants(value)}, key=len, reverse=True)
         #: Streams in the middle of a private key, with the maximum number of lines that may follow.
-        self._open: dict[Any, int] = {}
-        self._clean: set[str] = set()
-        self._seen: set[bytes] = set()
-        self._bare = [_bare(value) for value in self._values if "\n" not in value]
-        self._of_lines = [value for value in self._values if "\n" in value]
+        self._open_keys: dict[Any, int] = {}
+        self._clean_names: set[str] = set()
+        self._clean_lines: set[bytes] = set()
+        self._zeroed = [_zero_digits(value) for value in self._values if "\n" not in value]
+        self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
     def of(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
         *named, secrets = environments
-        matches = {name: value for each in named for name, value in each.items() if _names_one(name, value)}
+        matches = {name: value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)}
         return cls(value for value in (*matches.values(), *secrets.values()) if not _is_plain(value))
 
     def text(self, string: str) -> str:
         """Return the text without secrets."""
-        if len(string) > _BLOCK and self._is_clean(string):
+        if len(string) > _MIN_CACHED_BLOCK and self._is_clean(string):
             return string
         for value in self._values:
             if value in string:
@@ -103,17 +103,17 @@ class Redactor:
         return secret_patterns.mask(string)
 
     def _is_clean(self, text: str) -> bool:
-        if _KEY in text or any(value in text for value in self._of_lines):
+        if _KEY in text or any(value in text for value in self._multiline_values):
             return False
-        new = set(_bare(text).split(b"\n")) - self._seen
+        new = set(_zero_digits(text).split(b"\n")) - self._clean_lines
         if new:
             block = b"\n".join(new)
-            if any(value in block for value in self._bare) or secret_patterns.spans(block.decode("utf-8", _HALVES)):
+            if any(value in block for value in self._zeroed) or secret_patterns.spans(block.decode("utf-8", _ERRORS)):
                 return False
-            if len(self._seen) > _MOST_SEEN:
-                self._seen.clear()
-            if len(block) < _LONGEST_SEEN * len(new):
-                self._seen |= new
+            if len(self._clean_lines) > _MAX_CACHED_LINES:
+                self._clean_lines.clear()
+            if len(block) < _MAX_MEAN_BYTES * len(new):
+                self._clean_lines |= new
         return True
 
     def data(self, document: Any) -> Any:
@@ -121,50 +121,50 @@ class Redactor:
         if isinstance(document, str):
             return self.text(document) if len(document) >= SHORTEST else document
         if isinstance(document, dict):
-            return {self.data(key): self._entry(key, value) for key, value in document.items()}
+            return {self.data(key): self._mask_entry(key, value) for key, value in document.items()}
         if isinstance(document, list | tuple):
             return type(document)(map(self.data, document))
         return document
 
-    def _entry(self, name: Any, value: Any) -> Any:
+    def _mask_entry(self, name: Any, value: Any) -> Any:
         is_secret = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
         return MASK if is_secret and len(value) >= SHORTEST and "•" not in value else self.data(value)
 
     def name(self, name: str) -> str:
         """Return a name that occurs often, such as a metric's, without secrets."""
-        if name in self._clean:
+        if name in self._clean_names:
             return name
         masked = self.text(name)
-        if masked == name and len(self._clean) < 10_000:
-            self._clean.add(name)
+        if masked == name and len(self._clean_names) < 10_000:
+            self._clean_names.add(name)
         return masked
 
     def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
         if type_ == "metric":
             values = fields["values"]
-            clean = self._clean.issuperset(values)
+            clean = self._clean_names.issuperset(values)
             return fields if clean else {**fields, "values": {self.name(key): value for key, value in values.items()}}
-        return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
+        return fields if type_ in _UNMASKED_EVENTS else {name: self.data(value) for name, value in fields.items()}
 
     def lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
-        if stream in self._open:
+        if stream in self._open_keys:
             key, end, rest = block.partition(_END)
-            self._open[stream] -= key.count("\n") + 1
-            if end or self._open[stream] <= 0:
-                del self._open[stream]
+            self._open_keys[stream] -= key.count("\n") + 1
+            if end or self._open_keys[stream] <= 0:
+                del self._open_keys[stream]
             block = f"{MASK}\n{end}{rest}" if end else MASK
         if _KEY in block and block.rfind(_BEGIN) > block.rfind(_END):
-            self._open[stream] = _KEY_LINES
+            self._open_keys[stream] = _MAX_KEY_LINES
         return self.text(block)
 
     def safe_end(self, line: str) -> int:
         """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
-        secrets = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
-                   if (at := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
+        secrets = [(start, start + size) for value, size in zip(self._values, sizes, strict=True)
+                   if (start := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(
             (begin for begin, end in (*secret_patterns.spans(line, whole=True), *secrets) if begin < stop < end),
             default=stop,
@@ -180,8 +180,8 @@ class Redactor:
         return masked
 
 
-def _bare(text: str) -> bytes:
-    return text.encode("utf-8", _HALVES).translate(_DIGITS)
+def _zero_digits(text: str) -> bytes:
+    return text.encode("utf-8", _ERRORS).translate(_ZERO_DIGITS)
 
 
 def _variants(value: str) -> set[str]:
@@ -193,7 +193,7 @@ def _variants(value: str) -> set[str]:
 
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
     variants = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
-    if (pair := _PAIR.fullmatch(value)) is not None:
+    if (pair := _USER_AND_VALUE.fullmatch(value)) is not None:
         variants.add(pair[1])
     in_json = json.dumps(value)[1:-1]
     variants |= {in_json, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], ascii(value)[1:-1]}
@@ -206,7 +206,7 @@ def _variants(value: str) -> set[str]:
     variants |= {numbered.replace("&quot;", "&#34;"), escaped.encode("ascii", "xmlcharrefreplace").decode()}
     variants |= {in_json.replace("/", "\\/"), re.sub("[<>&']", lambda match: f"\\u{ord(match[0]):04x}", in_json)}
     if len(value) >= 8:
-        raw = value.encode("utf-8", _HALVES)
+        raw = value.encode("utf-8", _ERRORS)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             variants.add(encode(raw).decode().rstrip("="))
             # The letters that depend on the value only, if ``before`` bytes of a group of three precede it.
@@ -225,22 +225,22 @@ def _is_plain(value: str) -> bool:
     )
 
 
-def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
+def spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     """Return the spec to store. Its code, command and arguments are only for display; the job runs an unmasked copy."""
     source = dataclasses.replace(
-        of.source, code=redactor.text(of.source.code), command=redactor.text(of.source.command),
+        job.source, code=redactor.text(job.source.code), command=redactor.text(job.source.command),
     )  # fmt: skip
-    captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in of.captured)
+    captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in job.captured)
     return dataclasses.replace(
-        of, name=redactor.text(of.name), source=source, captured=captured,
-        findings=redactor.data(of.findings), script_arguments=arguments(of.script_arguments, redactor.text),
+        job, name=redactor.text(job.name), source=source, captured=captured,
+        findings=redactor.data(job.findings), script_arguments=arguments(job.script_arguments, redactor.text),
     )  # fmt: skip
 
 
-def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
+def hidden(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
     """Return the command-line arguments that are masked in ``shown``; for ``--flag=value``, only the value."""
     values = {}
-    for number, (mask, argument) in enumerate(zip(shown, map(str, true), strict=False)):
+    for number, (mask, argument) in enumerate(zip(shown, map(str, actual), strict=False)):
         if mask != argument and MASK in mask:
             is_flag = argument.startswith("-") and "=" in argument
             values[f"argument {number}"] = argument.partition("=")[2] if is_flag else argument
@@ -249,16 +249,16 @@ def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
 
 def arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
     """Return command-line arguments without secrets, also if ``--token`` and its value are separate arguments."""
-    out: list[str] = []
-    secret = False
+    masked: list[str] = []
+    mask_next = False
     for argument in argv:
         flag, equals, value = argument.partition("=")
-        names_one = flag.startswith("-") and looks_secret(flag.lstrip("-"))
-        if secret and not argument.startswith("-"):
-            out.append(MASK)
-        elif names_one and equals and len(value) >= SHORTEST:
-            out.append(f"{flag}={MASK}")
+        is_secret_flag = flag.startswith("-") and looks_secret(flag.lstrip("-"))
+        if mask_next and not argument.startswith("-"):
+            masked.append(MASK)
+        elif is_secret_flag and equals and len(value) >= SHORTEST:
+            masked.append(f"{flag}={MASK}")
         else:
-            out.append(mask(argument))
-        secret = names_one and not equals
-    return tuple(out)
+            masked.append(mask(argument))
+        mask_next = is_secret_flag and not equals
+    return tuple(masked)

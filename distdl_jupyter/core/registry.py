@@ -26,7 +26,7 @@ DEFAULT, SINGLE = "torch", "plain"
 
 
 @functools.cache
-def _points() -> dict[Kind, dict[str, EntryPoint]]:
+def _entry_points() -> dict[Kind, dict[str, EntryPoint]]:
     """Return all plug-ins by kind and name. The scan of every installed package runs once for both kinds."""
     from importlib import metadata  # imports the whole ``email`` package
 
@@ -36,12 +36,12 @@ def _points() -> dict[Kind, dict[str, EntryPoint]]:
 
 def names(kind: Kind) -> list[str]:
     """Return the names of all plug-ins of this kind, sorted, without loading them."""
-    return sorted(_points()[kind])
+    return sorted(_entry_points()[kind])
 
 
 def built_in(kind: Kind) -> list[str]:
     """Return the modules of the plug-ins that come with this package, sorted, without loading them."""
-    modules = (point.value.partition(":")[0] for point in _points()[kind].values())
+    modules = (point.value.partition(":")[0] for point in _entry_points()[kind].values())
     return sorted(module for module in modules if module.startswith("distdl_jupyter."))
 
 
@@ -50,7 +50,7 @@ def get(kind: Kind, name: str) -> Any:
 
     Raises InvalidSpec for an unknown name and PluginUnavailable when it cannot be loaded.
     """
-    point = _points()[kind].get(name)
+    point = _entry_points()[kind].get(name)
     if point is None:
         raise InvalidSpec(unknown(name, names(kind), kind[:-1]), code="plugin-unknown", field=kind[:-1])
     try:
@@ -96,15 +96,15 @@ def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
     return checked(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
 
 
-def checked(form: type, values: Mapping[str, Any], whose: str) -> Any:
-    """Return the options dataclass ``form`` with ``values``; ``whose`` names the owner of the options in errors.
+def checked(form: type, values: Mapping[str, Any], owner: str) -> Any:
+    """Return the options dataclass ``form`` with ``values``; ``owner`` is named in errors.
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
     """
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in values.items():
         if key not in fields:
-            raise InvalidSpec(unknown(key, fields, "option", f"of {whose}"), code="plugin-option-unknown", field=key)
+            raise InvalidSpec(unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key)
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."
@@ -147,7 +147,7 @@ def backend_labels() -> dict[str, str]:
 
 def backend_label(name: str) -> str:
     """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), other names unchanged."""
-    if _named_after(name):
+    if _find_backend_name(name):
         return name
     return next((plugin.aliases[name] for plugin in backends() if name in plugin.aliases), name)
 
@@ -158,7 +158,7 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = backend_label(label)
-    name = _named_after(label)
+    name = _find_backend_name(label)
     if not name:
         labels = backend_labels()
         if label not in labels and label not in names("backends"):
@@ -169,10 +169,10 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
 
 
-def _named_after(label: str) -> str:
+def _find_backend_name(label: str) -> str:
     """Return the backend named by the label's first word if it has the label, without loading other backends."""
     name = label.partition("-")[0]
-    if name in _points()["backends"]:
+    if name in _entry_points()["backends"]:
         with contextlib.suppress(PluginUnavailable):
             return name if label in (get("backends", name).labels or (name,)) else ""
     return ""

@@ -21,17 +21,17 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import SeriesBook
 
-_READ = 4 * 1024 * 1024
+_READ_BYTES = 4 * 1024 * 1024
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
 #: Seconds of samples that marks are computed from, and minimum seconds of memory growth for a trend.
-_WINDOW, _TREND = 60.0, 20.0
+_WINDOW_SECONDS, _TREND_SECONDS = 60.0, 20.0
 #: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
 IDLE, FULL = 5.0, 0.95
 #: Growing memory is marked if it would reach its limit within this many seconds.
-_SOON = 300.0
+_SOON_SECONDS = 300.0
 #: Minimum memory growth as a share of the limit, and minimum share of one rank in that growth.
-_GROWTH, _OWN = 0.02, 0.5
+_MIN_GROWTH, _MIN_RANK_SHARE = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +112,21 @@ class ResourceMark:
 # lines ----------------------------------------------------------------------------------------
 
 
-_N = float | None
+_Number = float | None
 
 
 class _Line(msgspec.Struct):
     """One sample from the agent of a node; the first one has the facts ``about`` the node (see ``node.resources``).
 
-    ``torch`` has the allocated and reserved memory that ranks reported; it also applies to later samples.
+    ``torch`` has the allocated and reserved memory that ranks reported, which also applies to later samples.
     """
 
     t: float
     node: int
     #: The fields of ``NodeUse``; CPU and memory of each rank; busy, memory and power of each GPU.
-    machine: tuple[_N, _N, _N, _N, _N, _N, _N]
-    ranks: dict[int, tuple[_N, _N]]
-    gpus: dict[int, tuple[_N, _N, _N]] = {}
+    machine: tuple[_Number, _Number, _Number, _Number, _Number, _Number, _Number]
+    ranks: dict[int, tuple[_Number, _Number]]
+    gpus: dict[int, tuple[_Number, _Number, _Number]] = {}
     torch: dict[int, tuple[float, float]] = {}
     about: NodeFacts | None = None
 
@@ -137,15 +137,15 @@ _decoder = msgspec.json.Decoder(_Line)
 def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
     """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError or OverflowError if invalid."""
 
-    def whole(numbers: Iterable[float | None]) -> list[int | None]:
+    def rounded(numbers: Iterable[float | None]) -> list[int | None]:
         return [None if number is None else round(number) for number in numbers]
 
     data = {
         "t": round(sample["t"], 3),
         "node": node,
-        "machine": whole(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
-        "ranks": {rank: whole(values) for rank, values in sample["ranks"].items()},
-        "gpus": {number: whole(values) for number, values in sample["gpus"].items()},
+        "machine": rounded(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
+        "ranks": {rank: rounded(values) for rank, values in sample["ranks"].items()},
+        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
         "torch": torch,
         "about": sample.get("about"),
     }
@@ -172,19 +172,19 @@ class ResourceBook:
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
         self.curves = SeriesBook()
         self.count = 0
-        self._begun: float | None = None
+        self._start_time: float | None = None
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
         self._recent: dict[int, deque[ResourceSample]] = {}
 
-    def read(self, most: int = _READ) -> list[ResourceSample]:
-        """Read and return the next samples, about ``most`` bytes; [] if there are no new ones."""
-        content = events.read_lines(self._path, self.cursor, most)
+    def read(self, max_bytes: int = _READ_BYTES) -> list[ResourceSample]:
+        """Read and return the next samples, about ``max_bytes``; [] if there are no new ones."""
+        content = events.read_lines(self._path, self.cursor, max_bytes)
         self.cursor += len(content)
         samples = []
         for line in content.splitlines():
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                samples.append(self._sample(_decoder.decode(line)))
+                samples.append(self._to_sample(_decoder.decode(line)))
         for sample in samples:
             self._apply(sample)
         return samples
@@ -198,12 +198,12 @@ class ResourceBook:
             samples += self.read()
         return samples
 
-    def _sample(self, line: _Line) -> ResourceSample:
+    def _to_sample(self, line: _Line) -> ResourceSample:
         if line.about is not None:
             self.about[line.node] = line.about
         self._torch |= line.torch
         #: The facts and the busy percentage, used memory and power of the GPUs of each rank.
-        gpus: dict[int, list[tuple[NodeGpu, tuple[_N, _N, _N]]]] = {}
+        gpus: dict[int, list[tuple[NodeGpu, tuple[_Number, _Number, _Number]]]] = {}
         for gpu in self.about.get(line.node, NodeFacts()).gpus:
             for rank in gpu.ranks if gpu.number in line.gpus else ():
                 gpus.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
@@ -215,42 +215,42 @@ class ResourceBook:
                 cpu,
                 memory,
                 sum(busy) / len(busy) if busy else None,
-                _sum(gpu_use[1] for _, gpu_use in used),
-                _sum(gpu.memory for gpu, _ in used),
-                _sum(gpu_use[2] for _, gpu_use in used),
+                _sum_known(gpu_use[1] for _, gpu_use in used),
+                _sum_known(gpu.memory for gpu, _ in used),
+                _sum_known(gpu_use[2] for _, gpu_use in used),
                 *self._torch.get(rank, ()),
             )
         return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
 
     def _apply(self, sample: ResourceSample) -> None:
-        self._begun = sample.t if self._begun is None else self._begun
+        self._start_time = sample.t if self._start_time is None else self._start_time
         self.count += 1
         self.nodes[sample.node] = sample
         self.ranks |= {rank: (sample, use) for rank, use in sample.ranks.items()}
         recent = self._recent.setdefault(sample.node, deque())
         recent.append(sample)
-        while recent[0].t < sample.t - _WINDOW - 1:
+        while recent[0].t < sample.t - _WINDOW_SECONDS - 1:
             recent.popleft()
         if not self._keeps_curves:
             return
         # Machines are sampled once a second at different times; rounding gives their curves the same steps.
-        step, machine = round(sample.t - self._begun), sample.machine
+        step, machine = round(sample.t - self._start_time), sample.machine
         for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
             values = {name: getattr(use, name, None) for name in CURVES}
             if number == 0:
-                values["disk"] = _sum((machine.disk_read, machine.disk_written))
-                values["network"] = _sum((machine.received, machine.sent))
+                values["disk"] = _sum_known((machine.disk_read, machine.disk_written))
+                values["network"] = _sum_known((machine.received, machine.sent))
             if values := {name: value for name, value in values.items() if value is not None}:
                 self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
         hosts = {node: self.about.get(node, NodeFacts()).host for node in self._recent}
-        marks = [mark for node, samples in self._recent.items() for mark in _problems([*samples], hosts[node])]
+        marks = [mark for node, samples in self._recent.items() for mark in _find_problems([*samples], hosts[node])]
         return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -264,50 +264,50 @@ _NO_TENSORS = (
 )
 
 
-def _problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
+def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
     """Yield each current problem of a node."""
-    last, where = samples[-1], f" on {host}" if host else ""
+    last, on_host = samples[-1], f" on {host}" if host else ""
     ranks = {
         rank: [(sample.t, use) for sample in samples if (use := sample.ranks.get(rank)) is not None]
         for rank in last.ranks
     }
     machine = last.machine
     if machine.memory is not None and machine.limit and ranks:
-        left = machine.limit - machine.memory
-        free = f"({size(max(0.0, left))} of {size(machine.limit)} free)"
-        rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
-        growth, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
+        available = machine.limit - machine.memory
+        free = f"({size(max(0.0, available))} of {size(machine.limit)} free)"
+        rate = _growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
+        growth, rank = max((_growth([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
         if machine.memory >= FULL * machine.limit:
-            most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
-            full = f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}"
-            yield ResourceMark("memory", rank, host, f"{full}. Rank {rank} uses the most, {size(most)}.")
-        elif rate and left / rate <= _SOON and growth >= _OWN * rate:
-            soon = f"Rank {rank}{where} will run out of memory in about {duration(left / rate)}"
+            max_memory, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
+            full = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}"
+            yield ResourceMark("memory", rank, host, f"{full}. Rank {rank} uses the most, {size(max_memory)}.")
+        elif rate and available / rate <= _SOON_SECONDS and growth >= _MIN_RANK_SHARE * rate:
+            soon = f"Rank {rank}{on_host} will run out of memory in about {duration(available / rate)}"
             text = f"{soon} if it keeps growing by {size(rate)} per second {free}."
             yield ResourceMark("memory", rank, host, text)
-    if last.t - samples[0].t < _WINDOW - 1:
+    if last.t - samples[0].t < _WINDOW_SECONDS - 1:
         return
     for rank, uses in ranks.items():
         use = uses[-1][1]
-        if use.gpu_limit and (rate := _rate([(t, use.gpu_memory) for t, use in uses], _GROWTH * use.gpu_limit)):
+        if use.gpu_limit and (rate := _growth([(t, use.gpu_memory) for t, use in uses], _MIN_GROWTH * use.gpu_limit)):
             full = f"about {duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)}"
-            tensors = _rate([(t, use.torch_allocated) for t, use in uses], 0.0)
-            text = f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in {full}"
+            tensors = _growth([(t, use.torch_allocated) for t, use in uses], 0.0)
+            text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in {full}"
             remedy = _KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS
             yield ResourceMark("gpu_memory", rank, host, f"{text}. {remedy}")
         if len(uses) == len(samples) and all(use.gpu is not None and use.gpu < IDLE for _, use in uses):
             busy = f"under {IDLE:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core"
-            text = f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: {busy}."
+            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: {busy}."
             yield ResourceMark("gpu", rank, host, text)
 
 
-def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:
-    """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``least`` in total.
+def _growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
+    """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``min_growth``.
 
-    Also 0 if the values cover less than ``_TREND`` seconds.
+    Also 0 if the values cover less than ``_TREND_SECONDS``.
     """
     known = [(t, value) for t, value in points if value is not None]
     borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)] if known else []
     seconds, growth = (borders[-1][0] - borders[0][0], borders[-1][1] - borders[0][1]) if borders else (0.0, 0.0)
     is_steady = all(before < after for (_, before), (_, after) in pairwise(borders))
-    return growth / seconds if is_steady and seconds >= _TREND and growth >= least else 0.0
+    return growth / seconds if is_steady and seconds >= _TREND_SECONDS and growth >= min_growth else 0.0

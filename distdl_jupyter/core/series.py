@@ -559,8 +559,8 @@ def figure(
     if band.marks:
         first = band.marks[0]
         text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} on"
-        top = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
-        notes.append({"text": text, "showarrow": False, **top})
+        top_left = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}
+        notes.append({"text": text, "showarrow": False, **top_left})
     layout = {
         "title": {"text": html.escape(metric)},
         "xaxis": {"title": {"text": "step"}},

@@ -12,17 +12,17 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-#: The handlers that Python sets at its start; other signals have the system's default.
-_PYTHONS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
+#: The handlers that Python sets at startup; other signals have the system's default.
+_PYTHON_DEFAULTS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
 if hasattr(signal, "SIGXFSZ"):
-    _PYTHONS[signal.SIGXFSZ] = signal.SIG_IGN
+    _PYTHON_DEFAULTS[signal.SIGXFSZ] = signal.SIG_IGN
 
 
 def reset() -> None:
     """Reset custom and inherited handlers: ``command &`` in a script, for example, ignores INT and QUIT."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        default = _PYTHONS.get(number, signal.SIG_DFL)
+        default = _PYTHON_DEFAULTS.get(number, signal.SIG_DFL)
         if signal.getsignal(number) is not default:
             signal.signal(number, default)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -42,7 +42,7 @@ def wake_on_child() -> int:
 def delay_interrupt() -> Iterator[None]:
     """Delay the first interrupt in the block until the block has ended; a second one is raised immediately.
 
-    Only the main thread gets interrupts; in other threads this does nothing.
+    Only the main thread receives interrupts; in other threads this does nothing.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

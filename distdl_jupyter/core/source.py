@@ -16,20 +16,20 @@ from typing import Any
 
 from distdl_jupyter.core.errors import InvalidSpec
 
-_RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_primary", re.IGNORECASE)
+_RANK_NAME = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_primary", re.IGNORECASE)
 #: Names of calls in a test that do not depend on the rank: builtins and common methods.
-_NOT_OF_RANK = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
-                          "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
+_COMMON_CALLS = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
+                           "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
 #: Statements after which the rest of a block is not executed.
-_LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
+_EXIT_STATEMENTS = ast.Return | ast.Continue | ast.Break | ast.Raise
 #: Last part of the name of calls that read an environment variable.
-_READ_VARIABLE = ("get", "getenv")
+_VARIABLE_READERS = ("get", "getenv")
 #: Full names of helpers outside torch that connect ranks or average gradients.
-_HELPER = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
+_HELPER_NAME = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
 #: Maximum characters to read of modules that are sent with the code.
-_MOST_BESIDE = 400_000
+_MAX_CHARACTERS = 400_000
 #: The modules that names are assumed to refer to if the code does not import them.
-_USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
+_ALIASES = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np": "numpy", "plt": "matplotlib.pyplot"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class Code:
     training_labels: set[str] = field(default_factory=set)
 
     def called(self, *last: str) -> Call | None:
-        """Return the first call whose last word is one of these."""
+        """Return the first call whose last part is one of these."""
         return next((call for call in self.calls if call.last in last), None)
 
     def helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
         functions = {call.function for call in self.calls}
-        return next((call for call in self.calls if _HELPER.search(call.name) and call.name not in functions
+        return next((call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in functions
                      and not call.name.startswith(("torch.", "horovod.", "tensorflow.", "?"))), None)  # fmt: skip
 
     def uses(self, *names: str) -> bool:
@@ -127,7 +127,7 @@ def _select_modules(
             names += imported_names(tree)
             yield piece, tree
     unread = {module_name(piece.label): piece for piece in texts if piece.beside}
-    budget = _MOST_BESIDE
+    budget = _MAX_CHARACTERS
     while names:
         parts = names.pop().split(".")
         for module in (parts[:count] for count in range(1, len(parts) + 1)):
@@ -160,8 +160,8 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
     """Analyze source texts; texts that cannot be parsed are ignored.
 
     ``aliases`` are the full names of captured names, ``imports`` the top-level modules that the code needs. Of the
-    modules that are sent with the code, only those that it imports are read, at most ``_MOST_BESIDE`` characters:
-    reading the hundreds of modules of a large project would take seconds and find much that is irrelevant here.
+    modules that are sent with the code, only those that it imports are read, at most ``_MAX_CHARACTERS`` characters:
+    reading the hundreds of modules of a large project would take seconds and yield much that is irrelevant here.
     """
     code = Code(tuple(texts), imports={*imports})
     for piece, tree in _select_modules(texts, aliases, imports):
@@ -172,9 +172,9 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
         code.ranks.update(name for name, value in assigned.items() if _holds_rank(value))
-        walk = _Walk({**_USUAL, **aliases, **tree_aliases}, code.ranks, piece.label, piece.first_line - 1)
-        walk.body(tree.body, one_rank=False, function="")
-        code.calls.extend(walk.calls)
+        visitor = _CallVisitor({**_ALIASES, **aliases, **tree_aliases}, code.ranks, piece.label, piece.first_line - 1)
+        visitor.visit_body(tree.body, one_rank=False, function="")
+        code.calls.extend(visitor.calls)
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
     guarded = {call.last for call in code.calls if call.one_rank} - {""}
@@ -193,7 +193,7 @@ def nested_too_deeply() -> InvalidSpec:
 
 
 def parse(text: str) -> ast.Module:
-    """Return the syntax tree of source text; suppress the warnings, which Python gives when the code runs.
+    """Return the syntax tree of source text; suppress warnings, because Python shows them when the code runs.
 
     Raises SyntaxError, and InvalidSpec for code that Python cannot compile because it is nested too deeply.
     """
@@ -245,16 +245,16 @@ def _collect_names(tree: ast.AST, identifiers: set[str]) -> tuple[dict[str, str]
                 bindings.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
             case ast.Assign():
                 for target in node.targets:
-                    assigned.update(_pairs(target, node.value))
+                    assigned.update(_pair_targets(target, node.value))
     return bindings, assigned
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def _pair_targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for element, part in zip(target.elts, value.elts, strict=True):
-            yield from _pairs(element, part)
+            yield from _pair_targets(element, part)
 
 
 def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
@@ -271,26 +271,26 @@ def _holds_rank(value: ast.expr) -> bool:
     """Return whether an expression is the rank or a condition on it: ``int(os.environ["RANK"])``, ``rank == 0``."""
     if isinstance(value, ast.Call) and dotted_name(value.func, {}) == "int" and value.args:
         value = value.args[0]
-    if isinstance(value, ast.Call) and dotted_name(value.func, {}).rpartition(".")[2] not in _READ_VARIABLE:
+    if isinstance(value, ast.Call) and dotted_name(value.func, {}).rpartition(".")[2] not in _VARIABLE_READERS:
         return depends_on_rank(value.func)  # other calls only receive the rank, such as a sampler
     return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
-class _Walk:
+class _CallVisitor:
     """Finds calls, and whether they are inside a condition on the rank."""
 
     def __init__(self, aliases: Mapping[str, str], ranks: Collection[str], label: str, shift: int) -> None:
         self.calls: list[Call] = []
         self._aliases, self._ranks, self._label, self._shift = aliases, ranks, label, shift
 
-    def body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
+    def visit_body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
         """Visit a block; after ``if rank != 0: return`` only one rank continues."""
         for statement in statements:
-            self.node(statement, one_rank=one_rank, function=function)
-            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVES):
+            self.visit_node(statement, one_rank=one_rank, function=function)
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _EXIT_STATEMENTS):
                 one_rank = one_rank or self._is_guard(statement.test)
 
-    def node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
+    def visit_node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
         """Visit one node and all its children."""
         if isinstance(node, ast.Call):
             name = dotted_name(node.func, self._aliases)
@@ -301,16 +301,16 @@ class _Walk:
             one_rank = one_rank or self._is_guard(node.test)
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                self.body(value, one_rank=one_rank, function=function)
+                self.visit_body(value, one_rank=one_rank, function=function)
             else:
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
-                        self.node(child, one_rank=one_rank, function=function)
+                        self.visit_node(child, one_rank=one_rank, function=function)
 
     def _is_guard(self, test: ast.expr) -> bool:
         """Return whether a condition depends on the rank, or calls an unknown function, which may depend on it."""
         calls = (dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
-        unknown = any(name.rpartition(".")[2] not in _NOT_OF_RANK for name in calls)
+        unknown = any(name.rpartition(".")[2] not in _COMMON_CALLS for name in calls)
         return unknown or depends_on_rank(test, self._ranks)
 
 
@@ -319,6 +319,6 @@ def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
     for part in ast.walk(node):
         name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
         name = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else name
-        if _RANK.search(name) or name in names:
+        if _RANK_NAME.search(name) or name in names:
             return True
     return False

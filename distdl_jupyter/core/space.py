@@ -22,13 +22,13 @@ from distdl_jupyter.core.state import State
 
 _EXAMPLE = 'Example: {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
 #: Maximum number of values of a choice, and of parameters.
-MOST = 100
+MAX_VALUES = 100
 #: The end reason of a trial whose sweep was stopped.
 STOPPED = "The sweep was stopped."
 #: Prefix of the end reason of a pruned trial.
 PRUNED = "Pruned: "
 #: Ratio between the steps at which trials are compared; maximum number of points of a drawn curve.
-_GROWTH, _POINTS = 1.05, 100
+_STEP_RATIO, _MAX_CURVE_POINTS = 1.05, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +53,29 @@ Space = dict[str, Range | Choice]
 
 def uniform(low: float, high: float) -> Range:
     """Return a parameter with numbers from ``low`` to ``high``. Raises InvalidSpec."""
-    return _range("uniform", low, high)
+    return _make_range("uniform", low, high)
 
 
 def loguniform(low: float, high: float) -> Range:
     """Return a parameter with numbers from ``low`` (above 0) to ``high`` on a log scale. Raises InvalidSpec."""
-    return _range("loguniform", low, high, log=True)
+    return _make_range("loguniform", low, high, log=True)
 
 
 def integers(low: int, high: int, *, log: bool = False) -> Range:
     """Return a parameter with the integers from ``low`` to ``high``, both included. Raises InvalidSpec."""
-    return _range("integers", low, high, log=log, whole=True)
+    return _make_range("integers", low, high, log=log, whole=True)
 
 
 def choice(values: Sequence[Any]) -> Choice:
     """Return a parameter with these values: numbers, strings, True, False or None. Raises InvalidSpec."""
-    return _choice(values, "choice")
+    return _make_choice(values, "choice")
 
 
 def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
     return InvalidSpec(message, code=code, field="parameters", hint=hint)
 
 
-def _range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = False) -> Range:
+def _make_range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = False) -> Range:
     example = f"Example: {name}({'1, 8' if whole else '1e-4, 1e-1'})."
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
@@ -92,12 +92,12 @@ def _range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = F
     return Range(low, high, log, whole)
 
 
-def _choice(values: Any, name: str) -> Choice:
+def _make_choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise _invalid("parameter-values-not-a-list", f"{name} must be a list of values, not {values!r}.", _EXAMPLE)
     options = tuple(values)
-    if not 1 <= len(options) <= MOST:
-        raise _invalid("parameter-value-count", f"{name} must have 1 to {MOST} values, not {len(options)}.")
+    if not 1 <= len(options) <= MAX_VALUES:
+        raise _invalid("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
     distinct: dict[Any, Any] = {}
     for value in options:
         if not isinstance(value, str | int | float | bool | None):
@@ -106,8 +106,8 @@ def _choice(values: Any, name: str) -> Choice:
             raise _invalid("parameter-value-type", message, hint)
         if isinstance(value, float) and not math.isfinite(value):
             raise _invalid("parameter-value-not-finite", f"{name} has the value {value}.", "Use finite numbers.")
-        if type(same := distinct.setdefault(value, value)) is not type(value):
-            message = f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value."
+        if type(existing := distinct.setdefault(value, value)) is not type(value):
+            message = f"{name} has the values {existing!r} and {value!r}, which Optuna treats as the same value."
             hint = "Use only one of them, or strings that the training code maps to values."
             raise _invalid("parameter-values-equal", message, hint)
     return Choice(tuple(distinct))
@@ -115,23 +115,23 @@ def _choice(values: Any, name: str) -> Choice:
 
 def checked(parameters: Any) -> Space:
     """Return the checked search space by parameter name. Raises InvalidSpec."""
-    if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MOST:
+    if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MAX_VALUES:
         message = "The parameters of a sweep must be a dict from names to ranges or lists of values."
         raise _invalid("parameters-not-a-dict", message, _EXAMPLE)
-    return {str(name): _domain(str(name), domain) for name, domain in parameters.items()}
+    return {str(name): _check_domain(str(name), domain) for name, domain in parameters.items()}
 
 
-def _domain(name: str, domain: Any) -> Range | Choice:
+def _check_domain(name: str, domain: Any) -> Range | Choice:
     kind = type(domain).__name__
     if isinstance(domain, Range | Choice):
         return domain
     if isinstance(domain, list | tuple | set | frozenset | range):
-        return _choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
+        return _make_choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
     if hasattr(domain, "choices"):
-        return _choice(domain.choices, name)
+        return _make_choice(domain.choices, name)
     if kind in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
-        maker = "integers" if kind == "IntDistribution" else "loguniform" if domain.log else "uniform"
-        return _range(maker, domain.low, domain.high, log=domain.log, whole=maker == "integers")
+        distribution = "integers" if kind == "IntDistribution" else "loguniform" if domain.log else "uniform"
+        return _make_range(distribution, domain.low, domain.high, log=domain.log, whole=distribution == "integers")
     if isinstance(domain, str | int | float | bool | None):
         message = f"{name} must be a range or a list of values, not {domain!r}."
         hint = "Set values that are the same in all trials in the code or in kwargs=."
@@ -140,7 +140,7 @@ def _domain(name: str, domain: Any) -> Range | Choice:
     raise _invalid("distribution-unknown", f"{name} has the unsupported type {kind}.", hint)
 
 
-_MAKERS: dict[str, Callable[..., Range | Choice]] = {
+_DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
     make.__name__: make for make in (uniform, loguniform, integers, choice)
 }
 
@@ -151,39 +151,39 @@ def parsed(name: str, text: str) -> Range | Choice:
     Raises InvalidSpec.
     """
     try:
-        return _parsed(name, text)
+        return _parse_domain(name, text)
     except (RecursionError, MemoryError):
         message = f"{name}={text[:40]}... is nested too deeply."
         raise _invalid("space-too-deep", message, "Example: loguniform(1e-4, 1e-1).") from None
 
 
-def _parsed(name: str, text: str) -> Range | Choice:
+def _parse_domain(name: str, text: str) -> Range | Choice:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         tree = None
     if isinstance(tree, ast.Call):
-        called = ast.unparse(tree.func)
-        if called not in _MAKERS:
-            hint = f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128."
-            raise _invalid("distribution-name-unknown", f"Unknown distribution '{called}'.", hint)
+        function = ast.unparse(tree.func)
+        if function not in _DISTRIBUTIONS:
+            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
+            raise _invalid("distribution-name-unknown", f"Unknown distribution '{function}'.", hint)
         try:
             positional = [ast.literal_eval(argument) for argument in tree.args]
             named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
-            return _MAKERS[called](*positional, **named)
+            return _DISTRIBUTIONS[function](*positional, **named)
         except (TypeError, ValueError):
             hint = "Example: loguniform(1e-4, 1e-1)."
             raise _invalid("parameters-unreadable", f"{text} cannot be read.", hint) from None
     parts = text.strip().removeprefix("[").removesuffix("]").split(",")
-    values = [_literal(part.strip()) for part in parts if part.strip()]
+    values = [_parse_literal(part.strip()) for part in parts if part.strip()]
     if len(values) < 2:
         message = f"{name}={text} has only one value, so there is nothing to vary."
         hint = f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'."
         raise _invalid("parameter-single-value", message, hint)
-    return _choice(values, name)
+    return _make_choice(values, name)
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -191,7 +191,7 @@ def _literal(text: str) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else text
 
 
-#: A name with its values at the start of the rest of a line; a call may contain spaces.
+#: A parameter with its values at the start of the remaining line; a call may contain spaces.
 _PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
 
 
@@ -259,13 +259,13 @@ class SweepPlan:
     @classmethod
     def of(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
-        known = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
+        plan = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
             parameters = {
                 name: Choice(tuple(fields["values"])) if "values" in fields else Range(**fields)
-                for name, fields in known["parameters"].items()
+                for name, fields in plan["parameters"].items()
             }
-            return cls(**{**known, "parameters": parameters})
+            return cls(**{**plan, "parameters": parameters})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise JobNotFound(
                 f"Sweep {group.id} cannot be loaded: its plan has an unknown format ({type(error).__name__}: {error}).",
@@ -286,7 +286,7 @@ class Trial:
     created: float
     ended: float | None = None
     message: str = ""
-    #: Reported progress and its total, else the last step.
+    #: The reported progress and its total, or else the last step.
     done: float | None = None
     total: float | None = None
     #: Step and mean over ranks.
@@ -305,7 +305,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The progress of a sweep: ``trials`` in order of numbers, without those that were lost or rerun."""
+    """The progress of a sweep: ``trials`` in numerical order, without those that were lost or rerun."""
 
     id: str
     spec: JobSpec
@@ -324,7 +324,7 @@ class Study:
 
     @property
     def done(self) -> int:
-        """The number of trials that have ended and were not stopped."""
+        """The number of trials that ended and were not stopped."""
         return sum(trial.has_ended and not trial.was_stopped for trial in self.trials)
 
     @property
@@ -345,7 +345,7 @@ class Study:
 
 
 def duration(study: Study) -> float:
-    """Return how many seconds the sweep has been running."""
+    """Return the seconds from the start of the sweep until its end or now."""
     return max(0.0, (study.ended or time.time()) - study.spec.created)
 
 
@@ -364,8 +364,8 @@ def left(study: Study) -> float | None:
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """Return step and mean of enough rows for a curve, at equal intervals, and of the last row."""
     points = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
-    every = -(-len(points) // _POINTS)
-    return [*points[:-1:every], points[-1]] if points else []
+    stride = -(-len(points) // _MAX_CURVE_POINTS)
+    return [*points[:-1:stride], points[-1]] if points else []
 
 
 def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
@@ -376,16 +376,16 @@ def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[i
     """
     measured = [row for row in rows if row.mean is not None and row.step >= 0]
     points: list[tuple[int, float]] = []
-    at, previous, newest = 0, -1, measured[-1].step if measured else -1
+    index, previous, newest = 0, -1, measured[-1].step if measured else -1
     while previous < newest:
-        step = max(previous + 1, int(previous * _GROWTH))
+        step = max(previous + 1, int(previous * _STEP_RATIO))
         if step > newest:
             break
         if step == newest and not complete:  # some ranks have not reported it yet
             break
         mean: float | None = None
-        while at < len(measured) and measured[at].step <= step:
-            mean, at = measured[at].mean, at + 1
+        while index < len(measured) and measured[index].step <= step:
+            mean, index = measured[index].mean, index + 1
         if mean is not None and step > after:
             points.append((step, float(mean)))
         previous = step

@@ -207,9 +207,9 @@ def _long_pauses(lateness: Mapping[int, Sequence[tuple[float, int]]], rank: int,
     for other, values in lateness.items():
         median = _median(value for value, _ in values)
         pauses[other] = [delay for value, steps in values if (delay := (value - median) * steps) >= min_seconds]
-    others = max(len(delays) for other, delays in pauses.items() if other != rank)
+    max_others = max(len(delays) for other, delays in pauses.items() if other != rank)
     total = sum(value * steps for value, steps in lateness[rank])
-    has_too_few = len(pauses[rank]) < max(_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO * others)
+    has_too_few = len(pauses[rank]) < max(_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO * max_others)
     return [] if has_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
 
@@ -251,8 +251,8 @@ class StepTimesReader:
                     step = first + index * event["size"]
                     self._records.setdefault((attempt, step, event["size"]), {})[rank] = record
                 if self._max_records is not None:
-                    for old in sorted(self._records)[: -self._max_records]:
-                        del self._records[old]
+                    for key_to_drop in sorted(self._records)[: -self._max_records]:
+                        del self._records[key_to_drop]
         return self.count > count_before
 
     def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:

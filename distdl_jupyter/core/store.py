@@ -47,17 +47,17 @@ from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
 from distdl_jupyter.worker import owned, pictures
 
 #: Prefixes of hidden folders: being created, being deleted.
-_NEW, _OLD = ".new-", ".old-"
-#: Seconds after its last change in which an unlocked hidden folder may still be in use.
-_FRESH = 60.0
-_STAMP = "%Y%m%d-%H%M%S"
+_NEW_PREFIX, _OLD_PREFIX = ".new-", ".old-"
+#: Seconds after its last change during which an unlocked hidden folder may still be in use.
+_FRESH_SECONDS = 60.0
+_STAMP_FORMAT = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 #: Index of the random part of an id.
-_RANDOM = len("20261121-024912-k3")
+_RANDOM_INDEX = len("20261121-024912-k3")
 #: Held while an environment is written, because several threads add fields.
-_writing_environment = threading.Lock()
+_environment_lock = threading.Lock()
 
 
 def home() -> Path:
@@ -72,16 +72,16 @@ def home() -> Path:
 def new_id(now: float | None = None) -> str:
     """Return a new id, sortable by time: ``20261121-024912-k3f9x``.
 
-    The first two letters of the last part encode the fraction of the second, so ids sort within a second too.
+    The first two letters of the last part encode the fraction of the second, so ids also sort within a second.
     """
     now = time.time() if now is None else now
-    stamp, fraction = time.strftime(_STAMP, time.localtime(now)), _fraction(int(now % 1 * len(_LETTERS) ** 2))
+    stamp, fraction = time.strftime(_STAMP_FORMAT, time.localtime(now)), _to_letters(int(now % 1 * len(_LETTERS) ** 2))
     # Importing secrets loads OpenSSL, which takes longer than everything else here.
     return f"{stamp}-{fraction}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
 
 
-def _fraction(part: int) -> str:
-    return _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
+def _to_letters(number: int) -> str:
+    return _LETTERS[number // len(_LETTERS)] + _LETTERS[number % len(_LETTERS)]
 
 
 def is_id(text: str) -> bool:
@@ -89,7 +89,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def _inside(name: str) -> functools.cached_property[Path]:
+def _path_property(name: str) -> functools.cached_property[Path]:
     """Return an attribute for a path in the folder, computed on first use because listings create many folders."""
 
     def path(folder: JobFolder) -> Path:
@@ -109,22 +109,22 @@ class JobFolder:
         """The job's id."""
         return self.path.name
 
-    spec_file = _inside("spec.json")
-    payload = _inside("payload.pkl")
-    code = _inside("code")
-    events = _inside("events.jsonl")
-    lock = _inside("lock")
-    control = _inside("control")
-    environment_file = _inside("environment.json")
-    resources = _inside("resources.jsonl")
-    steps = _inside("steps.jsonl")
-    results = _inside("results")
-    outputs = _inside("outputs")
-    checkpoints = _inside("outputs/checkpoints")
-    supervisor_log = _inside("supervisor.log")
-    reserve = _inside("reserve")
-    summary = _inside("summary.json")
-    pictures = _inside("pictures")
+    spec_file = _path_property("spec.json")
+    payload = _path_property("payload.pkl")
+    code = _path_property("code")
+    events = _path_property("events.jsonl")
+    lock = _path_property("lock")
+    control = _path_property("control")
+    environment_file = _path_property("environment.json")
+    resources = _path_property("resources.jsonl")
+    steps = _path_property("steps.jsonl")
+    results = _path_property("results")
+    outputs = _path_property("outputs")
+    checkpoints = _path_property("outputs/checkpoints")
+    supervisor_log = _path_property("supervisor.log")
+    reserve = _path_property("reserve")
+    summary = _path_property("summary.json")
+    pictures = _path_property("pictures")
 
     def spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
@@ -180,7 +180,7 @@ class JobFolder:
 
     def add_environment(self, **fields: Any) -> None:
         """Add fields to the stored environment, from any thread of the job's supervisor. Raises OSError."""
-        with _writing_environment:
+        with _environment_lock:
             environment = dataclasses.replace(self.read_environment(), **fields)
             files.keep(self.environment_file, json.dumps(dataclasses.asdict(environment), indent=1))
 
@@ -189,7 +189,7 @@ class JobFolder:
         return self.pictures / f"{number}.{form}"
 
     def read_picture(self, number: int) -> tuple[bytes, str] | None:
-        """Return a stored picture and its form, None if it is missing or does not start as a PNG or a JPEG.
+        """Return a stored picture and its form, None if it is missing or does not begin like a PNG or a JPEG.
 
         Markup is never returned, so a page can show it.
         """
@@ -205,7 +205,7 @@ class JobFolder:
         return None
 
     def read_pictures(self) -> Iterator[tuple[int, bytes]]:
-        """Yield number and bytes of all stored pictures."""
+        """Yield the number and the bytes of each stored picture."""
         for file in sorted(self.pictures.glob("*.*")):
             if file.stem.isascii() and file.stem.isdecimal() and (picture := self.read_picture(int(file.stem))):
                 yield int(file.stem), picture[0]
@@ -228,19 +228,19 @@ def make_private(root: Path, jobs: Path) -> None:
         for folder in (root, jobs):
             folder.mkdir(mode=0o700, exist_ok=True)
     for folder in (root, jobs):
-        status, me = folder.stat(), os.geteuid()
+        status, uid = folder.stat(), os.geteuid()
         # Root may use folders of other users, such as volumes of containers; their files are not unpickled
         # (worker.owned).
-        if me != 0 and status.st_uid not in (me, 0):
+        if uid != 0 and status.st_uid not in (uid, 0):
             raise DiskRefused(
                 f"{folder} belongs to another user (uid {status.st_uid}).",
                 code="folder-of-another-user",
                 hint="Set DISTDL_HOME to a folder that belongs to you.",
             )
         if permissions.is_open(status):
-            who = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
+            others = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
             raise DiskRefused(
-                f"{folder} is writable by {who}, who could put code into your jobs.",
+                f"{folder} is writable by {others}, who could put code into your jobs.",
                 code="folder-writable-by-others",
                 hint=f"Remove that permission: chmod go-w '{folder}'",
             )
@@ -255,17 +255,17 @@ class JobStore:
     def later(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
         newest = next(iter(self.ids()), "")
-        if id_[:_RANDOM] > newest[:_RANDOM]:
+        if id_[:_RANDOM_INDEX] > newest[:_RANDOM_INDEX]:
             return id_
-        stamp, letters = newest[:15], newest[16:_RANDOM]
+        stamp, letters = newest[:15], newest[16:_RANDOM_INDEX]
         try:
-            part = len(_LETTERS) * _LETTERS.index(letters[0]) + _LETTERS.index(letters[1]) + 1
-            if part == len(_LETTERS) ** 2:
-                second = calendar.timegm(time.strptime(stamp, _STAMP)) + 1
-                stamp, part = time.strftime(_STAMP, time.gmtime(second)), 0
+            number = len(_LETTERS) * _LETTERS.index(letters[0]) + _LETTERS.index(letters[1]) + 1
+            if number == len(_LETTERS) ** 2:
+                second = calendar.timegm(time.strptime(stamp, _STAMP_FORMAT)) + 1
+                stamp, number = time.strftime(_STAMP_FORMAT, time.gmtime(second)), 0
         except ValueError:  # not a time stamp
             return id_
-        return f"{stamp}-{_fraction(part)}{id_[_RANDOM:]}"
+        return f"{stamp}-{_to_letters(number)}{id_[_RANDOM_INDEX:]}"
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a new job; ``publish`` makes it visible.
@@ -273,7 +273,7 @@ class JobStore:
         Raises FileExistsError when the id is taken.
         """
         make_private(self.jobs.parent, self.jobs)
-        path = self.jobs / f"{_NEW}{id_}"
+        path = self.jobs / f"{_NEW_PREFIX}{id_}"
         path.mkdir(mode=0o700)
         if (self.jobs / id_).exists():
             path.rmdir()
@@ -287,7 +287,7 @@ class JobStore:
 
     def publish(self, folder: JobFolder) -> JobFolder:
         """Rename a prepared folder to its id. Raises FileExistsError if the id is taken."""
-        target = self.jobs / folder.path.name.removeprefix(_NEW)
+        target = self.jobs / folder.path.name.removeprefix(_NEW_PREFIX)
         if target.exists():
             raise FileExistsError(target)
         folder.path.rename(target)
@@ -295,7 +295,7 @@ class JobStore:
 
     def discard(self, folder: JobFolder, *, published: bool = False) -> None:
         """Delete the folder of a job that could not be started; a published one only if ``published`` is set."""
-        if folder.path.name.startswith(_NEW):
+        if folder.path.name.startswith(_NEW_PREFIX):
             _delete(folder.path)
         elif published:
             self.remove(folder)
@@ -303,17 +303,17 @@ class JobStore:
     def sweep(self) -> None:
         """Delete hidden folders whose process died while it created or removed them.
 
-        The creating process holds the folder's lock; a folder newer than ``_FRESH`` seconds may not be locked yet.
+        The creating process holds the folder's lock; a folder newer than ``_FRESH_SECONDS`` may not be locked yet.
         """
-        for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
-            if not is_id(path.name[len(_NEW) :]) or not permissions.is_own(path):
+        for path in [*self.jobs.glob(f"{_NEW_PREFIX}*"), *self.jobs.glob(f"{_OLD_PREFIX}*")]:
+            if not is_id(path.name[len(_NEW_PREFIX) :]) or not permissions.is_own(path):
                 continue
             with contextlib.suppress(OSError):  # just deleted, or not accessible
-                if time.time() - path.stat().st_mtime <= _FRESH:
+                if time.time() - path.stat().st_mtime <= _FRESH_SECONDS:
                     continue
                 holder = locks.holder(path / "lock")
                 # A folder of another host is left to the next submit there: its lock may not be visible here.
-                if holder.is_dead if path.name.startswith(_NEW) else not holder.held:
+                if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.held:
                     _delete(path)
 
     def ids(self) -> list[str]:
@@ -354,20 +354,20 @@ class JobStore:
         raise gone(id_)
 
     def remove(self, folder: JobFolder) -> None:
-        """Delete a job's folder; it disappears from listings at once.
+        """Delete a job's folder; it disappears from listings immediately.
 
         Raises JobNotFound, and DiskRefused, also if some of its files remain.
         """
-        hidden = folder.path.with_name(f"{_OLD}{folder.id}")
+        hidden = folder.path.with_name(f"{_OLD_PREFIX}{folder.id}")
         try:
             folder.path.rename(hidden)
         except FileNotFoundError:
             raise gone(folder.id) from None
         except OSError as error:
             raise files.disk_refusal(error, self.jobs) from error
-        if left := _delete(hidden):
+        if remaining := _delete(hidden):
             raise DiskRefused(
-                f"Job {folder.id} was deleted, but some of its files remain: {left}.",
+                f"Job {folder.id} was deleted, but some of its files remain: {remaining}.",
                 code="job-not-fully-deleted",
                 hint=f"They are in {hidden}.",
             )

@@ -25,7 +25,7 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(_part_html(part) for part in self._parts() if part)
+        return "".join(_render_part(part) for part in self._parts() if part)
 
 
 class CodeBlock(str):
@@ -38,7 +38,7 @@ class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
 
 
-def _part_html(part: str | Rows) -> str:
+def _render_part(part: str | Rows) -> str:
     if isinstance(part, CodeBlock):
         return f"<pre>{escape(part)}</pre>"
     return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
@@ -51,7 +51,7 @@ def sentence_html(sentence: str) -> str:
 
 def text(rows: Rows) -> str:
     """Return aligned lines; a column without values is left out."""
-    columns = _columns(rows)
+    columns = _visible_columns(rows)
     widths = [max(len(cell) for cell in column) for column in columns]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -62,13 +62,13 @@ def text(rows: Rows) -> str:
 
 def html(rows: Rows) -> str:
     """Return an HTML table; a column without values is left out."""
-    head, *body = zip(*_columns(rows), strict=True)
+    head, *body = zip(*_visible_columns(rows), strict=True)
     header_html = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
     cell_html = '<td style="text-align:left;vertical-align:top">{}</td>'.format
     body_html = "".join(f"<tr>{''.join(cell_html(sentence_html(cell)) for cell in row)}</tr>" for row in body)
     return f"<table><thead><tr>{header_html}</tr></thead><tbody>{body_html}</tbody></table>"
 
 
-def _columns(rows: Rows) -> list[tuple[str, ...]]:
+def _visible_columns(rows: Rows) -> list[tuple[str, ...]]:
     columns = list(zip(*rows, strict=True))
     return columns if isinstance(rows, WholeRows) else [column for column in columns if any(column[1:])] or columns

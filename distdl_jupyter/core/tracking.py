@@ -12,12 +12,12 @@ from distdl_jupyter.core.errors import InvalidSpec
 
 #: Display names.
 TITLES = {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & Biases"}
-#: Disables tracking for one job, if the user's settings name trackers.
+#: Disables tracking for one job if the user's settings name trackers.
 OFF = "off"
 
 
 def check(value: Any, field: str) -> str | None:
-    """Return trackers as a text, separated by commas; None for the settings' default. Raises InvalidSpec."""
+    """Return the trackers as comma-separated text; None for the settings' default. Raises InvalidSpec."""
     items = value.split(",") if isinstance(value, str) else value or ()
     trackers = tuple(dict.fromkeys(str(item).strip().lower() for item in items if str(item).strip()))
     if any(name not in (*TITLES, OFF) for name in trackers) or (OFF in trackers and len(trackers) > 1):
@@ -42,9 +42,9 @@ def shown(text: str) -> str:
 class TrackerRecord(msgspec.Struct, frozen=True):
     """Progress of one tracker with a job, in ``tracking/TRACKER.json`` of the job's folder, without secrets.
 
-    ``run`` is the run's id, ``place`` its location, ``url`` a page of the run or "". ``events`` is the number of bytes
-    of events that were written. ``trouble`` is a sentence about a problem that prevents progress. ``done`` means that
-    the whole job was written.
+    ``run`` is the run's id, ``location`` its location, ``url`` a page of the run or "". ``events`` is the number of
+    bytes of events that were written. ``trouble`` describes a problem that prevents progress. ``done`` means that the
+    whole job was written.
     """
 
     tracker: str

@@ -25,7 +25,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 class SettingsFile(Generic[S]):
     """The file ``name`` with settings of the struct ``type``, whose fields all have defaults.
 
-    ``allowed`` describes the valid values of a field, and ``secrets`` is a hint where to set keys instead.
+    ``allowed`` describes the valid values of a field, and ``secrets`` is a hint about where to set keys instead.
     """
 
     name: str
@@ -113,7 +113,7 @@ SETTINGS = SettingsFile(
 
 
 def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> ReportingSettings:
-    """Change settings of ``names``, if any are given, and return all; an empty value restores a default.
+    """Change the given settings, which must be in ``names``, and return all; an empty value restores a default.
 
     Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.
     """
