@@ -1,4 +1,4 @@
-"""The agent as a program: ``python -m distdl_jupyter.node [TIMEOUT]`` speaks frames on its standard streams.
+"""The agent as a program: ``python -m distdl_jupyter.node [TIMEOUT]`` exchanges frames over its standard streams.
 
 The agent stops everything after ``TIMEOUT`` seconds (default 20) without a message from the supervisor.
 """
@@ -14,10 +14,10 @@ from distdl_jupyter.node.agent import Agent, serve
 def main(arguments: list[str]) -> int:
     """Serve the supervisor over the standard streams and return the exit code."""
     timeout = float(arguments[0]) if arguments else 20.0
-    return serve(lambda watchdog: Agent(*_take_streams(), timeout, watchdog))
+    return serve(lambda watchdog: Agent(*_duplicate_streams(), timeout, watchdog))
 
 
-def _take_streams() -> tuple[int, int]:
+def _duplicate_streams() -> tuple[int, int]:
     """Return copies of stdin and stdout; redirect stdin to /dev/null and stdout to stderr, for all other code."""
     source, sink = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)

@@ -99,7 +99,7 @@ class Watchdog:
     """Starts the watchdog and holds the pipe to it. Raises OSError if it cannot be forked."""
 
     def __init__(self) -> None:
-        read, self._write = os.pipe()
+        read, self._pipe_fd = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             _watch(read)
@@ -112,11 +112,11 @@ class Watchdog:
     def dismiss(self) -> None:
         """Stop the watchdog and wait for its exit."""
         self._send(_GOODBYE)
-        os.close(self._write)
+        os.close(self._pipe_fd)
         os.waitpid(self.pid, 0)
 
     def _send(self, content: Any) -> None:
-        os.write(self._write, json.dumps(content).encode() + b"\n")
+        os.write(self._pipe_fd, json.dumps(content).encode() + b"\n")
 
 
 def _watch(pipe_fd: int) -> None:
@@ -160,7 +160,7 @@ class Agent:
         self._watchdog = watchdog
         self._reader = frames.Reader(greeting=False)
         self._selector = selectors.DefaultSelector()
-        self._urgent = selectors.DefaultSelector()
+        self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
         self._posted: queue.Queue[bytes] = queue.Queue(_MAX_POSTED)
         self._incoming: dict[int, Inbox | Outgoing] = {}
@@ -209,8 +209,8 @@ class Agent:
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda: os.read(self._wake_read, 65_536))
-        self._urgent.register(self._wake_read, selectors.EVENT_READ)
-        self._urgent.register(self._source, selectors.EVENT_READ)
+        self._urgent_selector.register(self._wake_read, selectors.EVENT_READ)
+        self._urgent_selector.register(self._source, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         # Use handlers, not SIG_IGN, which ranks and launchers would inherit.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
@@ -220,7 +220,7 @@ class Agent:
         try:
             self._flush()
             while not self._has_ended:
-                self._round()
+                self._run_once()
             deadline = time.monotonic() + _LAST_SECONDS
             while not self._outbox.empty and time.monotonic() < deadline:
                 self._flush()
@@ -237,7 +237,7 @@ class Agent:
             self._watchdog.dismiss()
         return 0
 
-    def _round(self) -> None:
+    def _run_once(self) -> None:
         # Do not read from the supervisor while the disk cannot keep up.
         is_readable = not any(incoming.behind for incoming in self._incoming.values())
         if not is_readable:
@@ -245,7 +245,7 @@ class Agent:
         watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=is_readable)
         # Pause before reading busy ranks again; requests and process exits interrupt the pause.
         if (pause := self._channels.pause()) and not self._is_writing:
-            self._urgent.select(pause)
+            self._urgent_selector.select(pause)
         for key, _ in self._selector.select(self._seconds_to_next()):
             key.data()
         while not (self._outbox.full or self._posted.empty()):
@@ -330,11 +330,11 @@ class Agent:
             handler = getattr(self, f"_on_{type_}", None)
             return handler(fields) if handler is not None else self._prepared_job.handle(type_, fields)
 
-        reply = _answer(type_, call)
+        reply = _invoke(type_, call)
         if not callable(reply):
             self._respond(fields, reply, self._outbox.put)
             return
-        thread = threading.Thread(target=lambda: self._respond(fields, _answer(type_, reply), self._post), daemon=True)
+        thread = threading.Thread(target=lambda: self._respond(fields, _invoke(type_, reply), self._post), daemon=True)
         self._threads.add(thread)
         thread.start()
 
@@ -377,7 +377,7 @@ class Agent:
         return lambda: {"found": node_job.sweep(str(fields["job"]), str(fields.get("base", "")))}
 
     def _on_prepare(self, fields: Fields) -> Answer:
-        """Begin the job, and stop the processes that an earlier supervisor has left."""
+        """Begin the job, and stop the processes that an earlier supervisor left."""
         name = files.plain(str(fields["job"]))
         if self.job is not None and self.job.name != name:
             raise RequestFailed("The agent already has another job.")
@@ -475,7 +475,7 @@ class Agent:
         return {"ended": ended}
 
 
-def _answer(type_: str, work: Callable[[], Any]) -> Any:
+def _invoke(type_: str, work: Callable[[], Any]) -> Any:
     """Return the result of ``work``, or an error response of one sentence."""
     try:
         return work()

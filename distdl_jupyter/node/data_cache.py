@@ -133,7 +133,7 @@ class Cache:
 
         Returns the number of bytes by which the limit is still exceeded. Raises StagingFailed if the disk is too small.
         """
-        missing = needed - self._free()
+        missing = needed - self._free_bytes()
         if limit is None and not needed and missing <= 0:
             return 0
         entries, disk = sorted(self._entries()), os.statvfs(self.base)
@@ -144,7 +144,7 @@ class Cache:
                 break
             if used_at < _IN_USE and _remove(path):
                 excess, missing = excess - size, missing - size
-        if (free := self._free()) < needed:
+        if (free := self._free_bytes()) < needed:
             raise StagingFailed(
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
             )
@@ -156,7 +156,7 @@ class Cache:
             if used_at < _IN_USE:
                 _remove(path)
 
-    def _free(self) -> int:
+    def _free_bytes(self) -> int:
         """Return the usable bytes; 1 % of the disk, at most 64 MiB, is left free."""
         disk = os.statvfs(self.base)
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
@@ -348,11 +348,11 @@ def copied(digest: str, base: str) -> str:
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
-    folder = _copies(digest, base) / digest
+    folder = _copies_folder(digest, base) / digest
     return str(permissions.private_folder(folder)) if os.path.lexists(folder) else ""
 
 
-def _copies(digest: str, base: str) -> Path:
+def _copies_folder(digest: str, base: str) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is not a valid digest.")
     return permissions.private_folder(permissions.user_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
@@ -362,8 +362,8 @@ class Copy:
     """A copy that is received in the hidden ``folder`` and renamed when complete. Raises OSError, ValueError."""
 
     def __init__(self, digest: str, base: str) -> None:
-        self._final = _copies(digest, base) / digest
-        self.folder = self._final.with_name(f".{digest}-{os.getpid()}")
+        self._target = _copies_folder(digest, base) / digest
+        self.folder = self._target.with_name(f".{digest}-{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
 
@@ -372,9 +372,9 @@ class Copy:
         try:
             fields = unpack()
             with contextlib.suppress(OSError):  # another job has copied the same folder
-                self.folder.rename(self._final)
-            if not permissions.is_own(self._final):
-                raise OSError(f"{self._final} cannot be created.")
-            return {"path": str(self._final), **fields}
+                self.folder.rename(self._target)
+            if not permissions.is_own(self._target):
+                raise OSError(f"{self._target} cannot be created.")
+            return {"path": str(self._target), **fields}
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -67,10 +67,10 @@ def known(_period: int) -> list[Gpu]:
         elif (match := _MIG_LINE.fullmatch(line.rstrip())) and gpus:
             parent, parts = gpus[-1]
             parts.append(Gpu(0, match[2], match[2], f"{parent.name} ({match[1]})"))
-    undivided = [gpu for gpu, parts in gpus if not parts]
-    first = max((gpu.number for gpu in undivided), default=-1) + 1
+    whole_gpus = [gpu for gpu, parts in gpus if not parts]
+    first = max((gpu.number for gpu in whole_gpus), default=-1) + 1
     instances = [part for _, parts in gpus for part in parts]
-    return undivided + [part._replace(number=number) for number, part in enumerate(instances, first)]
+    return whole_gpus + [part._replace(number=number) for number, part in enumerate(instances, first)]
 
 
 def driver() -> str:
@@ -122,23 +122,23 @@ class Gpus:
     def __init__(self, visible: Mapping[int, str]) -> None:
         #: The handle and the ranks of each GPU, by number.
         self._gpus: dict[int, tuple[Any, list[int]]] = {}
-        self._missing = ""
+        self._problem = ""
         self._nvml: Any = None
         if not driver():
             return
         try:
             import pynvml
         except ImportError:
-            self._missing = (
+            self._problem = (
                 "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
             )
             return
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
-            handles = self._handles()
+            handles = self._list_handles()
         except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
-            self._missing = f"GPU utilization cannot be read: {error}."
+            self._problem = f"GPU utilization cannot be read: {error}."
             return
         present = [
             (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
@@ -147,7 +147,7 @@ class Gpus:
             for index in named(identifiers, present):
                 self._gpus.setdefault(index, (handles[index][1], []))[1].append(rank)
 
-    def _handles(self) -> list[tuple[str, Any]]:
+    def _list_handles(self) -> list[tuple[str, Any]]:
         """Return UUID and handle of each GPU, then of each MIG instance."""
         nvml, gpus, instances = self._nvml, [], []
         for number in range(nvml.nvmlDeviceGetCount()):
@@ -169,7 +169,7 @@ class Gpus:
                 "ranks": ranks,
             }
             for number, (handle, ranks) in self._gpus.items()
-        ], self._missing
+        ], self._problem
 
     def sample(self) -> dict[str, list[float | None]]:
         """Return {number: [utilization in percent, bytes used, watts]}; None where unknown."""

@@ -33,7 +33,7 @@ _PROC = Path("/proc")
 def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts about this host as plain data. Never raises.
 
-    ``modules`` are import names to look for, ``programs`` bare names (beside the interpreter, then on the PATH) or
+    ``modules`` are import names to look for, ``programs`` bare names (next to the interpreter, then on the PATH) or
     absolute paths; for ``mpirun`` the version is included. ``packages`` are distributions; their versions, and those of
     ``modules``, are returned if installed. ``time`` and ``until`` are this host's clock before and after everything
     else.
@@ -42,12 +42,12 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     problems: dict[str, str] = {}
     mpirun = find_program("mpirun") if "mpirun" in programs else ""
     with ThreadPoolExecutor(2) as pool:  # both run programs, each with a timeout
-        gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
-        version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
+        gpus = pool.submit(_run_probe, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
+        version = pool.submit(_run_probe, "mpirun", lambda: _mpirun_version(mpirun), problems)
         probes: dict[str, Callable[[], Any]] = {
             "host": socket.gethostname,
             "python": lambda: {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable},
-            "packages": lambda: _packages(packages, modules),
+            "packages": lambda: _package_versions(packages, modules),
             "modules": lambda: {name: _is_importable(name) for name in modules},
             "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.driver,
@@ -56,16 +56,16 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "load": lambda: os.getloadavg()[0],
             "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
             "room": headroom.room,
-            "disk": _disk,
+            "disk": _disk_space,
             "interfaces": interfaces,
             "ranks": lambda: len(rank_marks()),
         }
-        facts = {name: _guarded(name, probe, problems) for name, probe in probes.items()}
+        facts = {name: _run_probe(name, probe, problems) for name, probe in probes.items()}
         facts |= {"gpus": gpus.result(), "mpirun": version.result()}
     return {"time": start_time, **facts, "problems": problems, "until": time.time()}
 
 
-def _guarded(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
+def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
     try:
         return probe()
     except Exception as error:  # noqa: BLE001 - one unknown fact must not hide the others
@@ -76,17 +76,17 @@ def _guarded(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> A
 # Python --------------------------------------------------------------------------------------
 
 
-def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
+def _package_versions(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
     """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
     names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
-    versions = {name: _version(name) for name in names}
+    versions = {name: _installed_version(name) for name in names}
     if missing := [name for name in names if not versions[name] and _is_importable(name)]:
         distributions = metadata.packages_distributions()  # a distribution of another name, such as PyYAML for yaml
-        versions |= {name: _version(distributions[name][0]) for name in missing if name in distributions}
+        versions |= {name: _installed_version(distributions[name][0]) for name in missing if name in distributions}
     return {name: version for name, version in versions.items() if version}
 
 
-def _version(distribution: str) -> str:
+def _installed_version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -100,7 +100,7 @@ def _is_importable(module: str) -> bool:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program beside the interpreter or on the PATH, "" for none.
+    """Return the path of a program next to the interpreter or on the PATH, "" for none.
 
     A name with a slash is a path; it is returned if it exists.
     """
@@ -124,7 +124,7 @@ def _mpirun_version(program: str) -> str:
 # The machine ---------------------------------------------------------------------------------
 
 
-def _disk() -> dict[str, dict[str, Any]]:
+def _disk_space() -> dict[str, dict[str, Any]]:
     """Return the bytes available to this user in the folders of jobs (``jobs``) and temporary files (``temp``)."""
     # An agent's copy of this package is in BASE/lib/DIGEST.
     package_root = Path(__file__).resolve().parents[3]

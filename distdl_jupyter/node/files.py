@@ -34,7 +34,7 @@ class Refused(ValueError):
 
 
 class TransferSummary(NamedTuple):
-    """The number of files transferred, their bytes, and the paths skipped because they are not files in it."""
+    """The number of files transferred, their bytes, and the paths skipped because they are not files in the folder."""
 
     files: int
     bytes: int
@@ -132,16 +132,16 @@ def unpack(
                     raise Refused(f"{member.name!r} is neither a regular file nor a folder.")
                 *parents, name = parts(member.name)
                 if member.isdir():
-                    os.close(_enter(root, [*parents, name]))
+                    os.close(_open_folder(root, [*parents, name]))
                 elif accepts(member.name, member.size):
-                    _write(archive, member, root, parents, name)
+                    _extract(archive, member, root, parents, name)
                     files, count = files + 1, count + member.size
     finally:
         os.close(root)
     return TransferSummary(files, count)
 
 
-def _enter(root: int, names: Iterable[str]) -> int:
+def _open_folder(root: int, names: Iterable[str]) -> int:
     """Open the folder ``names`` below ``root``; create missing folders and refuse links."""
     fd = os.dup(root)
     for name in names:
@@ -157,8 +157,8 @@ def _enter(root: int, names: Iterable[str]) -> int:
     return fd
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parents: Iterable[str], name: str) -> None:
-    parent = _enter(root, parents)
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parents: Iterable[str], name: str) -> None:
+    parent = _open_folder(root, parents)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)

@@ -95,13 +95,13 @@ class _Mailbox:
     """Connects the files of one node to two pipes, from which the agent reads and to which it writes."""
 
     def __init__(self, folder: Path, node: int) -> None:
-        inbox, self._read, outbox = (folder / name for name in files(node))
+        inbox, self._read_path, outbox = (folder / name for name in files(node))
         self._inbox = Follower(inbox)
         self._warning = Follower(folder / WARNED)
         #: Whether the job will end soon; from then on ``wake`` is called about once a second.
         self.is_warned = False
         self.wake: Callable[[], object] = bool
-        self._out = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._out_fd = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self.source, self._to_agent = os.pipe()
         self._from_agent, self.sink = os.pipe()
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
@@ -119,7 +119,7 @@ class _Mailbox:
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.took(count)
-                with contextlib.suppress(OSError), self._read.open("r+b", buffering=0) as file:
+                with contextlib.suppress(OSError), self._read_path.open("r+b", buffering=0) as file:
                     file.write(b"%020d" % self._inbox.position)
                 max_bytes = _PIECE
             elif len(content) == max_bytes:
@@ -135,7 +135,7 @@ class _Mailbox:
 
     def _send(self) -> None:
         while content := os.read(self._from_agent, _PIECE):
-            _write(self._out, content)
+            _write(self._out_fd, content)
 
     def close(self) -> None:
         """Write the last frames of the agent."""
@@ -162,7 +162,7 @@ class FolderAgent(Agent):
         super().__init__(mailbox.source, mailbox.sink, TIMEOUT, watchdog)
         self._mailbox = mailbox
         mailbox.wake = self.wake
-        self._failed = folder / FAILED
+        self._failed_path = folder / FAILED
         #: Whether the warning was reported to the supervisor.
         self._has_reported_warning = False
         self._warn_at = 0.0
@@ -197,7 +197,7 @@ class FolderAgent(Agent):
 
     def _others_failed(self) -> bool:
         with contextlib.suppress(OSError):
-            status = self._failed.stat()
+            status = self._failed_path.stat()
             return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
         return False
 
@@ -207,8 +207,8 @@ class FolderAgent(Agent):
         code = 128 + signal_number(end["signal"]) if end["signal"] else int(end["code"])
         if code and end["kind"] == RANK and not self.job.signaled:
             with contextlib.suppress(OSError):
-                if self._failed.stat().st_size == 0:
-                    self._failed.write_text(str(code), encoding="utf-8")
+                if self._failed_path.stat().st_size == 0:
+                    self._failed_path.write_text(str(code), encoding="utf-8")
 
 
 def main(folder: Path, node: int) -> int:

@@ -51,12 +51,12 @@ def data(channel: int, content: bytes) -> bytes:
 def whole(content: bytes) -> int:
     """Return the length of the complete frames at the start. Raises BrokenWire."""
     offset = 0
-    while (end := _end(content, offset)) is not None:
+    while (end := _find_end(content, offset)) is not None:
         offset = end
     return offset
 
 
-def _end(content: bytes | bytearray, offset: int) -> int | None:
+def _find_end(content: bytes | bytearray, offset: int) -> int | None:
     """Return where the frame at this position ends, None if it is incomplete. Raises BrokenWire."""
     if offset + _HEADER.size > len(content):
         return None
@@ -83,20 +83,20 @@ class Reader:
     def feed(self, content: bytes) -> list[dict[str, Any] | Data]:
         """Add the next bytes and return the complete frames, a message as its JSON object. Raises BrokenWire."""
         buffer = self._buffer
-        searched = max(0, len(buffer) - len(GREETING) + 1)
+        search_start = max(0, len(buffer) - len(GREETING) + 1)
         buffer += content
         if not self.greeted:
-            if (offset := buffer.find(GREETING, searched)) < 0:
+            if (offset := buffer.find(GREETING, search_start)) < 0:
                 if len(buffer) > MAX_BEFORE:
                     raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
                 return []
             del buffer[: offset + len(GREETING)]
             self.greeted = True
         frames, offset = list[dict[str, Any] | Data](), 0
-        while (end := _end(buffer, offset)) is not None:
+        while (end := _find_end(buffer, offset)) is not None:
             body = offset + _HEADER.size
             if buffer[offset] == ord("J"):
-                frames.append(_message(bytes(buffer[body:end])))
+                frames.append(_parse_message(bytes(buffer[body:end])))
             else:
                 frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))
             offset = end
@@ -104,7 +104,7 @@ class Reader:
         return frames
 
 
-def _message(body: bytes) -> dict[str, Any]:
+def _parse_message(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)
     except ValueError:

@@ -100,7 +100,7 @@ class Job:
         #: Whether a signal to its processes was requested.
         self.signaled = False
         #: The ranks' processes that were warned of the job's end.
-        self._warned: set[int] = set()
+        self._warned_pids: set[int] = set()
         self._sampler: Sampler | None = None
         #: The pending requests for stacks, by rank.
         self._stacks: dict[int, StackRequest] = {}
@@ -152,14 +152,14 @@ class Job:
         name, *arguments = [python if argument == PYTHON else str(argument) for argument in fields["argv"]]
         environment = self._environment(fields.get("environment", {}))
         out = int(fields["out"])
-        opened = [self._channels.open(channel) for channel in dict.fromkeys((out, int(fields.get("err", out))))]
-        sources = tuple(source for _, source in opened if source is not None)
+        outputs = [self._channels.open(channel) for channel in dict.fromkeys((out, int(fields.get("err", out))))]
+        sources = tuple(source for _, source in outputs if source is not None)
         try:
-            program = [self._path_of(name, environment), *arguments]
+            program = [self._find_program(name, environment), *arguments]
             options: dict[str, Any] = {
                 "stdin": subprocess.PIPE if open_input else subprocess.DEVNULL,
-                "stdout": opened[0][0],
-                "stderr": opened[-1][0],
+                "stdout": outputs[0][0],
+                "stderr": outputs[-1][0],
                 "env": environment,
                 "cwd": fields.get("directory") or None,
             }
@@ -171,12 +171,12 @@ class Job:
                 self._channels.close_source(source, end=False)
             raise
         finally:
-            for fd, _ in opened:
+            for fd, _ in outputs:
                 os.close(fd)
         gpus = environment.get("CUDA_VISIBLE_DEVICES", "")
         return Child(str(fields.get("kind") or RANK), int(fields["process"]), popen, sources, open_input, gpus)
 
-    def _path_of(self, name: str, environment: Mapping[str, str]) -> str:
+    def _find_program(self, name: str, environment: Mapping[str, str]) -> str:
         """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
         if "/" in name:
             return name
@@ -319,10 +319,10 @@ class Job:
 
     def stacks(self) -> dict[str, dict[str, Any]]:
         """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
-        answers = {rank: dump for rank, request in self._stacks.items() if (dump := request.answer()) is not None}
-        for rank in answers:
+        dumps = {rank: dump for rank, request in self._stacks.items() if (dump := request.answer()) is not None}
+        for rank in dumps:
             del self._stacks[rank]
-        return {str(rank): asdict(dump) for rank, dump in answers.items()}
+        return {str(rank): asdict(dump) for rank, dump in dumps.items()}
 
     def _on_profile(self, fields: Fields) -> None:
         self.pipes.ask_profile([int(rank) for rank in fields["ranks"]], dict(fields["recording"]))
@@ -378,8 +378,8 @@ class Job:
         """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
         rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
         ranks = rank_pids or processes.workers(self._all_pids())
-        pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
-        self._warned.update(pids)
+        pids = [pid for pid in ranks if pid not in self._warned_pids and processes.catches(pid, signal.SIGUSR1)]
+        self._warned_pids.update(pids)
         processes.send(pids, signal.SIGUSR1)
         return len(pids)
 

@@ -1,6 +1,6 @@
 """A remote shell for Open MPI on a host with an agent: the program, and the agent's end of its socket.
 
-``python -m distdl_jupyter.node.mpi_shell HOST COMMAND...`` lets the agent run COMMAND on HOST and behaves as
+``python -m distdl_jupyter.node.mpi_shell HOST COMMAND...`` lets the agent run COMMAND on HOST and behaves like
 ``ssh HOST COMMAND``: it prints the output and exits with the command's exit code, or 255 without a connection.
 It needs no second ssh connection, key or host name. The agent forwards the request to the supervisor, which runs the
 command on the other host.

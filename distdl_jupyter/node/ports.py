@@ -105,11 +105,11 @@ def listen(address: str) -> tuple[socket.socket, int]:
         server.close()
         raise
     port: int = server.getsockname()[1]
-    threading.Thread(target=_send_greetings, args=(server, _greeting(address, port)), daemon=True).start()
+    threading.Thread(target=_send_greetings, args=(server, _build_greeting(address, port)), daemon=True).start()
     return server, port
 
 
-def _greeting(address: str, port: int) -> bytes:
+def _build_greeting(address: str, port: int) -> bytes:
     """Return the greeting of a host, which distinguishes it from a gateway that accepts every connection."""
     return f"distdl {address}:{port}\n".encode()
 
@@ -143,7 +143,7 @@ def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]
 
 def _try_connect(address: str, port: int, deadline: float) -> str:
     """Connect and wait for the greeting; return "", or why it failed."""
-    expected, received = _greeting(address, port), b""
+    expected, received = _build_greeting(address, port), b""
     try:
         with socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic())) as connection:
             while received != expected:

@@ -30,7 +30,7 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _WORKER = ("-m", "distdl_jupyter.worker")
 #: Seconds between polls of killed processes; the kernel removes them after a moment.
 _POLL_SECONDS = 0.02
-_adopts = False
+_is_subreaper = False
 
 
 class ProcessEntry(NamedTuple):
@@ -121,11 +121,11 @@ def of_job(
     """
     running = table() if running is None else running
     own_pid, session = os.getpid(), os.getsid(0)
-    roots = set(marked(running, marks))
-    if orphans and _adopts:
-        roots |= {entry.pid for entry in running.values() if entry.parent == own_pid and entry.session != session}
+    root_pids = set(marked(running, marks))
+    if orphans and _is_subreaper:
+        root_pids |= {entry.pid for entry in running.values() if entry.parent == own_pid and entry.session != session}
     excluded_pids = {*excluded_pids, own_pid}
-    return descendants(roots - excluded_pids, running) - excluded_pids
+    return descendants(root_pids - excluded_pids, running) - excluded_pids
 
 
 def workers(pids: Iterable[int]) -> list[int]:
@@ -177,13 +177,13 @@ def stuck(pids: Iterable[int]) -> list[int]:
 
 def adopt_orphans() -> None:
     """Become the parent of daemonized descendants, so that they can be found even without marks."""
-    global _adopts
+    global _is_subreaper
     # A Python built without libffi has no ctypes; most orphans are still found by their marks.
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         pr_set_child_subreaper = 36  # include/uapi/linux/prctl.h
-        _adopts = ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+        _is_subreaper = ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
 
 
 # marks of processes in files -----------------------------------------------------------------------

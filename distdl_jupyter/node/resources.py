@@ -6,7 +6,7 @@ outside Linux, only those of psutil are available.
 ===================== ========================================================================================
 ``t``                 epoch seconds
 ``node``              cpu (percent of one core, of all processes of the host), memory and limit (bytes; the
-                      least limit of the machine and this process's control groups), disk_read, disk_written,
+                      lowest limit of the machine and this process's control groups), disk_read, disk_written,
                       received, sent (bytes a second; without the loopback interface)
 ``ranks``             {rank: [cpu, memory]}: percent of one core and resident bytes of its process tree
 ``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``devices.Gpus``)
@@ -53,9 +53,9 @@ class Sampler:
     """Samples the resource usage of one job's ranks and this host. The first sample has no rates."""
 
     def __init__(self) -> None:
-        self._due = self._last = time.monotonic()
+        self._due_at = self._sampled_at = time.monotonic()
         self._trees: dict[int, set[int]] = {}
-        self._trees_due = 0.0
+        self._trees_due_at = 0.0
         self._usage: dict[int, _Usage] = {}
         #: Resident bytes of each child process that are already counted for its parent.
         self._shared: dict[int, int] = {}
@@ -64,7 +64,7 @@ class Sampler:
 
     def due(self, now: float) -> float:
         """Return in how many seconds the next sample is due."""
-        return self._due - now
+        return self._due_at - now
 
     def sample(self, started: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
         """Return a sample.
@@ -73,15 +73,15 @@ class Sampler:
         has the CUDA_VISIBLE_DEVICES of each rank.
         """
         now = time.monotonic()
-        seconds, self._last = now - self._last, now
-        self._due = max(self._due + SECONDS, now + SECONDS / 2)
-        if now >= self._trees_due or not started.keys() <= self._trees.keys():
+        seconds, self._sampled_at = now - self._sampled_at, now
+        self._due_at = max(self._due_at + SECONDS, now + SECONDS / 2)
+        if now >= self._trees_due_at or not started.keys() <= self._trees.keys():
             self._find_trees(started, launchers)
         before, self._usage = self._usage, {}
-        ranks = {str(rank): self._rank(rank, before, seconds) for rank in self._trees}
+        ranks = {str(rank): self._sample_rank(rank, before, seconds) for rank in self._trees}
         sample: dict[str, Any] = {
             "t": time.time(),
-            "node": self._node(seconds),
+            "node": self._sample_node(seconds),
             "ranks": {rank: numbers for rank, numbers in ranks.items() if numbers is not None},
         }
         if self._gpus is None:
@@ -105,13 +105,13 @@ class Sampler:
                     roots.setdefault(int(ranks[0]), pid)
         self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
-        self._shared = {pid: _shared(pid) for pid in children}
+        self._shared = {pid: _read_shared(pid) for pid in children}
         elapsed = time.monotonic() - start
-        self._trees_due = start + max(SECONDS / 2, elapsed / _MAX_SHARE)
+        self._trees_due_at = start + max(SECONDS / 2, elapsed / _MAX_SHARE)
 
-    def _rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
+    def _sample_rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
         """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
-        tree = {pid: usage for pid in self._trees[rank] if (usage := _usage(pid)) is not None}
+        tree = {pid: usage for pid in self._trees[rank] if (usage := _read_usage(pid)) is not None}
         self._usage |= tree
         if not tree:
             return None
@@ -120,9 +120,9 @@ class Sampler:
         memory = sum(max(0, usage.memory - self._shared.get(pid, 0)) for pid, usage in tree.items())
         return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, memory]
 
-    def _node(self, seconds: float) -> dict[str, float | None]:
+    def _sample_node(self, seconds: float) -> dict[str, float | None]:
         limit, available = headroom.memory_limit(), headroom.memory()
-        before, self._counters = self._counters, {**_cpu(), **_disk(), **_network()}
+        before, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
         for name in self._counters.keys() & before.keys():
             rate = max(0.0, self._counters[name] - before[name]) / max(seconds, 1e-9)
@@ -131,7 +131,7 @@ class Sampler:
         return {"cpu": rates.pop("cpu"), "memory": memory, "limit": limit, **rates}
 
 
-def _usage(pid: int) -> _Usage | None:
+def _read_usage(pid: int) -> _Usage | None:
     """Return the usage of a process (proc_pid_stat(5)), None if it is exiting or has exited."""
     if _PROC.is_dir():
         fields = processes.stat(pid)
@@ -149,7 +149,7 @@ def _usage(pid: int) -> _Usage | None:
     return None
 
 
-def _shared(pid: int) -> int:
+def _read_shared(pid: int) -> int:
     """Return the resident bytes that a process shares with others (proc_pid_smaps(5)).
 
     Data loaders are forked, so they share most of their pages with the rank.
@@ -161,36 +161,36 @@ def _shared(pid: int) -> int:
 # counters of the node -------------------------------------------------------------------------
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return []
 
 
-def _cpu() -> dict[str, float]:
+def _read_cpu() -> dict[str, float]:
     """Return the busy time of all cores of the host in seconds (proc_stat(5))."""
-    for line in _lines(_PROC / "stat")[:1]:
+    for line in _read_lines(_PROC / "stat")[:1]:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
         return {"cpu": (user + nice + system + irq + softirq + steal) / _TICKS}
     return {}
 
 
-def _disk() -> dict[str, float]:
+def _read_disk() -> dict[str, float]:
     """Return the bytes read from and written to all disks, without partitions, loop and stacked devices."""
-    rows = [line.split() for line in _lines(_PROC / "diskstats")]
+    rows = [line.split() for line in _read_lines(_PROC / "diskstats")]
     disks = [fields for fields in rows if len(fields) > 9 and (_BLOCK / fields[2] / "device").exists()]
     columns = {"disk_read": 5, "disk_written": 9} if disks else {}
     return {name: float(_SECTOR * sum(int(row[column]) for row in disks)) for name, column in columns.items()}
 
 
-def _network() -> dict[str, float]:
+def _read_network() -> dict[str, float]:
     """Return the bytes received and sent over physical devices, or virtual ones if there are none, without loopback.
 
     InfiniBand traffic that bypasses the kernel is counted by its ports.
     """
     totals = {}
-    for line in _lines(_PROC / "net/dev")[2:]:
+    for line in _read_lines(_PROC / "net/dev")[2:]:
         name, _, numbers = line.partition(":")
         counters = numbers.split()
         if name.strip() != "lo" and len(counters) > 8:

@@ -62,10 +62,10 @@ def _prefix(job: str) -> str:
 
 def lifeline(folder: Path) -> int:
     """Create the lifeline and return a descriptor that keeps it open until it is closed or this process exits."""
-    return _fifo(folder / LIFELINE, os.O_RDWR)
+    return _mkfifo(folder / LIFELINE, os.O_RDWR)
 
 
-def _fifo(path: Path, flags: int) -> int:
+def _mkfifo(path: Path, flags: int) -> int:
     os.mkfifo(path, 0o600)
     return os.open(path, flags | os.O_CLOEXEC)
 
@@ -118,7 +118,7 @@ class Pipes:
     def for_rank(self, rank: int) -> tuple[int, int]:
         """Return descriptors to read a rank's output and error output; they never reach end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
-        out, err = (_fifo(self.folder / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
+        out, err = (_mkfifo(self.folder / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err
 
     def write_variables(self, variables: Sequence[Any]) -> None:

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.node import headroom, ports, processes
 
-#: Variable for another folder, which containers that share GPUs can share.
+#: Variable for another folder, so that containers that share GPUs can also share the queue.
 FOLDER = "DISTDL_QUEUE"
 _BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
 #: A user's folder, with suffixes in case another user has taken a name.
@@ -151,14 +151,14 @@ def order_jobs(waiting: Iterable[QueueEntry]) -> list[QueueEntry]:
 
     Each user keeps the positions that the user's jobs have by time, and fills them in order of priority, then time.
     """
-    by_time, by_user = sorted(waiting, key=_by_time), defaultdict[int, list[QueueEntry]](list)
-    for job in by_time:
+    jobs_by_time, by_user = sorted(waiting, key=_time_key), defaultdict[int, list[QueueEntry]](list)
+    for job in jobs_by_time:
         by_user[job.uid].append(job)
     ordered = {uid: iter(sorted(jobs, key=lambda job: -job.priority)) for uid, jobs in by_user.items()}
-    return [next(ordered[job.uid]) for job in by_time]
+    return [next(ordered[job.uid]) for job in jobs_by_time]
 
 
-def _by_time(job: QueueEntry) -> tuple[int, str]:
+def _time_key(job: QueueEntry) -> tuple[int, str]:
     return job.number, job.key
 
 
@@ -172,7 +172,7 @@ class _Usage:
     def add(self, key: str, gpus: Iterable[str], amounts: Mapping[str, float]) -> None:
         for name, amount in (*((gpu, 1) for gpu in gpus), *amounts.items()):
             if amount:
-                self.amounts[name] += amount  # type: ignore[assignment]  # a Counter adds floats as well
+                self.amounts[name] += amount  # type: ignore[assignment]  # a Counter also adds floats
                 self._jobs[name].append(key)
 
     def jobs_with(self, names: Iterable[str], need: Need) -> list[str]:
@@ -239,10 +239,10 @@ def base() -> Path:
 
 def entries() -> list[QueueEntry]:
     """Return the running and waiting jobs of all users, in order of time."""
-    return sorted((job for uid, folders in _folders().items() for job in _read_user(uid, folders)), key=_by_time)
+    return sorted((job for uid, folders in _find_folders().items() for job in _read_user(uid, folders)), key=_time_key)
 
 
-def _folders() -> dict[int, list[str]]:
+def _find_folders() -> dict[int, list[str]]:
     """Return the folders of each user: more than one if another user has taken a name."""
     directory, folders = base(), defaultdict[int, list[str]](list)
     with contextlib.suppress(OSError):
@@ -308,33 +308,33 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
         among, amounts = fields["among"], fields["amounts"]
         if fields["boot"] != _boot_id() or not isinstance(among, list) or len(among) > _MAX_DEVICES:
             return None
-        devices = tuple(_printable(device, _MAX_DEVICE_CHARS) for device in among)
-        valid_amounts = {key: _number(amounts[key], _MAX_AMOUNT) for key in ("cores", "memory") if key in amounts}
+        devices = tuple(_sanitize(device, _MAX_DEVICE_CHARS) for device in among)
+        valid_amounts = {key: _clamp(amounts[key], _MAX_AMOUNT) for key in ("cores", "memory") if key in amounts}
         return QueueEntry(
             key=f"{uid}/{name}",
             uid=uid,
-            job=_printable(fields["job"], _MAX_JOB_CHARS),
-            name=_printable(fields["name"], _MAX_NAME_CHARS),
+            job=_sanitize(fields["job"], _MAX_JOB_CHARS),
+            name=_sanitize(fields["name"], _MAX_NAME_CHARS),
             user=_user_name(uid),
             is_own=uid == os.geteuid(),
             state=fields["state"] if fields["state"] in (CLAIMS, HOLDS) else WAITS,
-            number=int(_number(fields["number"], _MAX_NUMBER)),
-            need=Need(int(_number(fields["count"], _MAX_DEVICES)), devices, valid_amounts),
-            gpus=tuple({devices[int(_number(index, _MAX_DEVICES))]: None for index in fields["gpus"][:_MAX_DEVICES]}),
-            priority=_number(fields["priority"], _MAX_PRIORITY, minimum=-_MAX_PRIORITY),
+            number=int(_clamp(fields["number"], _MAX_NUMBER)),
+            need=Need(int(_clamp(fields["count"], _MAX_DEVICES)), devices, valid_amounts),
+            gpus=tuple({devices[int(_clamp(index, _MAX_DEVICES))]: None for index in fields["gpus"][:_MAX_DEVICES]}),
+            priority=_clamp(fields["priority"], _MAX_PRIORITY, minimum=-_MAX_PRIORITY),
             blocked=fields["blocked"] is True,
         )
     except Exception:  # noqa: BLE001 - content from another user must not stop the queue
         return None
 
 
-def _number(value: Any, maximum: float, *, minimum: float = 0.0) -> float:
+def _clamp(value: Any, maximum: float, *, minimum: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(str(type(value)))
     return min(maximum, max(minimum, value))
 
 
-def _printable(value: object, max_chars: int) -> str:
+def _sanitize(value: object, max_chars: int) -> str:
     text = str(value)[:max_chars]
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
@@ -342,7 +342,7 @@ def _printable(value: object, max_chars: int) -> str:
 @functools.lru_cache(maxsize=256)
 def _user_name(uid: int) -> str:
     try:
-        return _printable(pwd.getpwuid(uid).pw_name, _MAX_NAME_CHARS)
+        return _sanitize(pwd.getpwuid(uid).pw_name, _MAX_NAME_CHARS)
     except KeyError:
         return f"user {uid}"
 
@@ -466,8 +466,8 @@ class QueueSlot:
         self._ready = {user: (since_by_user.get(user, now), keys) for user, keys in ready.items()}
         position = next(position for position in positions if position.key == self._key)
         shown_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
-        named = tuple(entry for entry in jobs if entry.key in shown_keys)
-        position = position._replace(number=fields["number"], entries=named, problem=_loss_problem())
+        shown_entries = tuple(entry for entry in jobs if entry.key in shown_keys)
+        position = position._replace(number=fields["number"], entries=shown_entries, problem=_loss_problem())
         if not position.now or position.problem:
             return position
         self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in position.gpus]})
@@ -564,7 +564,7 @@ def _own_folder() -> Path:
         directory.chmod(0o1777)
     # Another user may have taken a name; another process of this user may be faster.
     for suffix in _SUFFIXES:
-        if existing := _folders().get(uid):
+        if existing := _find_folders().get(uid):
             return Path(existing[0])
         temporary = directory / f".{_PREFIX}{secrets.token_hex(8)}"
         temporary.mkdir(mode=0o755)
@@ -584,7 +584,7 @@ def _own_folder() -> Path:
 
 def _loss_problem() -> str:
     """Return why jobs cannot start after a loss of files, "" if they can."""
-    for path in (Path(folder, _BLOCKED_UNTIL) for folder in _folders().get(os.geteuid(), ())):
+    for path in (Path(folder, _BLOCKED_UNTIL) for folder in _find_folders().get(os.geteuid(), ())):
         with contextlib.suppress(OSError, ValueError):
             if 0 < float(path.read_text(encoding="ascii")) - time.monotonic() <= _LOSS_SECONDS:
                 return "The queue's folder was deleted. Waiting for running jobs to write their files again."

@@ -123,7 +123,7 @@ class StackRequest:
         return self._dump(missing=f"No response within {TIMEOUT:.0f} s{state}.")
 
     def _dump(self, text: str = "", missing: str = "") -> StackDump:
-        """Return the response with its stacks and its collective operations apart."""
+        """Return the response with stacks and collective operations separated."""
         lines, collectives = text.splitlines(keepends=True), list[dict[str, Any]]()
         for line in lines:
             if line.startswith(_COLLECTIVES):

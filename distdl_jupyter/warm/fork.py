@@ -33,7 +33,7 @@ from distdl_jupyter.worker.hooks import tensors
 DESCRIPTORS = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _MODULE_FLAGS = ("-P", "-m")
-#: Packages whose linear algebra has a thread count of its own.
+#: Packages whose linear algebra library has its own thread count.
 _BLAS_USERS = frozenset(("numpy", "scipy"))
 #: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
 _JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
@@ -52,7 +52,7 @@ def become_supervisor(
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
         forker.argv.show(arguments)
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
-        _forget_parent([sys.executable, *arguments])
+        _reset_state([sys.executable, *arguments])
         template_files.send(connection, {"taken": os.getpid()})
         # The submitter may have timed out; this process owns the job only after its confirmation.
         if not template_files.receive(connection)[0].get("go"):
@@ -183,7 +183,7 @@ class Forker:
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
         self.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
         node_job.fork = None
-        _forget_parent(arguments)
+        _reset_state(arguments)
         _set_library_threads(environment)
         sys.argv[:] = ["-m", *arguments[4:]]
         runpy.run_module(arguments[3], run_name="__main__", alter_sys=True)
@@ -270,7 +270,7 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _forget_parent(arguments: Sequence[str]) -> None:
+def _reset_state(arguments: Sequence[str]) -> None:
     """Reset state that a process must not share with its parent: command line, random numbers, caches, keys."""
     sys.orig_argv[:] = list(arguments)
     sys.argv[:] = [""]

@@ -29,23 +29,23 @@ from distdl_jupyter.worker.identity import LAUNCHERS
 #: Modules whose import iterates over the whole environment, and the prefix of the variables they use.
 _KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
 #: Variables that launchers set for each rank, which a template cannot have.
-_OF_RANKS = re.compile(
+_RANK_VARIABLES = re.compile(
     r"(?:GLOBAL|NODE|ROLE|DISTDL|DISTDL_LOCAL|DISTDL_NODE|JSM_NAMESPACE|PMIX|MV2_COMM_WORLD)_RANK|"
     r"(?:ROLE|DISTDL)_WORLD_SIZE|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|(?:GLOO|NCCL)_SOCKET_IFNAME|"
     + "|".join(name for launcher in LAUNCHERS for name in launcher if name)
 )
 #: Variables that differ between shells even for the same job.
-_OF_SHELLS = ("PATH", "PWD", "OLDPWD", "SHLVL", "_")
+_SHELL_VARIABLES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_")
 #: Terminal variables, which do not affect imports in ranks, because they have no terminal.
-_OF_TERMINALS = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
+_TERMINAL_VARIABLES = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 #: Variables that Python itself and C libraries read when loaded, which cannot be recorded.
-_AT_LOAD = re.compile(
+_LOAD_VARIABLES = re.compile(
     r"(?:LD|DYLD|MALLOC|GLIBC|LC|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|CUDNN|CUBLAS"
     rf"|TF|XLA)_|PYTHON|(?:LANG|LANGUAGE|TZ)$|{'|'.join(_KNOWN_READERS.values())}"
 )
-#: Exceptions from ``_AT_LOAD`` that may differ: they are set right after the fork, or read only at the first use of a
-#: GPU or of a TensorFlow strategy.
-_SET_LATER = re.compile(
+#: Exceptions from ``_LOAD_VARIABLES`` that may differ: they are set right after the fork, or read only at the first use
+#: of a GPU or of a TensorFlow strategy.
+_LATE_VARIABLES = re.compile(
     r"OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|TORCH_WARM_POOL|CUDA_VISIBLE_DEVICES|TF_CONFIG|PYTHONUNBUFFERED"
 )
 #: Variables that prevent libraries from starting threads during import, as torch's compiler does in some versions if
@@ -72,8 +72,8 @@ def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str
 
     ``read`` are the variables that Python code read during the imports.
     """
-    for name in sorted({*template, *job} - {*_OF_TERMINALS}):
-        is_relevant = name in read or (_AT_LOAD.match(name) and not _SET_LATER.fullmatch(name))
+    for name in sorted({*template, *job} - {*_TERMINAL_VARIABLES}):
+        is_relevant = name in read or (_LOAD_VARIABLES.match(name) and not _LATE_VARIABLES.fullmatch(name))
         if is_relevant and template.get(name) != job.get(name):
             return name
     return ""
@@ -106,11 +106,11 @@ class ImportHistory:
 
     def names(self) -> list[str]:
         """Return the modules to import, those of the most recent job first, in import order."""
-        return [name for name in self._modules if not self.is_unforkable(name) and not _is_in(name, NOT_FORKED)]
+        return [name for name in self._modules if not self.is_unforkable(name) and not _is_within(name, NOT_FORKED)]
 
     def is_unforkable(self, name: str) -> bool:
         """Return whether a module, or one of its parent packages, must not be preloaded."""
-        return _is_in(name, self.unforkable)
+        return _is_within(name, self.unforkable)
 
     def add(self, names: Iterable[str]) -> None:
         """Add the imports of one more job."""
@@ -123,7 +123,7 @@ class ImportHistory:
         self.add(())
 
 
-def _is_in(name: str, packages: Iterable[str]) -> bool:
+def _is_within(name: str, packages: Iterable[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
@@ -173,9 +173,9 @@ class Preloader:
                 self._check(module)
 
     def _check(self, name: str) -> None:
-        loaded = list(sys.modules.values())
-        paths = [file for file in map(_file_of, loaded[self._checked_count :]) if file]
-        self._checked_count = len(loaded)
+        loaded_modules = list(sys.modules.values())
+        paths = [file for file in map(_file_of, loaded_modules[self._checked_count :]) if file]
+        self._checked_count = len(loaded_modules)
         self.stamp(paths)
         reads, self.recorder.unforkable = self.recorder.unforkable, []
         if thread_count() > 1:
@@ -186,8 +186,8 @@ class Preloader:
             variable, importing = reads[0]
             others = itertools.chain.from_iterable(modules for _, modules in reads)
             raise Unforkable(name, f"reads {variable} when imported (in {importing[0]})", others)
-        if outside := [path for path in paths if not path.startswith(self._roots)]:
-            raise Unforkable(name, f"imports {outside[0]}, which is not an installed module")
+        if outside_paths := [path for path in paths if not path.startswith(self._roots)]:
+            raise Unforkable(name, f"imports {outside_paths[0]}, which is not an installed module")
 
     def stamp(self, paths: Iterable[str]) -> None:
         """Record the time and size of these files and of the folders in ``sys.path``."""
@@ -232,7 +232,7 @@ def thread_count() -> int:
 class Recorder:
     """A reusable context manager that records reads and writes of ``os.environ``.
 
-    Reads by C libraries are not recorded; see ``_AT_LOAD``.
+    Reads by C libraries are not recorded; see ``_LOAD_VARIABLES``.
     """
 
     def __init__(self) -> None:
@@ -266,7 +266,7 @@ class Recorder:
         frames = list(itertools.dropwhile(lambda frame: frame[0] in skipped, frames))
         if frames and frames[0][0] in _KNOWN_READERS:
             return
-        if name == _WHOLE_ENVIRONMENT or name in _OF_SHELLS or _OF_RANKS.fullmatch(name):
+        if name == _WHOLE_ENVIRONMENT or name in _SHELL_VARIABLES or _RANK_VARIABLES.fullmatch(name):
             importing = [module for module, code in frames if code == "<module>" and module != "__main__"]
             self.unforkable.append((name, importing or ["?"]))
         else:

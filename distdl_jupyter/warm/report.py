@@ -31,7 +31,7 @@ def lines() -> list[str]:
         since = ago(max(0.0, time.time() - status["since"]))
         lines += [
             f"The template for {files.python} was started {since} (pid {status['pid']}).",
-            f"It has {_loaded(status)}.",
+            f"It has {_describe_modules(status)}.",
             f"It has started {plural(status['jobs'], 'job')} ({status['running']} running).",
         ]
     elif start.is_being_made(files):
@@ -65,13 +65,13 @@ def rows() -> list[Verdict]:
         return [Verdict("Warm starts", "absent", f"off ({disabled_by})", _REMEDIES[disabled_by])]
     files = template_files.of()
     if (status := start.status(files)) is not None:
-        text = f"a template has {_loaded(status)}; it started {plural(status['jobs'], 'job')}"
+        text = f"a template has {_describe_modules(status)}; it started {plural(status['jobs'], 'job')}"
     else:
         text = "a template is being prepared" if start.is_being_made(files) else "no template is running"
     return [Verdict("Warm starts", "ok", f"on; {text}")]
 
 
-def _loaded(status: Mapping[str, Any]) -> str:
+def _describe_modules(status: Mapping[str, Any]) -> str:
     """Return the modules that a template has loaded and its memory (proportional and total) as text."""
     loaded = f"loaded {plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
     with contextlib.suppress(psutil.Error):

@@ -129,7 +129,7 @@ def status(files: TemplateFiles) -> dict[str, Any] | None:
 
 
 def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
-    """Stop the template and wait up to ``timeout`` seconds for its exit. Jobs that it has started continue.
+    """Stop the template and wait up to ``timeout`` seconds for its exit. Jobs that it started continue.
 
     Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
     """
@@ -166,7 +166,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
         open(files.log, "ab", opener=owned.private) as log,
         open(os.memfd_create("order"), "w+b") as stdin,  # noqa: PTH123
     ):
-        # The template inherits the lock, so that there is no moment in which another one could be started.
+        # The template inherits the lock, so that no other template can be started in between.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

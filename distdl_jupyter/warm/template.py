@@ -39,7 +39,7 @@ _CHECK_SECONDS = 1.0
 _TIMEOUT = 5.0
 #: Seconds after which imports start even if the job that started the template is not yet running.
 _MAX_WAIT_SECONDS = 20.0
-#: States of a job before its ranks train, in which imports would slow down its start.
+#: States of a job before its ranks are training, in which imports would slow down its start.
 _STARTING = ("queued", "preparing", "starting")
 
 
@@ -63,15 +63,15 @@ class Template:
         self._jobs: dict[int, JobFolder] = {}
         self._job_count = 0
         #: Jobs whose imports are added to the history once they have ended.
-        self._watched = [self._job] if self._job is not None else []
-        self._to_load: list[str] = []
+        self._watched_jobs = [self._job] if self._job is not None else []
+        self._pending_modules: list[str] = []
         self._socket: socket.socket | None = None
         self._inode = -1
 
     # imports ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Import the modules that jobs need, once the ranks of the first job train. Raises Unforkable, Ended."""
+        """Import the modules that jobs need, once the ranks of the first job are training. Raises Unforkable, Ended."""
         backend_modules = _await_ranks(self._job) if self._job is not None else ()
         try:
             for name in (*preload.REQUIRED, *registry.built_in("backends")):
@@ -87,21 +87,21 @@ class Template:
 
     def _load_next(self) -> None:
         """Import further modules of ended jobs, one per call. Raises Unforkable."""
-        for folder in filter(_has_ended, list(self._watched)):
-            self._watched.remove(folder)
+        for folder in filter(_has_ended, list(self._watched_jobs)):
+            self._watched_jobs.remove(folder)
             if names := preload.take_imports(folder.path):
                 self.history.add(names)
-                self._to_load += [name for name in self.history.names() if self._preloader.would_load(name)]
-        if self._to_load:
+                self._pending_modules += [name for name in self.history.names() if self._preloader.would_load(name)]
+        if self._pending_modules:
             # One at a time, because a request may arrive in between.
-            self._preloader.load(self._to_load.pop(0))
-            if not self._to_load:
+            self._preloader.load(self._pending_modules.pop(0))
+            if not self._pending_modules:
                 _freeze_objects()
 
     # serving ----------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Serve requests until an exit condition. Raises Ended, Unforkable, OSError."""
+        """Serve requests until an exit condition is met. Raises Ended, Unforkable, OSError."""
         installed.packages()  # each rank 0 reports them
         path = self._files.socket
         machine.secured(path.parent)
@@ -116,12 +116,12 @@ class Template:
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
         while True:
-            if select.select([listener], [], [], 0 if self._to_load else _CHECK_SECONDS)[0]:
+            if select.select([listener], [], [], 0 if self._pending_modules else _CHECK_SECONDS)[0]:
                 self._accept(listener)
             with contextlib.suppress(ChildProcessError):
                 while ended := os.waitpid(-1, os.WNOHANG)[0]:
                     if ended in self._jobs:  # an import may have started other processes
-                        self._watched.append(self._jobs.pop(ended))
+                        self._watched_jobs.append(self._jobs.pop(ended))
             if not self._has_socket():
                 raise Ended("its socket is gone")
             if not self._files.folder.is_dir():
@@ -183,7 +183,7 @@ class Template:
             raise Ended(reason)
         if name := self._forker.differing(message["environment"]):
             # A variable of the job itself, which another template would not have either.
-            template_files.send(connection, {"cold": _differs(name)})
+            template_files.send(connection, {"cold": _describe_difference(name)})
             return
         pid = os.fork()
         if pid == 0:
@@ -197,7 +197,7 @@ class Template:
         if path := self._preloader.changed():
             return f"{path} has changed since the template was started"
         if name := self._forker.differing(for_ranks_here(message["inherited"])):
-            return _differs(name)
+            return _describe_difference(name)
         state = message["state"]
         if name := next((name for name in {**self._state, **state} if self._state.get(name) != state.get(name)), ""):
             return f"the job and the template differ in {name}"
@@ -213,13 +213,13 @@ class Template:
             "since": self._started_at,
             "jobs": self._job_count,
             "running": len(self._jobs),
-            "learning": bool(self._to_load) or any(map(_has_ended, self._watched)),
+            "learning": bool(self._pending_modules) or any(map(_has_ended, self._watched_jobs)),
             "unfit": self.history.unforkable,
             "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
 
 
-def _differs(name: str) -> str:
+def _describe_difference(name: str) -> str:
     return f"the value of the environment variable {name} differs from that of the template"
 
 
@@ -241,7 +241,7 @@ def _freeze_objects() -> None:
 
 
 def main() -> None:
-    """Import modules, then serve until an exit condition.
+    """Import modules, then serve until an exit condition is met.
 
     Standard input holds one JSON object: the submitter's ``environment``, in which modules are imported (it is not the
     initial environment of this process, which all processes of this user can read), the ``job`` that must start before
@@ -277,7 +277,7 @@ def main() -> None:
 
 
 def _await_ranks(job: JobFolder) -> Sequence[str]:
-    """Wait until the ranks of a job train, or until it has ended, and return the modules of its backend."""
+    """Wait until the ranks of a job are training or it has ended, and return the modules of its backend."""
     deadline = time.monotonic() + _MAX_WAIT_SECONDS
     with contextlib.suppress(OSError, DistDLError):
         while time.monotonic() < deadline:

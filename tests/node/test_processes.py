@@ -42,7 +42,7 @@ def test_a_process_that_sleeps_or_is_gone_is_not_stuck():
 
 @pytest.mark.parametrize("adopts", [True, False])
 def test_children_count_as_the_job_s_where_orphans_are_adopted_and_asked_for(monkeypatch, adopts):
-    monkeypatch.setattr(processes, "_adopts", adopts)
+    monkeypatch.setattr(processes, "_is_subreaper", adopts)
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     own = subprocess.Popen(["sleep", "600"])
     try:
