@@ -94,7 +94,7 @@ def _primary_name(name: str) -> str:
 _MAX_LISTED = 10
 _MAX_SUGGESTED = 5
 #: Names of elastic Horovod's options.
-_ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
+_ELASTIC_OPTIONS = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
 #: Minimum similarity of a suggestion (1 is identical), and how far below the best suggestion it may be.
 _MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
@@ -113,7 +113,7 @@ def unknown(
     ``where`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
     message lists all allowed names, unless the list is so long that it would hide the error.
     """
-    if what == "option" and _normalize(name) in _ELASTIC:
+    if what == "option" and _normalize(name) in _ELASTIC_OPTIONS:
         return (
             f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: all "
             "processes restart from checkpoint_dir() on the remaining nodes."
@@ -125,9 +125,9 @@ def unknown(
     text = _normalize(name)
     for spelling, option in spellings.items():  # an alias is replaced by its primary name
         letters = _normalize(spelling)
-        full, prefix = (SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)]))
+        ratio, prefix_ratio = (SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)]))
         # If two spellings are equally similar, the shorter one wins.
-        scores[option] = max(scores.get(option, 0.0), max(full, 0.95 * prefix) - len(letters) / 10_000)
+        scores[option] = max(scores.get(option, 0.0), max(ratio, 0.95 * prefix_ratio) - len(letters) / 10_000)
     min_score = max(_MIN_SIMILARITY, max(scores.values(), default=0.0) - _MAX_SIMILARITY_GAP)
     nearest = [option for option, score in scores.items() if score >= min_score]
     nearest = sorted(nearest, key=lambda option: (-scores[option], option))[:_MAX_SUGGESTED]

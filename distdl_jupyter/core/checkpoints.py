@@ -221,18 +221,18 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
     Aliases (``last.pt``), links and small files that name the newest checkpoint (DeepSpeed's ``latest``) then refer to
     the copy. Files that do not belong to any checkpoint are copied too. Raises OSError.
     """
-    root, known = source.root, list(search(source.root))
+    root, checkpoints = source.root, list(search(source.root))
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for part in source.parts:
-        _copy(root / part, target / part, copy_file)
-    for checkpoint in known:
+        _copy_part(root / part, target / part, copy_file)
+    for checkpoint in checkpoints:
         # An alias is a single file or folder with the same parent and suffix.
-        first, second = Path(checkpoint.path), Path(source.path)
-        is_single = len(checkpoint.parts) == len(source.parts) == 1 and first != second
-        if checkpoint.is_alias and is_single and (first.parent, first.suffix) == (second.parent, second.suffix):
-            _copy(root / source.parts[0], target / checkpoint.parts[0], copy_file)
-    checkpoint_parts = {part for checkpoint in known for part in checkpoint.parts}
-    names = {checkpoint.name for checkpoint in known}
+        alias, origin = Path(checkpoint.path), Path(source.path)
+        is_single = len(checkpoint.parts) == len(source.parts) == 1 and alias != origin
+        if checkpoint.is_alias and is_single and (alias.parent, alias.suffix) == (origin.parent, origin.suffix):
+            _copy_part(root / source.parts[0], target / checkpoint.parts[0], copy_file)
+    checkpoint_parts = {part for checkpoint in checkpoints for part in checkpoint.parts}
+    names = {checkpoint.name for checkpoint in checkpoints}
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if (inside / name).as_posix() not in checkpoint_parts]
@@ -250,7 +250,7 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
                 copy_file(str(path), str(destination))
 
 
-def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
+def _copy_part(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, copy_function=copy_file)
@@ -269,14 +269,14 @@ def is_unchanged(checkpoint: Checkpoint) -> bool:
 # retention --------------------------------------------------------------------------------------
 
 
-def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
+def superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
     """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
     Names in a group differ only in numbers, so ``best.pt`` or a vocabulary next to ``step-400.pt`` is not deleted. All
     files of one step are deleted together. Targets of links in the folder are not deleted.
     """
     groups: dict[str, list[Checkpoint]] = {}
-    for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True):
         if not checkpoint.is_alias and checkpoint.path != ".":
             groups.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
     candidates = []

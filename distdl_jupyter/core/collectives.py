@@ -30,8 +30,8 @@ _CALLERS = (
     ("torch/nn/parallel/distributed.py", "__init__", "DDP's check of the model"),
     ("torch/autograd/graph.py", "_engine_run_backward", "the backward pass"),
 )
-_BUFFERS = _CALLERS[0][2]
-_BACKWARD = _CALLERS[3][2]
+_BUFFERS_CALLER = _CALLERS[0][2]
+_BACKWARD_CALLER = _CALLERS[3][2]
 _BUFFERS_REMEDY = (
     "A DDP model synchronizes its buffers on all ranks in each forward pass. Where only some ranks run it, such as in "
     "validation on rank 0, call model.eval() and use model.module."
@@ -90,7 +90,7 @@ class Collective:
     @property
     def title(self) -> str:
         """Return its display name: "all_reduce", "DDP's broadcast of buffers"."""
-        if self.caller == _BUFFERS:
+        if self.caller == _BUFFERS_CALLER:
             return self.caller
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
 
@@ -139,7 +139,7 @@ def rows(
 
     ``states`` maps each rank to show to its state if it has ended, else to ""; ``locators`` has a function per rank.
     """
-    equal: dict[Collective, list[int]] = {}
+    row_ranks: dict[Collective, list[int]] = {}
     for rank, state in sorted(states.items()):
         row = Collective((), state=state)
         if report := reports.get(rank):
@@ -157,8 +157,8 @@ def rows(
                 state=state or ("waiting" if newest.waiting else "done"),
                 line=locators[rank](newest.frames) if rank in locators else "",
             )
-        equal.setdefault(row, []).append(rank)
-    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in equal.items()) if any(reports.values()) else ()
+        row_ranks.setdefault(row, []).append(rank)
+    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in row_ranks.items()) if any(reports.values()) else ()
 
 
 def explain(
@@ -200,7 +200,7 @@ def _explain_different_calls(row: Collective, other: Collective) -> Finding:
         f"{ranks_in_words(other.ranks)} in {other.description}."
     )
     for call in (row, other):
-        if call.caller == _BUFFERS:
+        if call.caller == _BUFFERS_CALLER:
             return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", call.ranks)
     return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
 
@@ -219,9 +219,9 @@ def _explain_missed_call(awaited: Collective, rows: Sequence[Collective], lines:
     parts = list(filter(None, (_describe_position(row, lines, has_failed=awaited.state == "failed") for row in rows)))
     text += "".join(f" {part}" for part in parts[:_MAX_POSITIONS])
     text += f" ({plural(len(parts) - _MAX_POSITIONS, 'more place')}.)" if len(parts) > _MAX_POSITIONS else ""
-    if awaited.caller == _BUFFERS:
+    if awaited.caller == _BUFFERS_CALLER:
         return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
-    is_uneven = awaited.caller == _BACKWARD or awaited.caller.startswith("DDP")
+    is_uneven = awaited.caller == _BACKWARD_CALLER or awaited.caller.startswith("DDP")
     return Finding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 

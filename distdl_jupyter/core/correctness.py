@@ -363,8 +363,8 @@ class _Comparer:
         self._ranks, self._reference, self._result = ranks, reference or {}, comparison
         self._rank_0 = ranks[0] if ranks else {}
         self._rank_count, self._step_count = len(ranks), comparison.steps
-        half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
-        self._tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+        is_half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
+        self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
         self._trainer: Record = self._rank_0.get("trainer") or {}
         #: Adds the reason why something was not compared.
         self._leave_out = comparison.left_out.append
@@ -421,9 +421,9 @@ class _Comparer:
                 if _is_read_repeatedly(info, batches):
                     self._add("same-samples-in-workers", info.get("line"), workers=count(info["workers"]))
                     break
-        trained = [records for batches, records in loaders.values() if batches]
-        self._compare_augmentation(trained)
-        for info, *_ in trained:
+        active_loaders = [records for batches, records in loaders.values() if batches]
+        self._compare_augmentation(active_loaders)
+        for info, *_ in active_loaders:
             epochs = info.get("epochs", [])
             is_repeated = len(epochs) > 1 and epochs[0] == epochs[1]
             is_unset = len(epochs) == 1 and not info.get("set_epoch") and not self._trainer
@@ -432,7 +432,7 @@ class _Comparer:
 
     def _compare_samples(self, loaders: Mapping[str, tuple[list[Record], list[Record]]]) -> bool:
         """Find ranks that train on the same samples; return whether there are any."""
-        steps = [[_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._step_count)]
+        steps = [[_get_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._step_count)]
         for step, rank_samples in enumerate(steps):
             for (rank_a, samples_a), (rank_b, samples_b) in itertools.combinations(enumerate(rank_samples), 2):
                 shared = len({*samples_a} & {*samples_b})
@@ -444,10 +444,10 @@ class _Comparer:
                         f"{step} are identical"
                     )
                     loader = next((str(batch["loader"]) for batch in self._rank_0["steps"][step]["batches"]), "")
-                    entry = loaders.get(loader, ([], [{}])) if loader else None
-                    self._add_same_samples(text, entry, step=step, size=shared / len({*samples_a}))
+                    batches_and_records = loaders.get(loader, ([], [{}])) if loader else None
+                    self._add_same_samples(text, batches_and_records, step=step, size=shared / len({*samples_a}))
                     return True
-        if any(_has_repeats(_samples(step)) for rank in self._ranks for step in rank["steps"]):
+        if any(_has_repeats(_get_samples(step)) for rank in self._ranks for step in rank["steps"]):
             self._leave_out(
                 "Many samples of a rank are equal to each other, so samples were not compared between ranks."
             )
@@ -610,7 +610,7 @@ class _Comparer:
         single = self._reference["steps"][0]
         if any(step["random"] for step in (*steps, single)):
             return "the model draws random numbers (for example dropout), which differ from run to run"
-        if len({len(_samples(step)) for step in steps}) > 1:
+        if len({len(_get_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
         if not self._has_same_batches(0):
             if not single["batches"]:
@@ -622,9 +622,9 @@ class _Comparer:
 
     def _has_same_batches(self, step: int) -> bool:
         """Return whether the single process had the samples of all ranks in a step, and all ranks had equally many."""
-        samples = [_samples(rank["steps"][step]) for rank in self._ranks]
+        samples = [_get_samples(rank["steps"][step]) for rank in self._ranks]
         all_samples = sorted(itertools.chain.from_iterable(samples))
-        return len(set(map(len, samples))) == 1 and all_samples == sorted(_samples(self._reference["steps"][step]))
+        return len(set(map(len, samples))) == 1 and all_samples == sorted(_get_samples(self._reference["steps"][step]))
 
     def _compare_scale(self, optimizers: Sequence[Step]) -> None:
         """Compare the gradients with those of the single process."""
@@ -681,8 +681,8 @@ class _Comparer:
             for record in (self._rank_0, self._reference)
         ]
         sizes = [info["own_size"] for info in self._reference.get("loaders", {}).values() if info.get("own_size")]
-        batch_size = sizes[0] if sizes else len(_samples(self._reference["steps"][0]))
-        ratio = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
+        batch_size = sizes[0] if sizes else len(_get_samples(self._reference["steps"][0]))
+        ratio = sum(len(_get_samples(rank["steps"][0])) for rank in self._ranks) / batch_size if batch_size else 1.0
         if rates[0] and rates[0] == rates[1] and rates[0][0] and ratio > 1.5:
             values = {"rate": rates[0][0], "scaled": rates[0][0] * ratio, "more": ratio}
             line = next(iter(self._rank_0.get("made", {}).values()), None)
@@ -717,7 +717,7 @@ def _format_spread(names: Sequence[str], records: Sequence[Record], key: str, in
     return {"differences": f"{text} by {_format_percent(sizes[worst])}", "tensor": names[worst], "size": sizes[worst]}
 
 
-def _samples(step: Record) -> list[str]:
+def _get_samples(step: Record) -> list[str]:
     """Return the hashes of a step's samples: of its batches, or of the model's inputs if no batch was recorded."""
     return [sample for batch in step["batches"] for sample in batch["samples"]] or list(step["inputs"])
 

@@ -30,7 +30,7 @@ _CONTAINER = re.compile(r"\$(root|web)|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, cloud.google.com/storage/docs/buckets
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?")
-_SECRETS = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"sig|sv|se|sp|x-(amz|goog)-.*", re.IGNORECASE)
 _FORM = "blob://account/container/prefix"
 _REMEDY = (
     'Use an address such as "blob://account/container/cifar10", "s3://bucket/cifar10", "gs://bucket/cifar10", '
@@ -111,11 +111,11 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
         raise _invalid("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
     entries: list[tuple[str, Any]] = []
     for entry in data.split() if isinstance(data, str) else data:
-        name, equals, address = str(entry).partition("=")
+        name, separator, address = str(entry).partition("=")
         if isinstance(entry, DataSource):
             entries.append((entry.name, entry))
         else:
-            entries.append((name, address) if equals and _NAME.fullmatch(name) else ("data", str(entry)))
+            entries.append((name, address) if separator and _NAME.fullmatch(name) else ("data", str(entry)))
     return entries
 
 
@@ -146,7 +146,7 @@ def source(name: str, value: Any) -> DataSource:
 
 
 def _parse(name: str, text: str, query: dict[str, Any]) -> DataSource:
-    if any(_SECRETS.fullmatch(key) for key in query):
+    if any(_SECRET_OPTION.fullmatch(key) for key in query):
         raise _invalid(
             "data-signature-in-address",
             "The address of a data source must not contain a shared access signature, because it would be stored in "
@@ -159,23 +159,23 @@ def _parse(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if query:
         text = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
         raise _invalid("data-option-unknown", text)
-    common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
+    options: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
-        return replace(parse_blob(text, "data"), **common)
+        return replace(parse_blob(text, "data"), **options)
     for scheme in ("s3", "gs", "https"):
         if text.startswith(f"{scheme}://"):
-            return _parse_stored(scheme, text, common)
+            return _parse_stored(scheme, text, options)
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
             raise _invalid("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _REMEDY)
-        return DataSource(scheme="shared", path=path, **common)
+        return DataSource(scheme="shared", path=path, **options)
     if "://" in text or not text.strip():
         raise _invalid("data-address-invalid", f"{text!r} is not a valid data address.", _hint(text))
-    return DataSource(scheme="path", path=text, **common)
+    return DataSource(scheme="path", path=text, **options)
 
 
-def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
+def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, options: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
         message = (
@@ -194,10 +194,10 @@ def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[
             message = f"{text!r} does not name a file, and web servers do not list files."
             hint = "Name each file as https://host/path, or use s3://, gs:// or blob://."
             raise _invalid("https-without-file", message, hint)
-        if common["shard"]:
-            message = f"{common['name']} uses ?shard, but an https:// address is a single file."
+        if options["shard"]:
+            message = f"{options['name']} uses ?shard, but an https:// address is a single file."
             raise _invalid("https-shard", message, "Remove ?shard. Every node gets the file.")
-    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **common)
+    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **options)
 
 
 def _hint(text: str, default: str = _REMEDY) -> str:

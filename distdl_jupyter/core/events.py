@@ -108,8 +108,8 @@ def read_lines(path: Path, after: int, limit: int) -> bytes:
         with path.open("rb", buffering=0) as file:
             file.seek(after)
             data = file.read(limit)
-            while data and b"\n" not in data and (more := file.read(limit)):
-                data += more
+            while data and b"\n" not in data and (chunk := file.read(limit)):
+                data += chunk
     except FileNotFoundError:
         return b""
     return data[: data.rfind(b"\n") + 1]

@@ -170,25 +170,25 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
     )
     if first.result_time is None or not is_echo(first.error):
         return failure
-    finished = {
+    finished_ranks = {
         rank.rank: rank
         for rank in ranks
         if rank.ok is True and rank.result_time is not None and rank.result_time <= first.result_time
     }
-    if not finished:
+    if not finished_ranks:
         return failure
     # The lost peers of this rank had finished, not failed.
-    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished.values())
-    steps = [rank.last_step for rank in finished.values() if rank.last_step is not None]
-    last_step = max(steps) if len(steps) == len(finished) else None
+    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished_ranks.values())
+    steps = [rank.last_step for rank in finished_ranks.values() if rank.last_step is not None]
+    last_step = max(steps) if len(steps) == len(finished_ranks) else None
     step = _find_later_step(first, last_step)
     timing = f"{seconds_taken(lead)} earlier" if lead >= _MIN_SPAN else "just before"
-    what = f"{ranks_in_words(list(finished))} had finished {timing}".capitalize()
+    what = f"{ranks_in_words(list(finished_ranks))} had finished {timing}".capitalize()
     what += "" if last_step is None else f" (step {count(last_step)})"
     if step is not None:
         what += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
         return replace(failure, kind="unequal", what=what, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
-    what += f" while rank {first.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
+    what += f" while rank {first.rank} was still waiting for {'it' if len(finished_ranks) == 1 else 'them'}: the ranks"
     what += " did not make the same steps or collective calls"
     return replace(failure, kind="unequal", what=what, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
@@ -230,8 +230,8 @@ def has_failed(rank: RankView) -> bool:
 
 def ended_early(rank: RankView) -> bool:
     """Return whether the process exited normally although the rank's code had not finished; see ``Exit.evidence``."""
-    ended_well = rank.status == "ended" and rank.code == 0 and rank.signal is None
-    return ended_well and rank.ok is None and not rank.evidence
+    is_normal_exit = rank.status == "ended" and rank.code == 0 and rank.signal is None
+    return is_normal_exit and rank.ok is None and not rank.evidence
 
 
 def is_lost(rank: RankView) -> bool:

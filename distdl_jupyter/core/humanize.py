@@ -238,21 +238,21 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
     if line.isprintable() and len(line) <= limit:
         return line
     # Escape sequences are not shown, so examine more characters than the limit.
-    shown = _ESCAPES.sub("", line[: 4 * limit])
-    if "\b" in shown or "\r" in shown:
+    text = _ESCAPES.sub("", line[: 4 * limit])
+    if "\b" in text or "\r" in text:
         cells: list[str] = []
         column = 0
-        for character in shown:
+        for character in text:
             if character in "\b\r":
                 column = max(0, column - 1) if character == "\b" else 0
             else:
                 cells[column : column + 1] = [character]
                 column += 1
-        shown = "".join(cells)
-    shown = _UNSAFE.sub(_make_visible, shown)
-    if len(shown) > limit or len(line) > 4 * limit:
-        return f"{shown[:limit]} … ({count(len(line))} characters)"
-    return shown
+        text = "".join(cells)
+    text = _UNSAFE.sub(_make_visible, text)
+    if len(text) > limit or len(line) > 4 * limit:
+        return f"{text[:limit]} … ({count(len(line))} characters)"
+    return text
 
 
 def _make_visible(match: re.Match[str]) -> str:
@@ -274,11 +274,11 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
         if index % 2:
             _apply_codes([int(code or 0) for code in part[2:-1].split(";")], fonts, colours)
             continue
-        shown = printable(part, limit)
-        end = begin + len(shown) + sum(character > "\uffff" for character in shown)
-        if shown and (fonts or colours):
+        visible = printable(part, limit)
+        end = begin + len(visible) + sum(character > "\uffff" for character in visible)
+        if visible and (fonts or colours):
             spans.append((begin, end, " ".join([*map(str, sorted(fonts)), *colours.values()])))
-        text, begin = text + shown, end
+        text, begin = text + visible, end
     return text, tuple(spans)
 
 

@@ -108,20 +108,20 @@ class LogBook:
             return
         t, rank, stream, text = event["t"], event.get("rank"), event.get("stream", "out"), event["text"]
         if redraws := int(event.get("redraws") or 0):
-            shown, styles = styled(text)
+            display_text, styles = styled(text)
             if event.get("closed"):
                 self._open_rows.pop((rank, stream), None)
-                self._add(t, rank, stream, shown, redraws, styles)
+                self._add(t, rank, stream, display_text, redraws, styles)
             else:
-                row = self._open_rows[rank, stream] = FoldedRow(t, rank, stream, shown, redraws, styles)
+                row = self._open_rows[rank, stream] = FoldedRow(t, rank, stream, display_text, redraws, styles)
                 self.mark = row.revision = self.mark + 1
             return
         if event.get("counts") is not None:  # lines before it were left out
             self._recent = _RecentRows()
         for line in text.split("\n"):
             is_clean = len(line) <= MAX_SHOWN and line.isprintable()  # styled() would not change it
-            shown, styles = (line, ()) if is_clean else styled(line)
-            self._add(t, rank, stream, shown, styles=styles)
+            display_text, styles = (line, ()) if is_clean else styled(line)
+            self._add(t, rank, stream, display_text, styles=styles)
 
     @property
     def open(self) -> list[FoldedRow]:

@@ -122,7 +122,7 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     In a long log, only the lines after the last ``count`` are read.
     """
     for ending in endings(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
-        counts = [number for number, line in enumerate(ending.lines) if line["type"] == "count"]
+        counts = [index for index, line in enumerate(ending.lines) if line["type"] == "count"]
         if counts or ending.begin == begin:
             for line in ending.lines[counts[-1] if counts else 0 :]:
                 view.apply(line)
