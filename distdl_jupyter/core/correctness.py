@@ -339,7 +339,7 @@ _RULES = (
     _Rule(
         "batch-norm",
         "{layers} computes its statistics from each rank's own samples, so in step {step} gradients differ by {rest} "
-        "from a single process, most in {worst}. This is usual.",
+        "from a single process, most in {worst}. This is expected.",
         "If each rank has few samples, synchronize the statistics.",
         "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
         level="info",
@@ -550,7 +550,7 @@ class _Comparer:
             self._compare_scale(optimizers)
         if layers := self._rank_0.get("layers"):
             self._leave_out(
-                f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
+                f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as expected."
             )
         self._compare_rates()
 

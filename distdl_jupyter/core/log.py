@@ -254,7 +254,7 @@ class _Piece:
     """A piece of the file: its first byte and the number of its first row. A skipped piece was not read."""
 
     begin: int
-    n: int
+    first_row: int
     is_skipped: bool = False
 
 
@@ -318,33 +318,33 @@ class LogWindow:
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - limit), n)
         self._merge_deleted_pieces()
-        while (index := bisect_left(self._pieces, n, key=lambda piece: piece.n) - 1) >= 0:
+        while (index := bisect_left(self._pieces, n, key=lambda piece: piece.first_row) - 1) >= 0:
             piece = self._pieces[index]
             if older := [row for row in self._rows(index) if row.n < n]:
                 return older[-limit:]
-            n = n if piece.is_skipped else piece.n
+            n = n if piece.is_skipped else piece.first_row
         return []
 
     def _rows(self, index: int) -> list[FoldedRow]:
         """Read the rows of a piece. Of a skipped piece, only the last rows are read; the rest remains skipped."""
         piece = self._pieces[index]
-        end = self._pieces[index + 1] if index + 1 < len(self._pieces) else _Piece(self.cursor, self.book.next)
-        if self._cached is not None and self._cached[0] == (piece.begin, end.begin):
+        next_piece = self._pieces[index + 1] if index + 1 < len(self._pieces) else _Piece(self.cursor, self.book.next)
+        if self._cached is not None and self._cached[0] == (piece.begin, next_piece.begin):
             return self._cached[1]
         if piece.is_skipped:
-            events, begin, _ = _read_before(self._path, end.begin, piece.begin)
+            events, begin, _ = _read_before(self._path, next_piece.begin, piece.begin)
         else:
-            events, begin = logfile.between(self._path, piece.begin, end.begin)[0], piece.begin
+            events, begin = logfile.between(self._path, piece.begin, next_piece.begin)[0], piece.begin
         book = LogBook(self._book_size[0], 2**62, begin)
         for event in events:
             book.apply(event)
         rows = list(book.rows)
-        first = end.n - len(rows) if piece.is_skipped else piece.n
+        first = next_piece.first_row - len(rows) if piece.is_skipped else piece.first_row
         for n, row in enumerate(rows, first):
             row.n = n
         if piece.is_skipped:
             self._pieces[index if begin == piece.begin else index + 1 : index + 1] = [_Piece(begin, first)]
-        self._cached = ((begin, end.begin), rows)
+        self._cached = ((begin, next_piece.begin), rows)
         return rows
 
     def _merge_deleted_pieces(self) -> None:
