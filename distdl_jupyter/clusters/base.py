@@ -71,7 +71,7 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class Context:
-    """The inputs for placing and starting a job, besides its spec and plan."""
+    """The inputs for placing and starting a job, in addition to its spec and plan."""
 
     folder: JobFolder
     #: The job's variables for every rank: its marks, the user's variables, and their secret values.
@@ -198,7 +198,7 @@ class OutageNotifier:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._since: float | None = None
+        self._outage_since: float | None = None
         self._reported = False
         self._notices: queue.SimpleQueue[RunNotice] = queue.SimpleQueue()
 
@@ -208,8 +208,8 @@ class OutageNotifier:
 
     def missed(self, asked_at: float, notice: RunNotice, *, at_once: bool = False) -> None:
         """Record a request at ``asked_at`` (monotonic) without a response; ``notice`` describes the outage."""
-        self._since = self._since or asked_at
-        if not self._reported and (at_once or time.monotonic() - self._since > self._timeout):
+        self._outage_since = self._outage_since or asked_at
+        if not self._reported and (at_once or time.monotonic() - self._outage_since > self._timeout):
             self._reported = True
             self._notices.put(notice)
 
@@ -217,7 +217,7 @@ class OutageNotifier:
         """Record a response; ``notice`` is added if the outage was reported."""
         if self._reported:
             self._notices.put(notice)
-        self._since, self._reported = None, False
+        self._outage_since, self._reported = None, False
 
     def notices(self) -> list[RunNotice]:
         """Return the notices since the last call."""

@@ -47,7 +47,7 @@ def named() -> list[ClusterConfig]:
     """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
     return [
         ClusterConfig(name, entry["kind"], dict(entry["options"]), named=True)
-        for name, entry in sorted(_read(file()).items())
+        for name, entry in sorted(_read_entries(file()).items())
     ]
 
 
@@ -111,7 +111,7 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
         text = f"{name} is a cluster type and cannot be the name of a cluster."
         raise InvalidSpec(text, code="cluster-name-is-a-kind", field="name")
     checked = _check_options(kind, options)
-    with _changing() as entries:
+    with _edit_entries() as entries:
         if name in entries:
             hint = "Use another name, or remove it first."
             raise ClusterRefused(f"Cluster {name} already exists.", code="cluster-exists", hint=hint)
@@ -121,8 +121,8 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
 
 def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
-    with _changing() as entries:
-        entry = _entry(entries, name)
+    with _edit_entries() as entries:
+        entry = _get_entry(entries, name)
         entry["options"] = checked = _check_options(entry["kind"], options)
     return ClusterConfig(name, entry["kind"], checked, named=True)
 
@@ -132,8 +132,8 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
     if not get(name).named:
         raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
     refuse_active(name, active)
-    with _changing() as entries:
-        _entry(entries, name)
+    with _edit_entries() as entries:
+        _get_entry(entries, name)
         del entries[name]
 
 
@@ -144,7 +144,7 @@ def refuse_active(name: str, active: Sequence[object]) -> None:
         raise ClusterRefused(text, code="cluster-has-jobs", hint="Cancel them, or wait until they end.")
 
 
-def _entry(entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+def _get_entry(entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
     if name not in entries:
         raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
     return entries[name]
@@ -166,7 +166,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(checked, name) for name in options}
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of the file, {} without a file. Raises DistDLError."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
@@ -182,14 +182,14 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _changing() -> Iterator[dict[str, dict[str, Any]]]:
+def _edit_entries() -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the entries under a lock, then write the changed entries unless an exception was raised."""
     path = file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        entries = _read(path)
+        entries = _read_entries(path)
         yield entries
         files.write(path, {"version": 1, "clusters": entries})
     finally:

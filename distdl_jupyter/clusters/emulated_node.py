@@ -22,10 +22,10 @@ from pathlib import Path
 import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
-_FORBIDDEN = "this machine or its container does not allow user namespaces"
+_NOT_ALLOWED = "this machine or its container does not allow user namespaces"
 #: Explanations of the errors of unshare(2).
 _CAUSES = {
-    errno.EPERM: _FORBIDDEN,
+    errno.EPERM: _NOT_ALLOWED,
     errno.EINVAL: "this kernel has no user namespaces",
     errno.ENOSYS: "this kernel has no namespaces",
     errno.ENOSPC: "the limit of user namespaces is reached (sysctl user.max_user_namespaces)",
@@ -44,11 +44,11 @@ def shell() -> tuple[str, ...]:
         for entry in entries
     )
     command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
-    return command if has_network and _works(command) else ()
+    return command if has_network and _can_run(command) else ()
 
 
 @functools.cache
-def _works(command: tuple[str, ...]) -> bool:
+def _can_run(command: tuple[str, ...]) -> bool:
     """Return whether a trial run succeeds. Kernels, containers and AppArmor may forbid namespaces."""
     try:
         output = subprocess.check_output(
@@ -84,7 +84,7 @@ def main(host: str, *command: str) -> None:
     try:
         enter(host)
     except OSError as error:
-        cause = _FORBIDDEN if error.filename else error.strerror  # writing the namespace's id files failed
+        cause = _NOT_ALLOWED if error.filename else error.strerror  # writing the namespace's id files failed
         sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
     os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  runs any command, like ssh
 

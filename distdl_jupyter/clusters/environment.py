@@ -14,7 +14,7 @@ from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
 
 #: Prefixes of the variables of training libraries.
-_LIBRARIES = (
+_PREFIXES = (
     "NCCL_", "HOROVOD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "TF_", "KERAS_", "HF_",
     "TOKENIZERS_", "OMPI_MCA_", "PRTE_MCA_",
 )  # fmt: skip
@@ -22,18 +22,18 @@ _LIBRARIES = (
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 #: Variables for ssh itself: its key agent, a Kerberos ticket, the location of its configuration.
-_SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
+_SSH_NAMES = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
 #: Prefixes of the matplotlib backends that a kernel sets.
-_NOTEBOOKS_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
+_NOTEBOOK_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
 #: Names that every shell and exec accept.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment without the variables that no rank should inherit."""
     inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
-    if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
+    if environment.get("MPLBACKEND", "").startswith(_NOTEBOOK_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
     environment.setdefault(*machine.compiled_code())
     return environment | HASH_SEED
@@ -44,14 +44,14 @@ def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited.items()
-        if (name in _NAMES or name.startswith(_LIBRARIES)) and not is_secret(name, value) and _NAME.fullmatch(name)
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret(name, value) and _PATTERN.fullmatch(name)
     }
 
 
 def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of the ssh program; it is minimal so that ``SendEnv`` cannot leak variables."""
     environ = os.environ if environ is None else environ
-    return {name: environ[name] for name in _SSH if name in environ}
+    return {name: environ[name] for name in _SSH_NAMES if name in environ}
 
 
 def rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:

@@ -25,14 +25,14 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 #: Seconds after which a cluster is shown as not responding.
 TIMEOUT = 5.0
 #: Seconds between two polls of machines that are being created, and the timeout of ``create(wait=True)``.
-_POLL, CREATION = 2.0, 900.0
+_POLL_SECONDS, CREATION = 2.0, 900.0
 #: The number of bytes at the end of a job's events that are searched for the end of the job.
-_NEWEST_EVENTS = 64 * 1024
+_TAIL_BYTES = 64 * 1024
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
 _LEVEL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 #: Maximum number of host names listed in a line of passed checks.
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 class NodeTable(table.Display, list[NodeInfo]):
@@ -88,7 +88,7 @@ class ClusterHandle(table.Display):
         return dict(self.target.options)
 
     def nodes(self) -> NodeTable:
-        """Return the present state of its machines, including machines that do not respond. Raises DistDLError."""
+        """Return the current state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
         with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
             return NodeTable(cluster.nodes(options))
@@ -135,16 +135,16 @@ class ClusterHandle(table.Display):
         cluster, options = self._provisioner()
         about = f"machines of a cluster of type {self.kind}"
         cluster.create(options, registry.checked(cluster.compute_spec, compute, about))
-        delete = f"clusters()[{self.name!r}].delete()"
-        text = f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
+        command = f"clusters()[{self.name!r}].delete()"
+        text = f"Interrupted; {self.name} is still being created. To delete its machines, run {command}"
         with explain_interrupt(lambda: text):
-            until = time.monotonic() + CREATION
-            while wait and (machines := cluster.machines(options)) is not None and time.monotonic() < until:
+            deadline = time.monotonic() + CREATION
+            while wait and (machines := cluster.machines(options)) is not None and time.monotonic() < deadline:
                 if not machines.state and machines.problem:
                     raise ClusterRefused(machines.problem, code="machines-not-changed")
                 if not machines.state:
                     break
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
         return self
 
     def delete(self) -> ClusterHandle:
@@ -176,7 +176,7 @@ class ClusterHandle(table.Display):
 
 
 class ClusterList(table.Display, Sequence[ClusterHandle]):
-    """All clusters, indexed by number or by name, and displayed as a table with their present state."""
+    """All clusters, indexed by number or by name, and displayed as a table with their current state."""
 
     def __init__(self) -> None:
         self._targets = cluster_configs.every()
@@ -184,17 +184,17 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
     def __len__(self) -> int:
         return len(self._targets)
 
-    def __getitem__(self, which: Any) -> Any:
-        if isinstance(which, slice):
-            return [ClusterHandle(target.name) for target in self._targets[which]]
-        return ClusterHandle(which if isinstance(which, str) else self._targets[which].name)
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [ClusterHandle(target.name) for target in self._targets[key]]
+        return ClusterHandle(key if isinstance(key, str) else self._targets[key].name)
 
-    def __contains__(self, which: object) -> bool:
-        name = which.name if isinstance(which, ClusterHandle) else which
+    def __contains__(self, key: object) -> bool:
+        name = key.name if isinstance(key, ClusterHandle) else key
         return any(target.name == name for target in self._targets)
 
     def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
-        """Return the present state of all clusters within ``seconds`` seconds."""
+        """Return the current state of all clusters within ``seconds`` seconds."""
         with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
             return status.probe_all(self._targets, seconds)
 
@@ -236,9 +236,9 @@ def active_jobs(name: str) -> list[JobFolder]:
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
             if folder.spec().compute_target != name or folder.summary.exists():
                 continue
-            newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
-            last = (event for batch, _ in events.batches(folder.events, newest) for event in batch)
-            if not any(event["type"] == "state" and event.get("state") in ENDED for event in last):
+            position = max(0, events.size(folder.events) - _TAIL_BYTES)
+            last_events = (event for batch, _ in events.batches(folder.events, position) for event in batch)
+            if not any(event["type"] == "state" and event.get("state") in ENDED for event in last_events):
                 active.append(folder)
     return active
 
@@ -251,14 +251,14 @@ def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem")]
     for cluster in statuses:
         node_count = max(len(cluster.nodes), cluster.machines.max_nodes if cluster.machines else 0)
-        up = [node for node in cluster.nodes if node.state == "up"]
-        nodes = f"{len(up)} of {node_count} up" if node_count else ""
-        gpus = str(sum(node.gpus for node in up)) if cluster.nodes else ""
-        rows.append((cluster.name, cluster.kind, nodes, gpus, _cost(cluster), _problem(cluster)))
+        nodes_up = [node for node in cluster.nodes if node.state == "up"]
+        nodes = f"{len(nodes_up)} of {node_count} up" if node_count else ""
+        gpus = str(sum(node.gpus for node in nodes_up)) if cluster.nodes else ""
+        rows.append((cluster.name, cluster.kind, nodes, gpus, _format_cost(cluster), _format_problem(cluster)))
     return rows if any(row[4] for row in rows[1:]) else [(*row[:4], row[5]) for row in rows]
 
 
-def _cost(cluster: ClusterStatus) -> str:
+def _format_cost(cluster: ClusterStatus) -> str:
     """Return the current cost of a cluster: ``2 nodes cost money: 1.05 USD/h``; "" if it is free."""
     if not cluster.billed:
         return ""
@@ -276,7 +276,7 @@ def idle_cost_warning(min_nodes: int) -> str:
     return f"{plural(min_nodes, 'node')} {verb} money even without a job."
 
 
-def _problem(cluster: ClusterStatus) -> str:
+def _format_problem(cluster: ClusterStatus) -> str:
     """Return the problem of a cluster or of its unresponsive nodes in one line, "" if there is none."""
     if cluster.problem:
         return f"{cluster.problem} {cluster.remedy}".strip()
@@ -338,7 +338,7 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
         names = ", ".join(nodes)
         if len(hosts) > 1 and len(nodes) == len(hosts) and names:
             names = f"all {len(hosts)} hosts"
-        elif check.level in ("ok", "info") and len(nodes) > _MOST_NAMES:
+        elif check.level in ("ok", "info") and len(nodes) > _MAX_NAMES:
             names = plural(len(nodes), "host")
         merged.append(replace(check, node=names))
     return merged

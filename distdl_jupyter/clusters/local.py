@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
 
 
-_NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
+_WAIT_HINT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
 #: The rendezvous address of ranks on one machine.
 _ADDRESS = "127.0.0.1"
 
@@ -112,7 +112,7 @@ class LocalCluster(Cluster):
             node_count = max(context.least_node_count, spec.node_count - len(context.gone))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(
-            spec, options, self._devices(spec) if self._gpu_numbers is None else self._gpu_numbers
+            spec, options, self._list_gpus(spec) if self._gpu_numbers is None else self._gpu_numbers
         )
         self._notices = []
         for shortage in limits.shortages(spec.process_count, headroom.room()):
@@ -135,9 +135,9 @@ class LocalCluster(Cluster):
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
-        return self._build_placement(spec, options, self._devices(spec))
+        return self._build_placement(spec, options, self._list_gpus(spec))
 
-    def _devices(self, spec: JobSpec) -> list[int]:
+    def _list_gpus(self, spec: JobSpec) -> list[int]:
         return machine.gpu_numbers() if spec.use_gpu is not False else []
 
     def acquire(
@@ -163,7 +163,7 @@ class LocalCluster(Cluster):
         if not blocked and not position.problem and not getattr(options, "wait", True):
             self.release()
             text = f"wait=False is set, but the job is {view.why}."
-            raise LaunchFailed(text, code="job-does-not-wait", hint=_NO_WAIT)
+            raise LaunchFailed(text, code="job-does-not-wait", hint=_WAIT_HINT)
         return view
 
     def release(self) -> None:
@@ -188,9 +188,9 @@ class LocalCluster(Cluster):
         ranks, per_rank = [], spec.gpus or 1
         for rank in range(spec.process_count):
             node, local_rank = divmod(rank, spec.process_count_per_node)
-            host, first = f"node-{node}" if emulated else host_name, rank * per_rank
-            gpu = devices[first % len(devices)] if devices else None
-            gpus = tuple(devices[first : first + per_rank]) if per_rank > 1 else ()
+            host, first_gpu = f"node-{node}" if emulated else host_name, rank * per_rank
+            gpu = devices[first_gpu % len(devices)] if devices else None
+            gpus = tuple(devices[first_gpu : first_gpu + per_rank]) if per_rank > 1 else ()
             ranks.append(RankSlot(rank, node, host, local_rank, gpu=gpu, gpus=gpus))
         return Placement(
             ranks=tuple(ranks),
@@ -203,7 +203,7 @@ class LocalCluster(Cluster):
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Start services, then all ranks at once (or the launcher that starts them)."""
+        """Start services, then all ranks or the launcher that starts them."""
         from distdl_jupyter.clusters.agents import run
         from distdl_jupyter.clusters.local_node import LocalNodes
 

@@ -25,7 +25,7 @@ from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.slots import QueueSlot
 from distdl_jupyter.worker import installed
 
-_READ = 64 * 1024
+_READ_SIZE = 64 * 1024
 
 
 class LocalChannels(Channels):
@@ -61,7 +61,7 @@ class LocalChannels(Channels):
         for reader, _writer in self._pipes.values():
             with contextlib.suppress(OSError):
                 os.set_blocking(reader, False)
-                while os.read(reader, _READ):
+                while os.read(reader, _READ_SIZE):
                     pass
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class LocalNodes(JobNodes):
         reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
         node_job.reasons.clear()
         self.notices += [
-            RunNotice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons
+            RunNotice("info", f"This job starts cold because {reason}.", "cold-start") for reason in reasons
         ] or [RunNotice("info", node_job.WARM, "warm-start")]
 
     def handle(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[1]
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest modification time that zip files support
+_EARLIEST_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest modification time that zip files support
 
 
 class PackageZip(NamedTuple):
@@ -39,7 +39,7 @@ def pack(root: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(root.rglob("*.py")):
             name = f"{root.name}/{path.relative_to(root).as_posix()}"
-            entry = zipfile.ZipInfo(name, _EARLIEST)
+            entry = zipfile.ZipInfo(name, _EARLIEST_DATE)
             entry.external_attr = 0o100600 << 16
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
@@ -54,7 +54,7 @@ def pack(root: Path) -> bytes:
 #: The minimum Python version of the worker.
 OLDEST = (3, 11)
 #: The first statements, in syntax that every Python accepts, so that an old Python can report its version.
-_FIRST = r"""
+_VERSION_CHECK = r"""
 import sys
 if sys.version_info < @OLDEST@:
     sys.stderr.write("distdl: old python: %d.%d\n" % sys.version_info[:2])
@@ -132,7 +132,7 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     package, request = built(), request_marker().decode()
     values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])
     program = (_ROOT / "permissions.py").read_text(encoding="utf-8") + _PROGRAM.replace("@VALUES@", values)
-    return first_lines(python, _FIRST.replace("@OLDEST@", repr(OLDEST)).replace("@PROGRAM@", ascii(program)))
+    return first_lines(python, _VERSION_CHECK.replace("@OLDEST@", repr(OLDEST)).replace("@PROGRAM@", ascii(program)))
 
 
 def first_lines(python: str, program: str) -> bytes:

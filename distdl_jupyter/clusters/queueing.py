@@ -12,7 +12,7 @@ from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition
 
 #: The maximum number of devices of a job that a view lists.
-_MOST_DEVICES = 32
+_MAX_DEVICES = 32
 
 
 def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
@@ -33,26 +33,26 @@ def refuse_too_much(
     """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
     available = {"gpus": gpus, "cores": cores, "memory": memory}
     per_process = {"gpus": spec.gpus or int(bool(spec.use_gpu)), "cores": spec.cores, "memory": spec.memory}
-    where = host or "this machine"
+    machine = host or "this machine"
     for name, amount in per_process.items():
-        most = available[name]
-        if not amount or most is None or amount * processes <= most:
+        limit = available[name]
+        if not amount or limit is None or amount * processes <= limit:
             continue
-        single, total, here = (
+        single, total, maximum = (
             size(value) if name == "memory" else plural(int(value), "GPU" if name == "gpus" else "core")
-            for value in (amount, amount * processes, most)
+            for value in (amount, amount * processes, limit)
         )
-        need_ = f"{total_need(processes, single, total)}{' of memory' if name == 'memory' else ''}"
+        required = f"{total_need(processes, single, total)}{' of memory' if name == 'memory' else ''}"
         if name == "gpus":
             field = "gpus" if spec.gpus else "use_gpu"
-            text = f"{need_}, but {where} has {here if most else 'none'}."
+            text = f"{required}, but {machine} has {maximum if limit else 'none'}."
             hint = "Use fewer processes, or run on the CPU: use_gpu=False"
             raise InvalidSpec(text, code="too-few-gpus", field=field, hint=hint)
-        each = f"{int(most) // processes // 1_000_000}MB" if name == "memory" else int(most) // processes
-        hint = f"Use fewer processes, or request less: {name}={each}"
-        if name == "cores" and most < processes:
-            hint = f"Use fewer processes: process_count_per_node={int(most)}"
-        text = f"{need_}, but {where} has {here}."
+        share = f"{int(limit) // processes // 1_000_000}MB" if name == "memory" else int(limit) // processes
+        hint = f"Use fewer processes, or request less: {name}={share}"
+        if name == "cores" and limit < processes:
+            hint = f"Use fewer processes: process_count_per_node={int(limit)}"
+        text = f"{required}, but {machine} has {maximum}."
         raise InvalidSpec(text, code="too-few-resources", field=name, hint=hint)
 
 
@@ -103,7 +103,7 @@ def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
         entry.job,
         entry.name,
         "" if entry.is_own else entry.user,
-        tuple(labels.get(gpu, gpu) for gpu in entry.gpus[:_MOST_DEVICES]),
+        tuple(labels.get(gpu, gpu) for gpu in entry.gpus[:_MAX_DEVICES]),
         entry.need.amounts.get("cores", 0),
         entry.need.amounts.get("memory", 0),
     )

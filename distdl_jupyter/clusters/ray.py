@@ -160,7 +160,7 @@ class RayCluster(AgentCluster):
             size_note = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
             context.report("stage", f"{message}; {size_note}")
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        actors = [_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
+        actors = [_create_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
         self._connections = _start_agents(ray, actors, options)
         return spec, []
 
@@ -180,9 +180,9 @@ class RayCluster(AgentCluster):
 class _AgentActor:
     """Runs on a node of Ray. The class uses no module-level names, because the node may lack this package."""
 
-    _agent: Any
+    _process: Any
 
-    def begin(self, first: bytes, hidden: Sequence[str]) -> tuple[str, str]:
+    def begin(self, first_input: bytes, hidden: Sequence[str]) -> tuple[str, str]:
         """Start the agent and return the name and the address of the node."""
         import os
         import socket
@@ -193,38 +193,38 @@ class _AgentActor:
         import ray
 
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        path, program = first.replace(b"{python}", sys.executable.encode(), 1).split(b"\n", 1)
+        path, program = first_input.replace(b"{python}", sys.executable.encode(), 1).split(b"\n", 1)
         command = [path.decode(), "-c", "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process exits
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-        self._agent = subprocess.Popen(command, **pipes, env=environment, bufsize=0, start_new_session=True)
-        self._agent.stdin.write(program)
+        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process exits
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._error_file}
+        self._process = subprocess.Popen(command, **pipes, env=environment, bufsize=0, start_new_session=True)
+        self._process.stdin.write(program)
         return socket.gethostname(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def write(self, content: bytes) -> None:
         """Write all bytes to the agent's standard input; b"" closes it."""
         view = memoryview(content)
         while view:
-            view = view[self._agent.stdin.write(view) :]
+            view = view[self._process.stdin.write(view) :]
         if not content:
-            self._agent.stdin.close()
+            self._process.stdin.close()
 
     def read(self, seconds: float, size: int) -> bytes | None:
         """Return new output, b"" if there is none within ``seconds``, None at the end."""
         import select
 
-        if not select.select([self._agent.stdout], [], [], seconds)[0]:
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
             return b""
-        return self._agent.stdout.read(size) or None
+        return self._process.stdout.read(size) or None
 
     def wait(self, seconds: float) -> tuple[int, bytes]:
         """Return the exit code and the end of the error output. Raises subprocess.TimeoutExpired."""
-        code = int(self._agent.wait(seconds))
-        self._errors.seek(0)
-        return code, self._errors.read()[-4096:]
+        code = int(self._process.wait(seconds))
+        self._error_file.seek(0)
+        return code, self._error_file.read()[-4096:]
 
 
-def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
+def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     """Return an actor that occupies a whole bundle."""
     custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom}
@@ -318,11 +318,11 @@ def _connect_ray(address: str) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():  # Ray itself tries for more than half a minute
+    if host and port.isdecimal():  # Ray itself retries for more than half a minute
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
         except OSError as error:
-            raise _unreachable(address, error.strerror or _first_line(error)) from error
+            raise _unreachable_error(address, error.strerror or _first_line(error)) from error
     import ray
     import ray.cloudpickle
     import ray.util.scheduling_strategies
@@ -339,11 +339,11 @@ def _connect_ray(address: str) -> Any:
                 if _BUSY_ERROR not in str(error) or not tries_left:
                     raise
     except Exception as error:
-        raise _unreachable(address, _first_line(error)) from error
+        raise _unreachable_error(address, _first_line(error)) from error
     return ray
 
 
-def _unreachable(address: str, reason: str) -> LaunchFailed:
+def _unreachable_error(address: str, reason: str) -> LaunchFailed:
     return LaunchFailed(
         f"Ray at {address} does not respond: {reason}.",
         code="ray-unreachable",
@@ -407,7 +407,7 @@ def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs
     nodes = ray.nodes()
     down = [_node_info(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    actors = [_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
+    actors = [_create_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
     connections = _start_agents(ray, actors, options)
     try:
         checks = checkup.check_hosts(connections, [], options, modules, programs).checks

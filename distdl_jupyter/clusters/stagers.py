@@ -35,11 +35,11 @@ from distdl_jupyter.node.job import DATA
 #: The arguments of a Python interpreter that run the stager.
 _PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
 #: Seconds between two checks for a cancellation, and timeout of requests to an agent.
-_HEED, _SECONDS = 0.25, 60.0
-#: Bytes of one read, of the error output that is kept, and characters of one message; longer lines are split.
-_READ, _ERROR_TAIL, _PIECE = 256 * 1024, 2000, 1 << 20
-#: The number of nodes that are served at the same time.
-_AT_ONCE = 16
+_POLL_SECONDS, _REQUEST_SECONDS = 0.25, 60.0
+#: Bytes per read, bytes of error output to store, and characters per message; longer lines are split.
+_READ_SIZE, _ERROR_TAIL, _MESSAGE_SIZE = 256 * 1024, 2000, 1 << 20
+#: The maximum number of nodes to serve in parallel.
+_MAX_PARALLEL = 16
 #: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
 Staged = tuple[dict[str, str], str]
 
@@ -52,7 +52,7 @@ class NodeStager(ABC):
         self.host = host
         self.out = out
         self.staged: Staged | None = None
-        self._relocated = relocated
+        self._relocated_paths = relocated
         self._unread = b""
         self._errors = b""
 
@@ -71,12 +71,12 @@ class NodeStager(ABC):
     def send_order(self, order: dict[str, Any]) -> None:
         """Send the order of the node, with the paths on the node."""
         sources = [
-            {**source, "path": self._relocated[source["name"]], "fingerprint": None}
-            if source["name"] in self._relocated
+            {**source, "path": self._relocated_paths[source["name"]], "fingerprint": None}
+            if source["name"] in self._relocated_paths
             else source
             for source in order["sources"]
         ]
-        self.write(_line({**order, "sources": sources}))
+        self.write(_encode({**order, "sources": sources}))
 
     def messages(self) -> list[dict[str, Any]] | None:
         """Return the messages since the last call, None at the end; other output, such as of a library, is skipped."""
@@ -97,16 +97,16 @@ class NodeStager(ABC):
         """Raise DataUnavailable if the stager has ended without a result."""
         if self.staged is not None:
             return
-        if why := self.lost_reason():
-            text = f"The connection to {self.host} was lost while copying {what}: {why}"
+        if reason := self.lost_reason():
+            text = f"The connection to {self.host} was lost while copying {what}: {reason}"
             raise DataUnavailable(text, code="stager-host-lost")
-        last = self._errors.decode(errors="replace").strip().splitlines()[-1:]
-        text = f"{self.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}."
+        lines = self._errors.decode(errors="replace").strip().splitlines()[-1:]
+        text = f"{self.host}: the program that copies {what} ended without a message{': ' + lines[0] if lines else ''}."
         hint = "Submit the job again. Files that were already copied are kept."
         raise DataUnavailable(text, code="stager-ended", hint=hint)
 
 
-def _line(message: dict[str, Any]) -> bytes:
+def _encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
@@ -126,7 +126,7 @@ class LocalStager(NodeStager):
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stream:
-            while content := os.read(stream.fileno(), _READ):
+            while content := os.read(stream.fileno(), _READ_SIZE):
                 self.out.feed(content)
         self._error_file.seek(0)
         self.keep_errors(self._error_file.read())
@@ -162,14 +162,14 @@ class AgentStager(NodeStager):
         super().__init__(number, node.host, out, relocated)
         argv, err = ["{python}", *_PROGRAM], self._connection.channel(self.keep_errors)
         process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": err, "open_input": True}
-        self._connection.ask("start", _SECONDS, processes=[process])
+        self._connection.ask("start", _REQUEST_SECONDS, processes=[process])
 
     def write(self, line: bytes) -> None:
         """Send a line in small parts, so that other messages on the connection are not delayed."""
         text = line.decode()
         with contextlib.suppress(HostFailed):
-            for start in range(0, len(text), _PIECE):
-                self._connection.ask("feed", _SECONDS, kind=DATA, text=text[start : start + _PIECE])
+            for start in range(0, len(text), _MESSAGE_SIZE):
+                self._connection.ask("feed", _REQUEST_SECONDS, kind=DATA, text=text[start : start + _MESSAGE_SIZE])
 
     def lost_reason(self) -> str:
         """Return the reason why the host is lost; "" while it responds."""
@@ -193,28 +193,28 @@ def run(
     An exception from ``start`` or ``report`` cancels the run. The first failure ends all stagers and raises
     DataUnavailable.
     """
-    pool = ThreadPoolExecutor(max(1, min(2 * len(nodes), _AT_ONCE)), thread_name_prefix="staging")
+    pool = ThreadPoolExecutor(max(1, min(2 * len(nodes), _MAX_PARALLEL)), thread_name_prefix="staging")
     stagers: list[NodeStager] = []
     renewals: list[Future[None]] = []
     received = threading.Event()
 
     def renew(stager: NodeStager, request: dict[str, Any]) -> None:
         if answer := staging.on_message(stager.node, stager.host, request):
-            stager.write(_line(answer))
+            stager.write(_encode(answer))
 
     try:
         stagers.extend(map(start, nodes))
         for stager in stagers:
             stager.out.listen(received.set)
             pool.submit(stager.send_order, staging.order(stager.node, base=base))
-        working = list(stagers)
-        while working:
+        pending = list(stagers)
+        while pending:
             report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
-            received.wait(_HEED)
+            received.wait(_POLL_SECONDS)
             received.clear()
-            for stager in list(working):
+            for stager in list(pending):
                 if (messages := stager.messages()) is None:
-                    working.remove(stager)
+                    pending.remove(stager)
                     stager.require_staged(staging.what)
                 requests = _forward(stager, messages or (), staging)
                 renewals += [pool.submit(renew, stager, request) for request in requests]
@@ -247,7 +247,7 @@ def _forward(stager: NodeStager, messages: Sequence[dict[str, Any]], staging: Jo
 def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
     """Copy a job's data to its hosts and set the variables of each node. Raises DataUnavailable, HostFailed."""
     staging = context.staging
-    assert staging is not None, "a job without data is not brought any"
+    assert staging is not None, "a job without data needs no staging"
     for source in spec.data:
         if source.scheme == "shared":
             _require_equal(source.path, nodes)
@@ -258,7 +258,7 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
         for number, node in enumerate(nodes)
         for source in local
     ]
-    _copy(copies, staging, context.report)
+    _run_copies(copies, staging, context.report)
 
     def start(number: int) -> AgentStager:
         relocated = {copy.name: copy.path for copy in copies if copy.number == number and copy.is_relocated}
@@ -271,12 +271,12 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
 
 def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
-    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
-    prints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
-    (first, expected), *others = [pair for pair in prints if pair[1] is not None] or [("", None)]
-    for host, other in others:
-        if other != expected:
-            text = f"{host}: {path} does not hold the same files as on {first}."
+    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _REQUEST_SECONDS)
+    fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
+    (first_host, expected), *others = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
+    for host, actual in others:
+        if actual != expected:
+            text = f"{host}: {path} does not hold the same files as on {first_host}."
             hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
             raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
 
@@ -317,11 +317,11 @@ class _Copy:
         self.number, self.node, self.name, self.folder, self._base = number, node, name, folder, base
         self.path = ""
         self.is_running = False
-        self._done = self._cached = 0
+        self._done_bytes = self._cached_bytes = 0
 
     @property
     def is_relocated(self) -> bool:
-        """Whether the path on the host is another one than here."""
+        """Whether the path on the host differs from the path here."""
         return self.path != str(self.folder.path)
 
     def run(self, stop: threading.Event) -> None:
@@ -336,18 +336,18 @@ class _Copy:
             def write_part(content: bytes) -> None:
                 check()
                 write(content)
-                self._done += len(content)
+                self._done_bytes += len(content)
 
             files.pack(path.parent, [path.name], write_part)
 
         try:
-            if connection.ask("look", _SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
+            if connection.ask("look", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
                 self.path = str(path)
                 return
             self.is_running = True
             fields = {"digest": self.folder.digest(check), "base": self._base}
-            if directory := connection.ask("copied", _SECONDS, **fields)["path"]:
-                self._cached = self.folder.total
+            if directory := connection.ask("copied", _REQUEST_SECONDS, **fields)["path"]:
+                self._cached_bytes = self.folder.total
             else:
                 directory = send(connection, "copy", produce, **fields)["path"]
             self.path = f"{directory}/{path.name}"
@@ -359,18 +359,18 @@ class _Copy:
     def message(self) -> dict[str, Any]:
         """Return the progress in the format of a stager's message."""
         total, count = self.folder.total, self.folder.files
-        done, complete = (total, count) if self.path else (min(self._done, total), 0)
-        counts = {"done": done, "total": total, "files": complete, "of": count, "cached": self._cached}
+        done, complete = (total, count) if self.path else (min(self._done_bytes, total), 0)
+        counts = {"done": done, "total": total, "files": complete, "of": count, "cached": self._cached_bytes}
         return {"type": "progress", "source": self.name, **counts}
 
 
-def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
+def _run_copies(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
     """Run the copies in parallel and report their progress; an exception ends all of them."""
-    stop, pool = threading.Event(), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
+    stop, pool = threading.Event(), ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="copy")
     try:
         pending = {pool.submit(copy.run, stop) for copy in copies}
         while pending:
-            done, pending = wait(pending, timeout=_HEED)
+            done, pending = wait(pending, timeout=_POLL_SECONDS)
             for completed in done:
                 completed.result()
             if running := [copy for copy in copies if copy.is_running and copy.folder.total]:

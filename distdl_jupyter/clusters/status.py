@@ -92,8 +92,8 @@ def probe(target: ClusterConfig) -> ClusterStatus:
             can_create=isinstance(cluster, Provisioner),
         )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        known = _plugin_error(error)
-        return ClusterStatus.of(target, problem=known.message, remedy=known.hint, code=known.code)
+        failure = _plugin_error(error)
+        return ClusterStatus.of(target, problem=failure.message, remedy=failure.hint, code=failure.code)
 
 
 def _plugin_error(error: Exception) -> DistDLError:
@@ -116,16 +116,16 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
 def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
     """Return the current status of several clusters within ``seconds`` seconds; all are probed in parallel."""
     probes = _Probes[ClusterStatus]()
-    started = [probes.get(str(at), functools.partial(probe, target)) for at, target in enumerate(targets)]
-    concurrent.futures.wait([probe.answer for probe in started], seconds)
-    return [probe.known or silent(target, seconds) for probe, target in zip(started, targets, strict=True)]
+    running = [probes.get(str(index), functools.partial(probe, target)) for index, target in enumerate(targets)]
+    concurrent.futures.wait([probe.answer for probe in running], seconds)
+    return [probe.known or silent(target, seconds) for probe, target in zip(running, targets, strict=True)]
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster. Of
-    clusters that define no checks, the only check is whether the nodes respond.
+    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster. For
+    clusters that define no checks, check only whether the nodes respond.
     """
     try:
         cluster, options = plugin(target)
@@ -133,13 +133,13 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
             return [NodeCheck("", "Cluster", "error", reason, "", "cluster-unavailable")]
         if rows := cluster.checks(options, **(needs or {})):
             return rows
-        if down := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
-            text = f"{down} cannot be used."
+        if down_names := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
+            text = f"{down_names} cannot be used."
             return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
         return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
     except Exception as error:  # noqa: BLE001 - as in ``probe``
-        known = _plugin_error(error)
-        return [NodeCheck("", "Cluster", "error", known.message, known.hint, known.code)]
+        failure = _plugin_error(error)
+        return [NodeCheck("", "Cluster", "error", failure.message, failure.hint, failure.code)]
 
 
 def needs(backend_label: str) -> dict[str, Sequence[str]]:
@@ -164,16 +164,16 @@ NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
 
 @dataclass(slots=True)
 class _Probe(Generic[T]):
-    """A running or completed probe; ``last`` is the answer of the previous probe, None for the first."""
+    """A running or completed probe; ``previous`` is the answer of the previous probe, None for the first."""
 
-    begun: float
+    started_at: float
     answer: Future[T]
-    last: T | None
+    previous: T | None
 
     @property
     def known(self) -> T | None:
         """The latest answer."""
-        return self.answer.result() if self.answer.done() else self.last
+        return self.answer.result() if self.answer.done() else self.previous
 
 
 class _Probes(Generic[T]):
@@ -188,15 +188,15 @@ class _Probes(Generic[T]):
         with self._lock:
             now = time.monotonic()
             probe = self._probes.get(key)
-            if probe is None or (probe.answer.done() and now - probe.begun >= max_age):
+            if probe is None or (probe.answer.done() and now - probe.started_at >= max_age):
                 probe = self._probes[key] = _Probe(now, Future(), None if probe is None else probe.known)
                 answer = probe.answer
                 threading.Thread(target=lambda: answer.set_result(function()), name="distdl-probe", daemon=True).start()
             return probe
 
 
-def _key(target: ClusterConfig, *more: object) -> str:
-    return json.dumps([target.name, target.kind, dict(target.options), *more], sort_keys=True, default=str)
+def _make_key(target: ClusterConfig, *parts: object) -> str:
+    return json.dumps([target.name, target.kind, dict(target.options), *parts], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +212,17 @@ class StatusCache:
     """The newest status and checks of each cluster. A cluster is silent after ``seconds`` without a response."""
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self._seconds = seconds
+        self._timeout = seconds
         self._statuses: _Probes[ClusterStatus] = _Probes()
         self._checks: _Probes[list[NodeCheck]] = _Probes()
 
     async def now(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
         probe = self._status(target)
-        timeout = min(self._seconds, FIRST if probe.known is None else AGAIN)
+        timeout = min(self._timeout, FIRST if probe.known is None else AGAIN)
         await asyncio.wait([asyncio.wrap_future(probe.answer)], timeout=timeout)
-        if not probe.answer.done() and time.monotonic() - probe.begun >= self._seconds:
-            return silent(target, self._seconds, probe.known)
+        if not probe.answer.done() and time.monotonic() - probe.started_at >= self._timeout:
+            return silent(target, self._timeout, probe.known)
         return probe.known or ClusterStatus.of(target, checked=False)
 
     async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
@@ -248,10 +248,10 @@ class StatusCache:
         return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), pending)
 
     def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
-        return self._statuses.get(_key(target), lambda: probe(target), max_age)
+        return self._statuses.get(_make_key(target), lambda: probe(target), max_age)
 
     def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[NodeCheck]]:
-        return self._checks.get(_key(target, needs), lambda: check(target, needs), max_age)
+        return self._checks.get(_make_key(target, needs), lambda: check(target, needs), max_age)
 
 
 #: The cache of the forms in this process.

@@ -84,7 +84,7 @@ class AgentConnection(ABC):
         self.lost = ""
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (request for a remote shell), ``lost``.
         self.on_event: Callable[[dict[str, Any]], object] = bool
-        #: The answers for which a thread waits: they are read even while output of ranks is not read.
+        #: Answers that a thread waits for; they are read even while the output of ranks is not.
         self.awaited: set[Future[dict[str, Any]]] = set()
 
     @abstractmethod
@@ -136,7 +136,7 @@ class AgentConnection(ABC):
 def ask_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
-    """Send requests to several agents at once; return the answer or the error of each within ``timeout`` seconds."""
+    """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     for connection, answer in pending:
         connection.awaited.add(answer)

@@ -178,8 +178,8 @@ def _compare(name: str, version: str, standard: str, here: str, report: HostRepo
 def _expected_version(versions: Sequence[str], here: str = "") -> str:
     """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
     installed = [version for version in versions if version]
-    same = next((version for version in installed if _public_version(version) == _public_version(here)), "")
-    return same or (Counter(installed).most_common(1)[0][0] if installed else here)
+    match = next((version for version in installed if _public_version(version) == _public_version(here)), "")
+    return match or (Counter(installed).most_common(1)[0][0] if installed else here)
 
 
 def _public_version(version: str) -> str:
@@ -191,9 +191,9 @@ def _install_command(name: str, version: str, report: HostReport) -> str:
     """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
     python = str(report.facts["python"]["executable"])
     packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
-    if built := {package.name: package.install for package in packages}.get(name):
+    if install := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
-        return f"install distdl_jupyter there as here, and run {report.command(program, built)}"
+        return f"install distdl_jupyter on the host, and run {report.command(program, install)}"
     requirement = name if version in ("", "unknown") else f"{name}=={_public_version(version)}"
     return report.command(python, "-m", "pip", "install", requirement)
 
@@ -297,8 +297,8 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
             yield report.check_row("Slots", text, "warning", remedy, "host-slots")
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
-            crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
-            shortages = [crowd, *shortages] if crowd else shortages
+            excess = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
+            shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
             yield report.check_row("Room", shortage.message, shortage.level, shortage.remedy, "host-room")
 
@@ -441,13 +441,13 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
     def failures(endpoint: Endpoint) -> int:
         return sum(bool(reached.get((host, endpoint.address), _NOT_TRIED)) for host in offered if host != endpoint.host)
 
-    networks = dict.fromkeys(endpoint.network for each in offered.values() for endpoint in each)
-    groups = [[[end for end in each if end.network == network] for each in offered.values()] for network in networks]
+    networks = dict.fromkeys(endpoint.network for ends in offered.values() for endpoint in ends)
+    groups = [[[end for end in ends if end.network == network] for ends in offered.values()] for network in networks]
     # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
-    groups.append([sorted(each, key=failures) for each in offered.values()])
+    groups.append([sorted(ends, key=failures) for ends in offered.values()])
     best: tuple[tuple[bool, bool, int, bool], Common] | None = None
     for group in groups:
-        members = tuple(each[0] for each in group if each)
+        members = tuple(ends[0] for ends in group if ends)
         # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
         if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
             continue
@@ -510,7 +510,7 @@ def check_hosts(
     reports = requests.facts(connections, modules, programs, shared=options.shared)
     names = duplicates(list(reports.values()))
     distinct = [connection for connection in connections if connection.host in reports.keys() - names.keys()]
-    interfaces = {each.host: reports[each.host].facts["interfaces"] for each in distinct}
+    interfaces = {item.host: reports[item.host].facts["interfaces"] for item in distinct}
     meeting = requests.meet(distinct, interfaces, options.network)
     if several_per_host and (common := meeting.common) is not None:
         known = {endpoint.host for endpoint in common.endpoints}
@@ -536,7 +536,7 @@ def _fill_missing(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Requests:
-    """The requests of one check, which ends at the monotonic time ``until``; ``silent`` are hosts that failed."""
+    """The requests of one check, which ends at the monotonic time ``deadline``; ``silent`` are hosts that failed."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -574,22 +574,22 @@ class _Requests:
 
     def meet(self, connections: Sequence[Connection], interfaces: Mapping[str, Any], network: str) -> Meeting:
         """Test the connections: every host listens on its addresses and connects to all other hosts."""
-        offered = {host: endpoints(host, each, network) for host, each in interfaces.items()}
+        offered = {host: endpoints(host, entries, network) for host, entries in interfaces.items()}
         if len(offered) < 2:
-            loopbacks = [loopback(host, each) for host, each in interfaces.items()]
+            loopbacks = [loopback(host, entries) for host, entries in interfaces.items()]
             return Meeting(offered, {}, loopbacks[0] if loopbacks else None)
-        listen = [(each, {"address": end.address}) for each in connections for end in offered[each.host]]
+        listening = [(agent, {"address": end.address}) for agent in connections for end in offered[agent.host]]
         targets = [
             (connection.host, [fields["address"], int(answer["port"])])
-            for connection, fields, answer in self._ask("listen", listen, _LISTEN_SECONDS)
+            for connection, fields, answer in self._ask("listen", listening, _LISTEN_SECONDS)
         ]
         seconds = max(0.5, min(_REACH_SECONDS, self._deadline - time.monotonic()))
-        others = {each.host: [target for host, target in targets if host != each.host] for each in connections}
-        reach = [(each, {"targets": others[each.host], "seconds": seconds}) for each in connections]
+        others = {item.host: [target for host, target in targets if host != item.host] for item in connections}
+        probes = [(item, {"targets": others[item.host], "seconds": seconds}) for item in connections]
         reached = {
-            (connection.host, str(address)): str(why)
-            for connection, _, answer in self._ask("reach", reach, seconds + 4.0)
-            for address, _port, why in answer["reached"]
+            (connection.host, str(address)): str(reason)
+            for connection, _, answer in self._ask("reach", probes, seconds + 4.0)
+            for address, _port, reason in answer["reached"]
         }
-        offered = {host: each for host, each in offered.items() if host not in self.silent}
+        offered = {host: ends for host, ends in offered.items() if host not in self.silent}
         return Meeting(offered, reached, choose(offered, reached) if len(offered) > 1 else None)

@@ -31,7 +31,7 @@ from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import QueuePosition
 
-#: The number of nodes to which the job's files are copied at the same time.
+#: The maximum number of nodes to which the job's files are copied in parallel.
 _MAX_PARALLEL = 32
 #: Seconds between two requests for the job's slots on a host.
 _POLL_SECONDS = 0.5

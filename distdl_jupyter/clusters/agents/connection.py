@@ -215,14 +215,14 @@ class Connection(AgentConnection):
         """Transfer frames until the connection ends, and return the reason."""
         await self._link.open()
         sender = asyncio.create_task(self._send_queued())
-        receivers = [asyncio.create_task(end) for end in (self._receive(), self._watch())]
+        main_tasks = [asyncio.create_task(coroutine) for coroutine in (self._receive(), self._watch())]
         try:
-            await asyncio.wait(receivers, return_when=asyncio.FIRST_COMPLETED)
-            return next(end.result() for end in receivers if end.done())
+            await asyncio.wait(main_tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task.result() for task in main_tasks if task.done())
         finally:
-            for task in (sender, *receivers):
+            for task in (sender, *main_tasks):
                 task.cancel()
-            await asyncio.gather(sender, *receivers, return_exceptions=True)
+            await asyncio.gather(sender, *main_tasks, return_exceptions=True)
 
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
@@ -346,14 +346,14 @@ class RankRelay:
         self._servers: list[asyncio.Server] = []
 
     def offer(
-        self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
+        self, connection: Connection, rank: int, answer: Future[dict[str, Any]], on_failure: Callable[[OSError], None]
     ) -> None:
         """Create a rank's socket, then its note, once its host has reported the rank's address.
 
-        ``failed`` is called on the event loop with an OSError.
+        ``on_failure`` is called on the event loop with an OSError.
         """
 
-        async def offer() -> None:
+        async def create_socket() -> None:
             with contextlib.suppress(DistDLError):  # the host is lost or the rank has ended; reported elsewhere
                 note = answer.result()
                 path = self._run.folder / f"rank-{rank}.sock"
@@ -362,9 +362,9 @@ class RankRelay:
                     self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))
                     write_note(note_of(self._notes_folder, rank), {**note, "socket": str(path)})
                 except OSError as error:
-                    failed(error)
+                    on_failure(error)
 
-        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(offer(), wire.loop()))
+        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), wire.loop()))
 
     def close(self) -> None:
         """Stop listening and remove the folder; relayed connections end with the connections to the agents."""

@@ -28,7 +28,7 @@ class Tail:
     """The stream of bytes appended to a file. It ends ``GRACE_SECONDS`` after ``is_over`` returns true."""
 
     def __init__(self, path: Path, is_over: Callable[[], object], position: int = 0) -> None:
-        self._file = Follower(path, position)
+        self._follower = Follower(path, position)
         self._is_over = is_over
         self._over_since = math.inf
         self._is_stopping = False
@@ -37,14 +37,14 @@ class Tail:
         """Return the next bytes, b"" at the end."""
         while True:
             with contextlib.suppress(OSError):  # the file server may be temporarily unavailable
-                if content := self._file.read():
-                    self._file.took(len(content))
+                if content := self._follower.read():
+                    self._follower.took(len(content))
                     return content
             if self._is_over():
                 self._over_since = min(self._over_since, time.monotonic())
             if self._is_stopping or time.monotonic() - self._over_since > GRACE_SECONDS:
                 return b""
-            await asyncio.sleep(self._file.pause)
+            await asyncio.sleep(self._follower.pause)
 
     def stop(self) -> None:
         """End the stream after the bytes that are in the file now."""
@@ -78,9 +78,9 @@ class FolderLink(Tail, wire.Link):
 
     def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
         wire.Link.__init__(self)
-        inbox, read, outbox = folder.files(node)
+        inbox, position_file, outbox = folder.files(node)
         Tail.__init__(self, run / outbox, why_lost)
-        self._inbox_path, self._position_path = run / inbox, run / read
+        self._inbox_path, self._position_path = run / inbox, run / position_file
         self._why_lost = why_lost
         #: The number of bytes sent to the agent so far, by this and earlier supervisors.
         self.sent = self._await_reader() if takeover else 0

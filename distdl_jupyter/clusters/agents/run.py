@@ -120,9 +120,9 @@ class AgentRun(Run):
         self._events: queue.SimpleQueue[tuple[AgentNode, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
         self._ended_ranks: set[int] = set()
-        self._started: list[Start] = []
+        self._starts: list[Start] = []
         self._samples: list[NodeSample] = []
-        self._dumps: dict[int, StackDump] = {}
+        self._stack_dumps: dict[int, StackDump] = {}
         self._has_warned = False
         self._exposed_ranks: set[int] = set()
         self._rank_relay: RankRelay | None = None
@@ -252,7 +252,7 @@ class AgentRun(Run):
 
     def started(self) -> list[Start]:
         """Return the process of each rank, with its process id on its machine."""
-        return list(self._started)
+        return list(self._starts)
 
     def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
@@ -269,7 +269,7 @@ class AgentRun(Run):
         self._nodes.poll()
         while not self._events.empty():
             self._handle_event(*self._events.get())
-        self._check()
+        self._on_poll()
         exits = {
             exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explain_exit(exit_)) is not None
         }
@@ -290,13 +290,13 @@ class AgentRun(Run):
             index = self._nodes.nodes.index(node)
             self._samples += [NodeSample(index, sample) for sample in data["samples"]]
         elif data["type"] == "stacks":
-            self._dumps |= {int(rank): msgspec.convert(dump, StackDump) for rank, dump in data["answers"].items()}
+            self._stack_dumps |= {int(rank): msgspec.convert(dump, StackDump) for rank, dump in data["answers"].items()}
 
     @abstractmethod
     def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         """Handle the end of a process that an agent started."""
 
-    def _check(self) -> None:
+    def _on_poll(self) -> None:
         """Handle changes that no event reports."""
 
     def _record_exit(self, exit_: Exit) -> None:
@@ -344,13 +344,13 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             ranks = [slot.rank for slot in self._slots_on(node)]
             if node.connection.lost:
-                self._dumps |= dict.fromkeys(ranks, StackDump(missing=node.connection.lost))
+                self._stack_dumps |= dict.fromkeys(ranks, StackDump(missing=node.connection.lost))
             else:
                 node.connection.begin("stacks", ranks=ranks)
 
     def stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
-        dumps, self._dumps = self._dumps, {}
+        dumps, self._stack_dumps = self._stack_dumps, {}
         return dumps
 
     def no_stacks(self) -> str:
@@ -436,7 +436,7 @@ class DirectRun(AgentRun):
         count = plural(len(self._placement.ranks), "process")
 
         def report() -> None:
-            self._context.report("start", f"{len(self._started)} of {count}")
+            self._context.report("start", f"{len(self._starts)} of {count}")
 
         pending = {node: self._slots_on(node) for node in self._nodes.nodes}
         while any(pending.values()):
@@ -448,7 +448,7 @@ class DirectRun(AgentRun):
             for node, answer in requests:
                 data = node.connection.result(answer, "start", START_SECONDS, report)
                 pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
-                self._started += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
+                self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
             report()
         self._nodes.note_start()
 
@@ -484,7 +484,7 @@ class LauncherRun(AgentRun):
         self._is_drained = False
         self._reason = ""
         #: The pending counts of living ranks, when to count again, and when ranks were last alive (monotonic).
-        self._counts: list[Future[dict[str, Any]]] = []
+        self._alive_counts: list[Future[dict[str, Any]]] = []
         self._count_at = 0.0
         self._alive_at: float | None = None
 
@@ -517,8 +517,8 @@ class LauncherRun(AgentRun):
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank that are not shared; its TMPDIR differs from the launcher's."""
-        temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
-        return {**({"TMPDIR": temporary} if temporary else {}), **self._rank_environment(slot)}
+        tmpdir = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
+        return {**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)}
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         """Pass events of remote shells to the relay immediately, and queue all others for ``poll``."""
@@ -542,7 +542,7 @@ class LauncherRun(AgentRun):
             self._launcher_end = end
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
-    def _check(self) -> None:
+    def _on_poll(self) -> None:
         """Report the exits of all ranks when the launcher has ended and all output was read."""
         if self._launcher_end is None:
             self._end_idle_launcher()
@@ -579,11 +579,11 @@ class LauncherRun(AgentRun):
         Does not block.
         """
         now = time.monotonic()
-        if now < self._count_at or not all(count.done() for count in self._counts):
+        if now < self._count_at or not all(count.done() for count in self._alive_counts):
             return
-        counts = [int(count.result()["workers"]) for count in self._counts if count.exception() is None]
+        counts = [int(count.result()["workers"]) for count in self._alive_counts if count.exception() is None]
         self._count_at = now + _COUNT_SECONDS
-        self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
+        self._alive_counts = [node.connection.begin("alive") for node in self._nodes.connected]
         if any(counts):
             self._alive_at = now
         agent = self._nodes.nodes[0].connection
@@ -609,27 +609,27 @@ class Relay:
     def __init__(self, connections: Mapping[str, Connection], environments: Mapping[str, Mapping[str, str]]) -> None:
         self._connections = connections
         self._environments = environments
-        self._numbers = itertools.count()
+        self._process_numbers = itertools.count()
         #: The host of each command that runs, and the function that sends its output and exit code.
         self._running: dict[int, tuple[str, Callable[..., object]]] = {}
 
     def on_request(self, source: str, request: Mapping[str, Any]) -> None:
         """Run a command on another host for the host ``source``; ``request`` has shell, host and command."""
-        answer = functools.partial(self._connections[source].begin, "answer", shell=int(request["shell"]))
+        send_answer = functools.partial(self._connections[source].begin, "answer", shell=int(request["shell"]))
         target = self._connections.get(str(request["host"]))
         if target is None:
-            answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_SSH_FAILURE)
+            send_answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_SSH_FAILURE)
             return
-        number = next(self._numbers)
-        self._running[number] = target.host, answer
+        number = next(self._process_numbers)
+        self._running[number] = target.host, send_answer
 
         def forward(name: str, content: bytes) -> None:
             if content:
-                answer(**{name: content.decode(errors="replace")})
+                send_answer(**{name: content.decode(errors="replace")})
 
         def on_started(reply: Future[dict[str, Any]]) -> None:
             if (error := reply.exception()) is not None:
-                answer(err=f"{getattr(error, 'reason', error)}\n")
+                send_answer(err=f"{getattr(error, 'reason', error)}\n")
                 self.ended(number, _SSH_FAILURE)
 
         process = {

@@ -118,9 +118,9 @@ def copy(job: StagedJob, node: AgentNode) -> None:
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
-            folder = tarfile.TarInfo(_WORK)
-            folder.type = tarfile.DIRTYPE
-            archive.addfile(folder)
+            entry = tarfile.TarInfo(_WORK)
+            entry.type = tarfile.DIRTYPE
+            archive.addfile(entry)
         paths = ("code", "payload.pkl", _CHECKPOINTS)
         send(node.connection, "put", lambda write: files.pack(job.folder.path, paths, write))
         send(node.connection, "put", lambda write: write(stream.getvalue()))
@@ -164,24 +164,24 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
             node.keeps_folder = True
         return not reason
 
-    received = job.folder.path / f".from-{node.host}"
-    shutil.rmtree(received, ignore_errors=True)
-    received.mkdir(mode=0o700)
+    incoming = job.folder.path / f".from-{node.host}"
+    shutil.rmtree(incoming, ignore_errors=True)
+    incoming.mkdir(mode=0o700)
     try:
-        _summary, result = _unpack(node, _RESULT_FOLDERS, received, accepts)
+        _summary, result = _unpack(node, _RESULT_FOLDERS, incoming, accepts)
         if skipped := [str(name) for name in result.get("skipped") or ()]:
             names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
             text = f"{node.host}: {names} not copied back, since only regular files inside the job's folder are copied."
             node.notices.append(RunNotice("warning", text, "files-left-on-host"))
         for name in _RESULT_FOLDERS:
-            for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
-                _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
+            for path in sorted(path for path in (incoming / name).rglob("*") if path.is_file()):
+                _store(path, job.folder.path / name, path.relative_to(incoming / name), node, copied)
     except OSError as error:
         text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
         hint = "Free disk space, or check the permissions of that folder."
         raise LaunchFailed(text, code="job-files-not-stored", hint=hint) from error
     finally:
-        shutil.rmtree(received, ignore_errors=True)
+        shutil.rmtree(incoming, ignore_errors=True)
 
 
 def _unpack(
@@ -225,9 +225,9 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Pa
 
 
 def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
-    """Remove earlier checkpoints that no host has any more, because training has deleted them.
+    """Remove earlier checkpoints that no longer exist on any host, because training has deleted them.
 
-    If training has replaced the folder by a link, its target does not belong to the job and is left alone.
+    If training has replaced the folder with a link, its target does not belong to the job and is kept.
     """
     if not job.folder.checkpoints.is_symlink():
         for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in copied]:

@@ -30,7 +30,7 @@ from distdl_jupyter.node import frames
 
 #: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
-#: The maximum number of unproven connections. It exceeds most node counts, as all nodes of a job connect at once.
+#: The maximum number of unproven connections. It exceeds most node counts, as a job's nodes connect simultaneously.
 _MAX_UNPROVEN = 256
 _READ_BYTES = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
@@ -51,7 +51,7 @@ class TcpLink(Link):
         self.name = ""
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
-        self._lost = lost
+        self._lost_message = lost
         self._frames = frames.Reader(greeting=False)
         self._input_ended = False
 
@@ -104,7 +104,7 @@ class TcpLink(Link):
         """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
-        return self._lost(self.name)
+        return self._lost_message(self.name)
 
 
 class AgentListener:
@@ -115,9 +115,9 @@ class AgentListener:
 
     def __init__(self, host: str, lost: Callable[[str], str]) -> None:
         """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
-        self._lost = lost
+        self._lost_message = lost
         self.agents: dict[int, TcpLink] = {}
-        self._context, certificate = _certificate()
+        self._ssl_context, certificate = _certificate()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, 0), family=family, backlog=1024)
@@ -128,7 +128,7 @@ class AgentListener:
         self.back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
         #: The tasks of unproven connections, and when each was accepted.
         self._unproven: dict[asyncio.Task[None], float] = {}
-        self._accepting = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
+        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
 
     @property
     def shares_hosts(self) -> bool:
@@ -166,14 +166,14 @@ class AgentListener:
                 transport, _protocol = await loop.connect_accepted_socket(
                     lambda: asyncio.StreamReaderProtocol(reader, loop=loop),
                     connection,
-                    ssl=self._context,
+                    ssl=self._ssl_context,
                     ssl_handshake_timeout=_HELLO_SECONDS,
                 )
                 hello = json.loads(await reader.readline())
                 is_ours = hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode())
                 if is_ours and not hello["attempt"] and int(hello["number"]) not in self.agents:
-                    agent = TcpLink(hello, reader, transport, self._lost)
-                    self.agents[agent.number] = agent
+                    link = TcpLink(hello, reader, transport, self._lost_message)
+                    self.agents[link.number] = link
                     is_admitted = True
         except (OSError, ValueError, KeyError, TypeError, RecursionError):  # TimeoutError is an OSError
             pass
@@ -187,7 +187,7 @@ class AgentListener:
         """Stop listening; idempotent."""
 
         def close() -> None:
-            self._accepting.cancel()
+            self._accept_task.cancel()
             for task in self._unproven:
                 task.cancel()
             self._socket.close()
@@ -228,7 +228,7 @@ def _certificate() -> tuple[ssl.SSLContext, str]:
     )
     signed = base.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
     certificate = signed.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(
+    private_key = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -236,6 +236,6 @@ def _certificate() -> tuple[ssl.SSLContext, str]:
     with tempfile.TemporaryDirectory(prefix="distdl-") as folder:  # mode 0700
         file = Path(folder, "pair.pem")
         file.touch(0o600)
-        file.write_bytes(secret + certificate)
+        file.write_bytes(private_key + certificate)
         context.load_cert_chain(file)
     return context, certificate.decode()

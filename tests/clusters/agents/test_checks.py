@@ -108,7 +108,7 @@ def test_a_missing_package_is_red_when_the_job_needs_it():
     without = report("b", packages={"torch": "2.13.0+cpu", "numpy": "2.4.6"}, modules={"horovod": False})
     (_, needed) = rows("horovod", [report("a"), without], modules=["horovod"])
     assert (needed.level, needed.message) == ("error", "horovod is not installed")
-    assert needed.remedy == "install distdl_jupyter there as here, and run ssh b /opt/py/bin/distdl install horovod"
+    assert needed.remedy == "install distdl_jupyter on the host, and run ssh b /opt/py/bin/distdl install horovod"
     assert levels("horovod", [report("a"), without], modules=["torch"]) == ["ok", "warning"]
 
 
