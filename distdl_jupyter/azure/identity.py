@@ -233,7 +233,7 @@ def status() -> SignInStatus:
         config = settings.read()
         kind, scope = config.credential, config.endpoints.scope(config.endpoints.resource_manager)
         token = credential().get_token(scope).token
-        current = SignInStatus(state="signed_in", kind=kind, account=_account(token, kind))
+        current = SignInStatus(state="signed_in", kind=kind, account=_parse_account(token, kind))
     except DistDLError as error:
         current = SignInStatus(state="failed", kind=kind, problem=AzureProblem.of(error))
         if error.code == "azure-signed-out":
@@ -246,7 +246,7 @@ def status() -> SignInStatus:
     return dataclasses.replace(current, state="signed_in" if current.account else "failed", problem=problem)
 
 
-def _account(token: str, kind: str) -> AzureAccount:
+def _parse_account(token: str, kind: str) -> AzureAccount:
     """Return the account named by the documented claims of an access token."""
     claims: dict[str, Any] = {}
     with contextlib.suppress(IndexError, ValueError):
@@ -315,7 +315,7 @@ def explain(error: BaseException) -> DistDLError:
     match = re.search(r"AADSTS\d+", text)
     text = text[match.start() :] if match else text.removeprefix("Authentication failed: ")
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, text)), "Sign in again.")
-    first = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
+    sentence = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
     return NotSignedIn(
-        f"Azure did not issue a token. {first[:300].rstrip('.')}.", code="azure-sign-in-failed", hint=hint
+        f"Azure did not issue a token. {sentence[:300].rstrip('.')}.", code="azure-sign-in-failed", hint=hint
     )

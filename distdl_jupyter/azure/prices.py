@@ -28,12 +28,12 @@ from distdl_jupyter.core.machine import cache_directory
 PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
 SERVICE = "Retail Prices API"
-#: Seconds before a request that returned no price is repeated.
+#: Seconds before a request that returned no price is sent again.
 _RETRY_SECONDS = 300.0
-#: (size, region, currency) -> the time of the next request (monotonic), and why there is no price.
+#: (size, region, currency) -> the time of the next request (monotonic), and the reason for the missing price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
 _PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
-#: The fields of hourly meters, and the words in names of meters for anything but regular Linux machines.
+#: Fields of hourly meters, and words in the names of meters that are not for regular Linux machines.
 _HOURLY_FIELDS = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
 _EXCLUDED = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 

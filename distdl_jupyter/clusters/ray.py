@@ -156,8 +156,8 @@ class RayCluster(AgentCluster):
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
         self._held.callback(_call_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
-            fitting = _count_fitting(ray, bundle)
-            size_note = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
+            fitting_count = _count_fitting(ray, bundle)
+            size_note = f"{fitting_count or 'none'} of its nodes {'is' if fitting_count == 1 else 'are'} that large"
             context.report("stage", f"{message}; {size_note}")
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         actors = [_create_actor(ray, strategy(group, index), bundle) for index in range(spec.node_count)]
@@ -226,8 +226,8 @@ class _AgentActor:
 
 def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     """Return an actor that occupies a whole bundle."""
-    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom}
+    custom_resources = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
     return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
 
 
@@ -378,8 +378,8 @@ def _node_info(node: dict[str, Any]) -> NodeInfo:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    first = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
-    return first[:300].rstrip(".:")
+    text = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return text[:300].rstrip(".:")
 
 
 def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:

@@ -93,7 +93,7 @@ def _files(folder: JobFolder) -> Iterator[Path]:
 
 
 def _send(
-    container: ContainerClient, name: str, path: Path, known: BlobProperties | None, stopped: Callable[[], bool]
+    container: ContainerClient, name: str, path: Path, existing: BlobProperties | None, stopped: Callable[[], bool]
 ) -> int | None:
     """Upload one file and return its size, None if an identical blob exists."""
     from azure.core import MatchConditions
@@ -107,10 +107,10 @@ def _send(
     with path.open("rb") as file:
         size, md5 = path.stat().st_size, hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).digest()
         condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
-        if known is not None:
-            if (known.size, bytes(known.content_settings.content_md5 or b"")) == (size, md5):
+        if existing is not None:
+            if (existing.size, bytes(existing.content_settings.content_md5 or b"")) == (size, md5):
                 return None
-            condition = {"etag": known.etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
+            condition = {"etag": existing.etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
         file.seek(0)
         container.get_blob_client(name).upload_blob(
             file,

@@ -31,7 +31,7 @@ from distdl_jupyter.node.data_cache import Cache, StagingFailed, masked
 #: The name in progress bars and failures; names of data sources never contain a space.
 NAME = "Python packages"
 _READY = "ready.json"
-#: Maximum lines, and characters in total, of an installer's error output to show.
+#: Maximum numbers of lines and characters of an installer's error output in a message.
 _MAX_LINES, _MAX_CHARACTERS = 12, 1500
 #: Download progress of pip (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -69,7 +69,7 @@ def ready(request: PackageRequest, base: str = "") -> str:
     if not any(request.content().values()):
         return ""
     folder = request.folder(Cache(base))
-    return _python(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
+    return _python_path(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
 
 
 def missing(spec: Any) -> PackageRequest | None:
@@ -111,7 +111,7 @@ class PackageEnvironment:
             permissions.private_folder(self._folder)
             shutil.rmtree(self._folder)
         self._folder.mkdir(mode=0o700)
-        python = _python(self._folder)
+        python = _python_path(self._folder)
         if self._request.conda:
             self._run(_conda_command(self._folder, self._request.conda), "conda")
         else:
@@ -127,8 +127,8 @@ class PackageEnvironment:
     def _link_base(self) -> None:
         """Make the packages of this interpreter visible in the environment, after its own."""
         site_packages = sysconfig.get_path("purelib", "posix_prefix", {"base": str(self._folder)})
-        user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-        paths = [path for path in (*site.getsitepackages(), *user) if Path(path).is_dir()]
+        user_paths = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        paths = [path for path in (*site.getsitepackages(), *user_paths) if Path(path).is_dir()]
         lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
         Path(site_packages, _PATH_FILE).write_text(lines, encoding="utf-8")
 
@@ -204,7 +204,7 @@ class PackageEnvironment:
             )
 
 
-def _python(folder: Path) -> str:
+def _python_path(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
@@ -222,8 +222,8 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
 
 
 def _error_text(lines: Sequence[str]) -> str:
-    """Return an installer's own error message, without passwords."""
+    """Return the error message in an installer's output, without passwords."""
     lines = [line for line in lines if line.strip()]
-    first = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _MAX_LINES, 0))
-    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[first : first + _MAX_LINES])
+    start = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _MAX_LINES, 0))
+    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[start : start + _MAX_LINES])
     return masked(text)[:_MAX_CHARACTERS] or "no output."

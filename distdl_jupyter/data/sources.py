@@ -99,9 +99,9 @@ def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
     """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
     prefix = source.prefix.strip("/")
     with translate_errors(source.address):
-        if items := tuple(sorted(_blobs(account, source, f"{prefix}/" if prefix else ""))):
+        if items := tuple(sorted(_iter_blobs(account, source, f"{prefix}/" if prefix else ""))):
             return Listing(items)
-        blob = next(_blobs(account, source, prefix), None) if prefix else None
+        blob = next(_iter_blobs(account, source, prefix), None) if prefix else None
     if blob is None or blob.name != prefix:
         raise _empty_error(source)
     return Listing((blob,), single=True)
@@ -113,7 +113,7 @@ def _empty_error(source: DataSource) -> DataUnavailable:
     )
 
 
-def _blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Iterator[Item]:
+def _iter_blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Iterator[Item]:
     client = account.get_container_client(source.container)
     for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
         if str(getattr(blob.blob_tier, "value", blob.blob_tier)) == "Archive":

@@ -2,7 +2,7 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-restarts. The stager reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and
+starts over. The stager reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and
 writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
@@ -21,9 +21,9 @@ writes lines of JSON:
     {"type": "note", "source": name or "", "level": "info" or "warning", "text", "code"}
     {"type": "failed", "source": name or "", "text", "remedy"}              and exit code 1
     {"type": "staged", "paths": {variable: folder}, "bytes": fetched, "cached", "seconds",
-     "python": that of the packages' environment, "" without}               and exit code 0
+     "python": its path in the packages' environment, or ""}               and exit code 0
 
-The end of standard input ends the program at once.
+The program exits immediately when standard input ends.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class StdioChannel:
         self._has_finished = False
 
     def order(self) -> dict[str, Any]:
-        """Return the first line; afterwards the end of the input ends the program."""
+        """Return the first line; from then on, the program exits when its input ends."""
         order: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
         return order
@@ -167,7 +167,7 @@ class StdioChannel:
         with self._ask_lock:
             self.send({"type": "renew", "source": source})
             try:
-                # A new supervisor may repeat an answer of the previous one.
+                # A new supervisor may repeat a response of the previous one.
                 while (response := self._responses.get(timeout=_RENEW_SECONDS))["source"] != source:
                     pass
             except queue.Empty:
@@ -201,7 +201,7 @@ class StagedFile(NamedTuple):
 
 
 class DataStager:
-    """Carries out an order, whose fields are the arguments; ``run`` raises StagingFailed."""
+    """Executes an order, whose fields are the arguments; ``run`` raises StagingFailed."""
 
     def __init__(
         self,
@@ -242,8 +242,8 @@ class DataStager:
             if source.kind == "path"
         }
         try:
-            if stored := [source for source in self._sources if source.kind != "path"]:
-                paths |= self._fetch_all(stored)
+            if stored_sources := [source for source in self._sources if source.kind != "path"]:
+                paths |= self._fetch_all(stored_sources)
         except OSError as error:
             raise self._disk_failure(error) from None
         finally:
@@ -267,7 +267,7 @@ class DataStager:
         gap = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit_bytes)
         if gap and self._limit_bytes is not None:
             text = f"The data is {readable(gap)} larger than the cache limit. The excess is deleted when the job ends."
-            self._note("", "cache-limit", text)
+            self._send_note("", "cache-limit", text)
         pending: set[Future[None]] = {self._file_pool.submit(self._fetch, file) for file in missing}
         while pending:
             done, pending = wait(pending, timeout=_REPORT_SECONDS, return_when="FIRST_EXCEPTION")
@@ -298,14 +298,14 @@ class DataStager:
             self._tree.add(file.source.name, file.path, file.final)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
-        self._count(file.source.name, done=file.item.size, cached=file.item.size, files=1)
+        self._add_counts(file.source.name, done=file.item.size, cached=file.item.size, files=1)
         return True
 
     def _fetch(self, file: StagedFile) -> None:
         """Fetch a file unless another program or source is already fetching it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
-        part = PartialFile(file.final, lambda: self._note(name, "elsewhere", text))
+        part = PartialFile(file.final, lambda: self._send_note(name, "elsewhere", text))
         if self._link_cached(file):
             part.close()
             return
@@ -315,7 +315,7 @@ class DataStager:
         except BaseException:
             part.remove()
             raise
-        self._count(name, files=1)
+        self._add_counts(name, files=1)
 
     def _download(self, file: StagedFile, part: PartialFile) -> None:
         """Fetch the content of a file; retry if its checksum is wrong."""
@@ -327,8 +327,8 @@ class DataStager:
             list(self._range_pool.map(lambda start: self._read_range(file, part, start, start + range_size), starts))
             if not item.md5 or base64.b64encode(part.md5()).decode() == item.md5:
                 return
-            self._count(name, done=-item.size)
-            self._note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")
+            self._add_counts(name, done=-item.size)
+            self._send_note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")
         text = f"{item.name!r} of {name} arrived with a wrong checksum several times."
         raise StagingFailed(text, "Upload the file again, or correct its Content-MD5.", name)
 
@@ -351,9 +351,9 @@ class DataStager:
                 for chunk in response.stream(min_chunk_size=_CHUNK):
                     self._write(part, position, memoryview(chunk))
                     position += len(chunk)
-                    self._count(name, done=len(chunk))
+                    self._add_counts(name, done=len(chunk))
             except BaseException:
-                self._count(name, done=start - position)
+                self._add_counts(name, done=start - position)
                 raise
 
         try:
@@ -372,7 +372,7 @@ class DataStager:
                 self._cache.clear_unused()
             part.write(position, content)
 
-    def _count(self, source: str, **added: int) -> None:
+    def _add_counts(self, source: str, **added: int) -> None:
         """Add to the counts of a source; thread-safe."""
         with self._count_lock:
             for name, number in added.items():
@@ -390,7 +390,7 @@ class DataStager:
                 self._channel.send({"type": "progress", "source": name, **count})
         self._reported = counts
 
-    def _note(self, source: str, code: str, text: str) -> None:
+    def _send_note(self, source: str, code: str, text: str) -> None:
         """Send a note once for each source."""
         if (source, code) not in self._sent_notes:
             self._sent_notes.add((source, code))
@@ -410,7 +410,7 @@ class DataStager:
 
 
 def main() -> int:
-    """Carry out the order on standard input and return the exit code."""
+    """Execute the order on standard input and return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
@@ -429,4 +429,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # threads that wait for an answer must not delay the exit
+    os._exit(code)  # threads that wait for a response must not delay the exit

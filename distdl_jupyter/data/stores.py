@@ -1,9 +1,9 @@
-"""Open object stores with obstore: select credentials and translate errors.
+"""Opens object stores with obstore, selects credentials and translates errors.
 
 Azure Blob Storage is read with SAS tokens from the supervisor. S3 and Google Cloud Storage are read with the user's
-credentials in environment variables or files; without any, anonymously (public data), else with the role of the
-machine. Web servers are read anonymously. Only codes of obstore's errors are shown, because their texts may contain the
-server's response.
+credentials in environment variables or files; without credentials, first anonymously (public data), then with the role
+of the machine. Web servers are read anonymously. Only codes of obstore's errors are shown, because their texts may
+contain the server's response.
 """
 
 from __future__ import annotations
@@ -235,14 +235,14 @@ def _stores(
         yield HTTPStore(address, **options)
     elif kind == "gs":
         has_credentials = any(map(os.environ.get, _GOOGLE_VARIABLES)) or _GOOGLE_KEY_FILE.expanduser().is_file()
-        for anonymous in (False,) if has_credentials else (True, False):
-            yield GCSStore(container, skip_signature=anonymous, **options)
+        for is_anonymous in (False,) if has_credentials else (True, False):
+            yield GCSStore(container, skip_signature=is_anonymous, **options)
     elif kind == "s3":
-        keys = _profile()
+        keys = _aws_profile()
         has_credentials = bool(keys) or any(map(os.environ.get, _AWS_VARIABLES))
         options |= {**keys, **{name: value for name, value in settings.items() if value}}
-        for anonymous in (False,) if has_credentials else (True, False):
-            yield S3Store(container, skip_signature=anonymous, **options)
+        for is_anonymous in (False,) if has_credentials else (True, False):
+            yield S3Store(container, skip_signature=is_anonymous, **options)
     while kind == "blob":
         # Use a credential provider, because AzureStore prefers a service principal in the environment to a SAS token.
         # Use each token until the service rejects it, because clocks may differ.
@@ -267,7 +267,7 @@ _GOOGLE_VARIABLES = (
 _GOOGLE_KEY_FILE = Path("~/.config/gcloud/application_default_credentials.json")
 
 
-def _profile() -> dict[str, str]:
+def _aws_profile() -> dict[str, str]:
     """Return the keys of the profile in the AWS credentials file, which obstore does not read."""
     if any(map(os.environ.get, _AWS_VARIABLES)):
         return {}

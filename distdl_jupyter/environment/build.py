@@ -75,8 +75,8 @@ def first_errors(log_text: str) -> str:
     A compiler prints the cause first; make and pip then add many lines about their own failure.
     """
     lines = [line.rstrip() for line in log_text.splitlines() if line.strip()]
-    first = next((index for index, line in enumerate(lines) if _ERROR_LINE.search(line)), -_MAX_LINES)
-    return "\n".join(lines[first:][:_MAX_LINES])
+    start = next((index for index, line in enumerate(lines) if _ERROR_LINE.search(line)), -_MAX_LINES)
+    return "\n".join(lines[start:][:_MAX_LINES])
 
 
 def run_step(
@@ -171,7 +171,7 @@ class Recipe:
     """The inputs of a build: the installed torch and the optional parts."""
 
     inspection: Inspection
-    #: None for a build with Gloo alone.
+    #: None for a build with only Gloo.
     mpi: Mpi | None = None
     #: None for a build without NCCL, or with the GPU operations of ``HOROVOD_GPU_OPERATIONS``.
     cuda: Cuda | None = None

@@ -87,8 +87,8 @@ def render(rows: Sequence[Verdict], *, colour: bool = False) -> str:
     lines = []
     for row in rows:
         status = f"{row.status:<6}"
-        styled = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
-        lines.append(f"{row.name:<{width}}  {styled}  {row.value}".rstrip())
+        status_text = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
+        lines.append(f"{row.name:<{width}}  {status_text}  {row.value}".rstrip())
         if row.remedy:
             lines.append(f"{'':<{width}}          {row.remedy}")
     return "\n".join(lines)
@@ -184,14 +184,14 @@ def _driver(inspection: Inspection, gpus: Sequence[str], driver: str) -> Verdict
         return Verdict("NVIDIA driver", "ok", value)
     if inspection.gpu_names:
         return Verdict("NVIDIA driver", "ok", f"{value} (older than {oldest}, but torch can use the GPU)")
-    supported = max((major for major, first in _OLDEST_DRIVER.items() if first <= _major(driver)), default=0)
-    remedy = f"Install NVIDIA driver {oldest} or newer" + (f", or torch for CUDA {supported}." if supported else ".")
+    max_cuda = max((major for major, minimum in _OLDEST_DRIVER.items() if minimum <= _major(driver)), default=0)
+    remedy = f"Install NVIDIA driver {oldest} or newer" + (f", or torch for CUDA {max_cuda}." if max_cuda else ".")
     return Verdict("NVIDIA driver", "fail", f"{value}, which needs driver {oldest} or newer", remedy)
 
 
 def _major(version: str) -> int:
-    first = version.partition(".")[0]
-    return int(first) if first.isdigit() else 0
+    number = version.partition(".")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _infiniband(folder: Path = Path("/sys/class/infiniband")) -> Verdict:

@@ -48,23 +48,23 @@ def install(
     toolchain.require(toolchain.missing_to_install())
     included_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
     progress("checking torch and Horovod")
-    before = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
-    if before.torch_error:
+    inspection = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
+    if inspection.torch_error:
         raise BuildFailed(
-            f"The installed torch cannot be imported: {before.torch_error}.",
+            f"The installed torch cannot be imported: {inspection.torch_error}.",
             code="torch-not-importable",
             hint="Run the command again when the machine is less busy."
-            if before.torch_error.startswith(SLOW)
+            if inspection.torch_error.startswith(SLOW)
             else "Reinstall it with `pip install --force-reinstall torch`.",
         )
-    cuda, cuda_note = _choose_cuda(before)
-    with_tensorflow = before.tensorflow if tensorflow is None else tensorflow
-    recipe = Recipe(before, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
-    result, after = _ensure_installed(recipe, progress, force=force)
-    is_complete = after is before and after.mpi and (after.nccl or not after.torch_cuda)
+    cuda, cuda_note = _choose_cuda(inspection)
+    with_tensorflow = inspection.tensorflow if tensorflow is None else tensorflow
+    recipe = Recipe(inspection, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
+    result, installed = _ensure_installed(recipe, progress, force=force)
+    is_complete = installed is inspection and installed.mpi and (installed.nccl or not installed.torch_cuda)
     note = "" if is_complete else f"{mpi_note} {cuda_note}".strip()
-    parts = listing([*after.controllers, *(["NCCL"] if after.nccl else [])])
-    title = f"Horovod {after.horovod_version} for {listing(after.frameworks)} with {parts}"
+    parts = listing([*installed.controllers, *(["NCCL"] if installed.nccl else [])])
+    title = f"Horovod {installed.horovod_version} for {listing(installed.frameworks)} with {parts}"
     return f"{title} {result} ({duration(time.monotonic() - started)}). {note}".rstrip()
 
 
@@ -134,14 +134,14 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspectio
                 output="\n".join((result.stdout + result.stderr).strip().splitlines()[-25:]),
             )
     progress("importing horovod.torch")
-    after = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
-    if not _is_usable(after, recipe):
+    installed = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
+    if not _is_usable(installed, recipe):
         raise BuildFailed(
-            f"Horovod was built but cannot be imported: {after.horovod_error or after.tensorflow_error}.",
+            f"Horovod was built but cannot be imported: {installed.horovod_error or installed.tensorflow_error}.",
             code="horovod-not-importable",
             hint="Check this environment with `distdl doctor`, then rebuild with `distdl install horovod --force`.",
         )
-    return after
+    return installed
 
 
 class ConsoleProgress:

@@ -91,8 +91,8 @@ def require(missing: Sequence[Missing]) -> None:
     """Raise PluginUnavailable with one line for each missing prerequisite, if any is missing."""
     if missing:
         first, *others = missing
-        rest = "".join(f"\n{other}" for other in others)
-        raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + rest)
+        remedies = "".join(f"\n{other}" for other in others)
+        raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + remedies)
 
 
 def tensorflow_version() -> str:

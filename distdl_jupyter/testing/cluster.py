@@ -328,16 +328,16 @@ class ClusterContract(ClusterTests):
 
     def test_when_its_supervisor_is_killed_a_job_ends_or_continues_without_a_gap(self) -> None:
         """Either no process is left on any machine, or the job continues and no output line is lost or duplicated."""
-        with self._orphan() as orphan:
+        with self._orphaned_job() as orphan:
             sample = self.sample(_COUNTS, id=orphan["id"], nonce=orphan["nonce"])
             read = {(rank, name): position for rank, name, position in orphan["positions"]}
-            attached = (sample.spec, orphan["handle"], sample.context, read)
+            arguments = (sample.spec, orphan["handle"], sample.context, read)
             if not self.cluster.can_attach:
                 with pytest.raises(LaunchFailed):
-                    self.cluster.attach(*attached)
+                    self.cluster.attach(*arguments)
                 self.cluster.sweep(sample.id, orphan["handle"])
             else:
-                with contextlib.closing(RunListener(self.cluster.attach(*attached), sample.nonce)) as listener:
+                with contextlib.closing(RunListener(self.cluster.attach(*arguments), sample.nonce)) as listener:
                     listener.until_ended(self.ranks, self.timeout)
                     listener.drain()
                     assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
@@ -348,7 +348,7 @@ class ClusterContract(ClusterTests):
         self.leaves_nothing(sample.id)
 
     @contextlib.contextmanager
-    def _orphan(self) -> Iterator[dict[str, Any]]:
+    def _orphaned_job(self) -> Iterator[dict[str, Any]]:
         """Start a job in another process, kill that process, and yield the record that it printed."""
         job = {"name": self.name, "options": dict(self.options), "code": _COUNTS, "lines": 20, "timeout": self.timeout}
         job |= {"nodes": self.node_count, "per_node": self.process_count_per_node}

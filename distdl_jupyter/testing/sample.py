@@ -37,7 +37,7 @@ except KeyboardInterrupt:
     print("saved")
     sys.exit(5)
 """
-#: Seconds between two polls of a run; the maximum number of bytes that are read at once.
+#: Seconds between two polls of a run; the maximum number of bytes per read.
 _POLL_SECONDS, _MAX_READ_BYTES = 0.05, 64 * 1024
 
 
@@ -214,8 +214,8 @@ class ClusterTests:
     @property
     def cluster(self) -> Cluster:
         """A new instance of the cluster."""
-        plugin: Cluster = registry.get("clusters", self.name)
-        return plugin
+        cluster: Cluster = registry.get("clusters", self.name)
+        return cluster
 
     @property
     def checked(self) -> Any:
@@ -248,7 +248,7 @@ class ClusterTests:
         )
 
     def left(self, job_id: str) -> Sequence[object]:
-        """Return the remaining processes of a job on this machine. Override it to find more than these."""
+        """Return the remaining processes of a job on this machine. Override it to find other processes too."""
         return sorted(processes.of_job({processes.MARK: job_id}))
 
     def leaves_nothing(self, job_id: str) -> None:

@@ -44,7 +44,7 @@ class Workspace:
         #: The path of the workspace in the resource manager.
         self.path = f"/subscriptions/{subscription}/resourceGroups/{group}"
         self.path += f"/providers/Microsoft.MachineLearningServices/workspaces/{name}"
-        self._hosts: dict[str, Rest] = {}
+        self._clients: dict[str, Rest] = {}
 
     @classmethod
     def of(cls, options: Any) -> Workspace:
@@ -71,9 +71,9 @@ class Workspace:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
         parts = urlsplit(url)
         host = f"{parts.scheme}://{parts.netloc}"
-        if host not in self._hosts:
-            self._hosts[host] = Rest(host, None, retries=1)
-        return self._hosts[host]
+        if host not in self._clients:
+            self._clients[host] = Rest(host, None, retries=1)
+        return self._clients[host]
 
     def get(self, path: str = "", api_version: str = API_WORKSPACE) -> dict[str, Any]:
         """Return the record of the workspace, or of something in it. Raises AzureRefused."""

@@ -47,7 +47,7 @@ FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size"
 _WORKSPACES_API = "2024-10-01"
 _LOW_PRIORITY = "low priority: a preempted job restarts, so save checkpoints"
 _COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
-#: Azure's node state -> the state here and a detail. A node costs money from its preparation until it has left.
+#: Azure's node state -> our state and a detail. A node costs money from its preparation until it has left.
 _NODE_STATES: Mapping[str, tuple[NodeState, str]] = {
     "idle": ("up", ""),
     "running": ("up", ""),
@@ -58,7 +58,7 @@ _NODE_STATES: Mapping[str, tuple[NodeState, str]] = {
 }
 #: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
 _MAX_VALUE = 10_000_000
-#: The timeout of ``sweep`` for the end of a job in seconds.
+#: Timeout in seconds for the end of a job that ``sweep`` has canceled.
 _SWEEP_SECONDS = 60.0
 #: Modules in the generated image besides the standard library. The image also has the programs of all backends.
 _IMAGE_MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
@@ -167,8 +167,8 @@ class AzureMLCluster(Cluster, Provisioner):
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
             return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
         if target is not None:
-            warning = [_LOW_PRIORITY] if is_low_priority(target) else []
-            rows.append(NodeCheck("", step, "ok", ", ".join([target.name, _size_and_nodes(target), *warning])))
+            warnings = [_LOW_PRIORITY] if is_low_priority(target) else []
+            rows.append(NodeCheck("", step, "ok", ", ".join([target.name, _size_and_nodes(target), *warnings])))
         elif options.compute:
             text = f"the workspace has no compute target named {options.compute}"
             hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
@@ -229,10 +229,10 @@ class AzureMLCluster(Cluster, Provisioner):
         uploaded = size(sum(path.stat().st_size for path in code.rglob("*") if path.is_file()))
         context.report("start", f"submitting to Azure ML, {uploaded} of code")
         try:
-            studio = _submit(spec, options, plan, workspace, code)
+            studio_url = _submit(spec, options, plan, workspace, code)
         finally:
             job.remove_code(context.folder)
-        notices = [RunNotice("info", f"Azure ML runs the job as {job.run_name(spec.id)}: {studio}", "azureml")]
+        notices = [RunNotice("info", f"Azure ML runs the job as {job.run_name(spec.id)}: {studio_url}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
             text = (
                 "Mounted data is read over the network during training. Download it if it fits on the nodes' disks "

@@ -122,10 +122,10 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     """Return the job for ``MLClient.jobs``."""
     from azure.ai import ml
 
-    words = [shlex.quote(options.python), "launch.py"]
+    arguments = [shlex.quote(options.python), "launch.py"]
     inputs = {}
     for source in spec.data:
-        words += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
+        arguments += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
         prefix = f"{source.prefix.strip('/')}/" if source.prefix.strip("/") else ""
         path = f"{settings.read().endpoints.blob.format(account=source.account)}/{source.container}/{prefix}"
         inputs[source.name] = ml.Input(type="uri_folder", path=path, mode=_DATA_MODES[source.mode])
@@ -142,7 +142,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         description="Submitted by distdl_jupyter.",
         tags={"distdl_job": spec.id},
         code=str(code),
-        command=" ".join(words),
+        command=" ".join(arguments),
         environment=environment,
         inputs=inputs,
         compute=options.compute or None,
@@ -170,7 +170,7 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
         target.mkdir(parents=True, mode=0o700)
         (target / "package.zip").write_bytes(package.built().content)
         (target / "launch.py").write_bytes((resources.files(__package__) / "bootstrap.py").read_bytes())
-        (target / "plan.json").write_text(json.dumps(_plan(spec, placement, plan, context)), encoding="utf-8")
+        (target / "plan.json").write_text(json.dumps(_plan_data(spec, placement, plan, context)), encoding="utf-8")
         payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
         if payload.get("script"):
             script = Path(payload["script"])
@@ -195,10 +195,10 @@ def remove_code(folder: JobFolder) -> None:
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
 
 
-def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
+def _plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
     """Return the plain data that every process reads on its node; Azure sets the rendezvous variables there."""
-    hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
-    job_variables = {name: value for name, value in context.variables.items() if name not in hidden}
+    excluded = (*spec.secret_variables, "DISTDL_JOB_DIR")
+    job_variables = {name: value for name, value in context.variables.items() if name not in excluded}
     # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used.
     mpi_variables = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"} if plan.distribution == "mpi" else {}
     environments = []

@@ -41,10 +41,10 @@ _FAST_SECONDS, _SLOW_SECONDS = 0.3, 2.0
 _STATE_SECONDS = 2.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 10.0
-#: Seconds during which logs are still read after a job has ended, because Azure stores its last lines late. Reading
+#: Seconds during which logs are still read after a job has ended, because Azure stores the last lines late. Reading
 #: stops earlier when every rank has reported its exit and there is no new output.
 _SETTLE_SECONDS = 10.0
-#: Seconds after the start of this supervisor during which an unknown run is not an error; Azure lists new runs late.
+#: Seconds after the start of this supervisor during which an unknown run is not an error; Azure may list new runs late.
 _UNKNOWN_SECONDS = 60.0
 #: Seconds between two cancel requests.
 _CANCEL_SECONDS = 10.0
@@ -52,12 +52,12 @@ _CANCEL_SECONDS = 10.0
 _MAX_BYTES, _MAX_REQUESTS = 4 * 1024 * 1024, 8
 #: The folder with the logs of the job's processes.
 _PROCESS_LOGS = "user_logs/"
-#: Files of the nodes' preparation that are useless to users.
+#: Log files of the node preparation that do not help users.
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 _ARTIFACT_URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
-#: Texts of azure-ai-ml's ``RunStatus`` before the ranks run.
+#: Texts for the states of azure-ai-ml's ``RunStatus`` before the ranks run.
 _WAITING = {
     "": "was submitted",
     "NotStarted": "was submitted",
@@ -98,13 +98,13 @@ class AzureMLRun(Run):
             self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
-        #: Ranks whose exit is not reported yet, whether a rank has failed, and the signals that were sent.
+        #: Ranks whose exit has not been reported, whether a rank has failed, and the signals sent.
         self._unreported = set(range(spec.process_count))
         self._has_failed = False
         self._sent_signals: list[str] = []
         #: Azure's state of the job ("": unknown yet), and its failure message.
         self._status = self._error = ""
-        #: Whether Azure no longer knows the job; whether it has ended and all output was forwarded.
+        #: Whether Azure no longer knows the job; whether it has ended and all output has been forwarded.
         self._is_unknown = self._is_done = False
         #: Times of the last state request, the last cancel request and the job's end (monotonic, 0: never).
         self._requested_at = self._canceled_at = self._ended_at = 0.0
@@ -118,7 +118,7 @@ class AzureMLRun(Run):
     # thread -----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Poll Azure until the job has ended and all output was read, or the run is closed."""
+        """Poll Azure until the job has ended and all output has been read, or the run is closed."""
         while not (self._is_closing or self._is_done):
             self._wake.clear()
             now = time.monotonic()
@@ -278,7 +278,7 @@ class LogFile:
     #: The rank and the stream of the next text; the stream is "" outside of a rank's output.
     rank: int = -1
     stream: str = ""
-    #: The start of a mark, and of a line outside of a rank's output, whose rest arrives later.
+    #: An incomplete mark, and an incomplete line outside of a rank's output.
     mark: bytes = b""
     line: bytes = b""
 
@@ -322,7 +322,7 @@ class Logs:
 
     @property
     def behind(self) -> bool:
-        """Whether so much output waits for the supervisor that no more is requested."""
+        """Whether the supervisor has so much unread output that no more is requested."""
         return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
     def feed(self, file: LogFile, content: bytes, *, last: bool = False) -> None:
@@ -414,11 +414,11 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     if match is None:
         return []
     prefix, reasons = f"{match[2].strip('/')}/outputs/", []
-    store = workspace.datastore(match[1])
-    url = settings.read().endpoints.blob.format(account=store["accountName"])
-    credential = store.get("sasToken") or identity.credential()
+    datastore = workspace.datastore(match[1])
+    url = settings.read().endpoints.blob.format(account=datastore["accountName"])
+    credential = datastore.get("sasToken") or identity.credential()
     try:
-        with ContainerClient(url, str(store["containerName"]), credential=credential) as container:
+        with ContainerClient(url, str(datastore["containerName"]), credential=credential) as container:
             for blob in container.list_blobs(name_starts_with=prefix):
                 target = target_path(blob.name[len(prefix) :], folder)
                 if target is None or (blob.metadata or {}).get("hdi_isfolder"):

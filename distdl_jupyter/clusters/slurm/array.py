@@ -36,9 +36,9 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
-#: Polls per second of a waiting task; seconds that ``close`` waits until all tasks have ended.
+#: Polls per second of a waiting task; timeout in seconds of ``close`` for the end of all tasks.
 _POLLS_PER_SECOND, _END_SECONDS = 5, 10.0
-#: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Another array follows.
+#: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
 _MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
 _CLOSED = "-"
@@ -52,12 +52,12 @@ def claim_task(
     Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
     """
     group, number = spec.group, spec.trial
-    if group is None or number is None or not _folder(group).path.exists():
+    if group is None or number is None or not _sweep_folder(group).path.exists():
         return ""
-    sweep, plan = JobDirectory(_folder(group), options.directory), SweepPlan.of(group)
+    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
     sweep.make()
     with _locked(sweep.run):
-        arrays = _arrays(sweep.run)
+        arrays = _list_arrays(sweep.run)
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
         # The first trials start concurrently, so any of them may be the one that submits the array.
@@ -66,7 +66,7 @@ def claim_task(
             return ""
         folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
         _write_array(folder, "", size)
-        (folder / "batch").write_text(_batch(folder), encoding="utf-8")
+        (folder / "batch").write_text(_batch_script(folder), encoding="utf-8")
         args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
         try:
             job = commands.submit(script.arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
@@ -87,12 +87,12 @@ def close(group: Group, options: SlurmOptions) -> None:
 
     The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
     """
-    sweep = JobDirectory(_folder(group), options.directory)
+    sweep = JobDirectory(_sweep_folder(group), options.directory)
     if not sweep.run.is_dir():
         return
     with _locked(sweep.run):
         jobs = []
-        for folder in _arrays(sweep.run):
+        for folder in _list_arrays(sweep.run):
             job, free_links = _load_array(folder)
             closed_tasks = []
             for link in free_links:
@@ -113,7 +113,7 @@ def close(group: Group, options: SlurmOptions) -> None:
             sweep.job.rmdir()
 
 
-def _folder(group: Group) -> JobFolder:
+def _sweep_folder(group: Group) -> JobFolder:
     return JobStore(kind="sweeps").folder(group.id)
 
 
@@ -125,7 +125,7 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def _arrays(root: Path) -> list[Path]:
+def _list_arrays(root: Path) -> list[Path]:
     """Return the folders of all arrays, the newest last."""
     return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
@@ -164,7 +164,7 @@ def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) ->
     return ""
 
 
-def _batch(folder: Path) -> str:
+def _batch_script(folder: Path) -> str:
     """Return the script that every task runs. Its ``ls`` makes new links visible on network file systems.
 
     Like the batch script of a job, it does nothing if Slurm requeues it.

@@ -57,7 +57,7 @@ class SlurmCluster(AgentCluster):
     def __init__(self) -> None:
         super().__init__()
         self._slurm: SlurmJob | None = None
-        self._interrupted = ""
+        self._interruption = ""
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Return the remedy if Slurm's commands are missing."""
@@ -87,7 +87,7 @@ class SlurmCluster(AgentCluster):
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Check Slurm, a test submission and the nodes; and if all are right, the software of one free node."""
+        """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
         if missing := commands.missing_commands():
             problem = "The Slurm commands are not installed on this machine."
             return [NodeCheck("", "Slurm", "error", problem, missing, "slurm-missing")]
@@ -193,7 +193,7 @@ class SlurmCluster(AgentCluster):
         if self._slurm is not None:
             state = self._slurm.state
             if state is not None and not state.pending:  # canceling first would change the reason of its end
-                self._interrupted = self._slurm.interruption()
+                self._interruption = self._slurm.interruption()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
             super()._release_nodes()
@@ -202,7 +202,7 @@ class SlurmCluster(AgentCluster):
 
     def interrupted(self) -> str:
         """Return why Slurm ended the job before its ranks ran."""
-        return self._interrupted
+        return self._interruption
 
     # continue after the supervisor has died ----------------------------------------------------------
 
@@ -240,13 +240,13 @@ class SlurmCluster(AgentCluster):
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
-        alive = [job for job in jobs if not commands.has_ended(job)]
-        for job in alive:
+        running_jobs = [job for job in jobs if not commands.has_ended(job)]
+        for job in running_jobs:
             commands.kill(job)
             deadline = time.monotonic() + _SWEEP_SECONDS
             while not commands.has_ended(job) and time.monotonic() < deadline:
                 time.sleep(0.2)
-        return [f"Slurm job {job}" for job in alive]
+        return [f"Slurm job {job}" for job in running_jobs]
 
     def close_group(self, group: Group, options: SlurmOptions) -> None:
         """Remove the unclaimed tasks of a sweep's job array from the queue."""

@@ -25,8 +25,8 @@ from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
 
-#: Seconds between two queries after ``poll_soon`` and otherwise, and the seconds for which ``poll_soon`` has effect.
-_FAST_SECONDS, _SLOW_SECONDS, _HURRY_SECONDS = 0.5, 3.0, 30.0
+#: Seconds between two queries after ``poll_soon`` and otherwise, and how long ``poll_soon`` stays in effect.
+_FAST_SECONDS, _SLOW_SECONDS, _FAST_PERIOD = 0.5, 3.0, 30.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
 #: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
@@ -95,7 +95,7 @@ class SlurmJob(threading.Thread):
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
-        self._fast_until = time.monotonic() + _HURRY_SECONDS
+        self._fast_until = time.monotonic() + _FAST_PERIOD
         self._wake.set()
 
     def cancel(self) -> None:

@@ -260,17 +260,17 @@ def points_to(link: Path, run: Path) -> bool:
 
 def _copy_tree(source: Path, target: Path) -> None:
     """Copy a folder into an existing one without following links there; leave out sockets and pipes. Raises OSError."""
-    special = set[str]()
+    special_paths = set[str]()
     for directory, folders, names in os.walk(source):
         for entry in (Path(directory, name) for name in (*folders, *names)):
             if not (entry.is_symlink() or entry.is_dir() or entry.is_file()):
-                special.add(str(entry))
+                special_paths.add(str(entry))
             existing = target / entry.relative_to(source)
             if existing.is_symlink() or existing.is_file():
                 existing.unlink()
             elif existing.is_dir() and (entry.is_symlink() or not entry.is_dir()):
                 shutil.rmtree(existing)
-    ignored = lambda folder, names: {name for name in names if str(Path(folder, name)) in special}  # noqa: E731
+    ignored = lambda folder, names: {name for name in names if str(Path(folder, name)) in special_paths}  # noqa: E731
     shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
 
@@ -343,7 +343,7 @@ def arguments(
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
         limit = str(math.ceil(seconds / 60) + _EXTRA_MINUTES)
-    requested = {
+    sbatch_options = {
         "partition": options.partition,
         "account": options.account,
         "qos": options.qos,
@@ -364,7 +364,7 @@ def arguments(
         "--no-requeue",
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
-        *(f"--{name}={value}" for name, value in requested.items() if value),
+        *(f"--{name}={value}" for name, value in sbatch_options.items() if value),
         *options.more,
         *more,
     ]

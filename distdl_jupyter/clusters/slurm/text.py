@@ -52,7 +52,7 @@ _BLOCKED = {
                                         "Lower time_limit."),
 }  # fmt: skip
 _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
-#: Beginnings of the reasons for limits on what a user may have at the same time.
+#: Prefixes of the reasons for limits on the resources that a user may have at the same time.
 _LIMIT_PREFIXES = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
 
 #: This package's name for the state of a job that Slurm has requeued after its start.
@@ -151,10 +151,10 @@ def refusal(error: commands.SlurmFailed) -> tuple[str, str]:
 # nodes and the queue ----------------------------------------------------------------------------
 
 _DOWN = ("down", "drain", "fail", "error", "unk", "no_respond", "perfctrs", "maint", "powered_down", "power_down")
-_STARTING = ("powering_up", "boot", "reboot", "configuring")
-_IN_USE = {"mixed": "partly in use", "allocated": "in use"}
+_STARTING_STATES = ("powering_up", "boot", "reboot", "configuring")
+_USE_DETAILS = {"mixed": "partly in use", "allocated": "in use"}
 #: States of jobs that have nodes.
-_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+_RUNNING_STATES = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
 def nodes(partition: str) -> list[NodeInfo]:
@@ -169,12 +169,12 @@ def node(name: str, slurm_state: str, cores: str, load: str, gres: str, reason: 
     """Return the description of a node from sinfo's fields."""
     base_state, is_silent = slurm_state.lower().rstrip("*~#!%$@^-"), slurm_state.endswith("*")
     state: NodeState = "up"
-    detail = _IN_USE.get(base_state, base_state)
+    detail = _USE_DETAILS.get(base_state, base_state)
     if is_silent or base_state.startswith(_DOWN):
         state = "down"
         detail = f"{base_state}: {reason}" if reason not in ("none", "") else base_state
         detail += " (no response to Slurm)" if is_silent else ""
-    elif base_state.startswith(_STARTING):
+    elif base_state.startswith(_STARTING_STATES):
         state = "starting"
     gpus, gpu_name = commands.gpus_in(gres)
     cpu_load = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
@@ -192,7 +192,7 @@ def queue() -> list[QueuedJob]:
 def _queued_job(
     id_: str, state: str, reason: str, priority: str, nodes: str, cores: str, gres: str, partition: str, name: str
 ) -> QueuedJob:
-    is_running, count = state in _RUNNING, commands.leading_number(nodes)
+    is_running, count = state in _RUNNING_STATES, commands.leading_number(nodes)
     return QueuedJob(
         id=id_,
         name=name,

@@ -282,8 +282,8 @@ class Stage:
         while len(self.port.agents) < self._task_count:
             if self._error is not None:
                 raise self._error
-            since, limit = (started, _OPEN_SECONDS) if self._opened_at is None else (self._opened_at, seconds)
-            if math.isfinite(seconds) and time.monotonic() - since > limit:
+            start, timeout = (started, _OPEN_SECONDS) if self._opened_at is None else (self._opened_at, seconds)
+            if math.isfinite(seconds) and time.monotonic() - start > timeout:
                 raise LaunchFailed(
                     f"Spark at {self._options.address} has no free executor: {self._reason}.",
                     code="spark-no-executor",

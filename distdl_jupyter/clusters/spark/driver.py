@@ -45,7 +45,7 @@ NO_SESSION_HINT = (
 )
 #: The function that every task runs.
 _TaskFunction = Callable[[Iterable[Any]], Iterator[Any]]
-#: Functions that run a stage in a session to its end, or raise any error of Spark, and that end both.
+#: Two functions: one runs a stage in a session to its end and raises errors of Spark, the other ends both.
 _SessionFunctions = tuple[Callable[[_TaskFunction], None], Callable[[], None]]
 
 
@@ -173,14 +173,14 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
     if context is None:
         os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
-        settings = {**_settings(stage, options, host), **options.settings()}
+        settings = {**_default_settings(stage, options, host), **options.settings()}
         spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
         spark.setLogLevel("ERROR")
 
     def run(work: _TaskFunction) -> None:
         spark.setJobGroup(group, f"distdl job {stage.name}", interruptOnCancel=True)
         tasks = spark.parallelize(range(stage.tasks), stage.tasks)
-        if context is not None and (profile := _profile(options, stage)) is not None:
+        if context is not None and (profile := _resource_profile(options, stage)) is not None:
             tasks = tasks.withResources(profile)
         tasks.barrier().mapPartitions(work).collect()
 
@@ -207,7 +207,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
 
     def run(work: _TaskFunction) -> None:
         tasks = spark.range(0, stage.tasks, 1, stage.tasks)
-        tasks.mapInArrow(work, "id long", barrier=True, profile=_profile(options, stage)).collect()
+        tasks.mapInArrow(work, "id long", barrier=True, profile=_resource_profile(options, stage)).collect()
 
     def stop() -> None:
         spark.interruptAll()
@@ -216,7 +216,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     return run, stop
 
 
-def _profile(options: SparkOptions, stage: StageSpec) -> Any:
+def _resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
     """Return the resource profile of a task, None if it only needs one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -227,7 +227,7 @@ def _profile(options: SparkOptions, stage: StageSpec) -> Any:
     return ResourceProfileBuilder().require(requests.resource("gpu", gpus) if gpus else requests).build
 
 
-def _settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
+def _default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the default settings of the session, which the user's settings override."""
     bind_address = "0.0.0.0"  # noqa: S104 - the address is translated
     with contextlib.suppress(OSError), socket.create_server((host, 0)):
@@ -342,10 +342,10 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     with contextlib.suppress(OSError):
         lines.read()
     stopped.set()
-    stopping = threading.Thread(target=lambda: [stop() for _run, stop in sessions], daemon=True)
-    stopping.start()
-    stopping.join(_STOP_SECONDS)
-    if context is None and stopping.is_alive():
+    stop_thread = threading.Thread(target=lambda: [stop() for _run, stop in sessions], daemon=True)
+    stop_thread.start()
+    stop_thread.join(_STOP_SECONDS)
+    if context is None and stop_thread.is_alive():
         os.killpg(0, signal.SIGKILL)  # also kills Java
 
 
@@ -360,8 +360,8 @@ def active() -> dict[str, str] | None:
         return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
     if (context := _active_context()) is None:
         return None
-    local = str(context.master).startswith("local")
-    return {"session": _listen(), "host": "127.0.0.1" if local else str(context.getConf().get("spark.driver.host"))}
+    is_local = str(context.master).startswith("local")
+    return {"session": _listen(), "host": "127.0.0.1" if is_local else str(context.getConf().get("spark.driver.host"))}
 
 
 def _active_context() -> Any:

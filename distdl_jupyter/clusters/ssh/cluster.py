@@ -96,12 +96,12 @@ class SshCluster(AgentCluster):
         Raises InvalidSpec.
         """
         hosts, now = hostlist.listed(options), time.monotonic()
-        expired = {host.name: host for host in hosts if _states.get((host, options), (now,))[0] <= now}
-        with connected(list(expired.values()), options, timeout) as (connections, unreachable):
+        expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (now,))[0] <= now}
+        with connected(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
             responses = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
         for trouble in (*unreachable, *(answer for answer in responses if isinstance(answer, HostTrouble))):
             expires_at = time.monotonic() + _DENIED_SECONDS.get(trouble.code, RETRY_SECONDS)
-            _states[expired[trouble.host], options] = expires_at, NodeInfo(trouble.host, "down", trouble.reason)
+            _states[expired_hosts[trouble.host], options] = expires_at, NodeInfo(trouble.host, "down", trouble.reason)
         for connection, facts in zip(connections, responses, strict=True):
             if isinstance(facts, dict):
                 gpus, name = facts.get("gpus") or [], connection.host
@@ -115,7 +115,7 @@ class SshCluster(AgentCluster):
                     load=round(facts["load"], 1) if facts.get("load") is not None else None,
                     ranks=facts.get("ranks"),
                 )
-                _states[expired[name], options] = time.monotonic() + QUERY_SECONDS, node
+                _states[expired_hosts[name], options] = time.monotonic() + QUERY_SECONDS, node
         return [_states[host, options][1] for host in hosts]
 
     def checks(
@@ -125,7 +125,7 @@ class SshCluster(AgentCluster):
         deadline = time.monotonic() + _CHECK_SECONDS
         hosts = hostlist.listed(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
-            # Use the remaining time for the hosts that have answered.
+            # Use the remaining time for the hosts that have responded.
             seconds = min(checkup.LOOK_SECONDS, deadline - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         for host in hosts:
@@ -213,7 +213,7 @@ _SILENCE_SECONDS = 3.0
 _SSH_FAILED = 255
 #: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
 _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
-#: Timeout in seconds for closing connections; a silent host does not delay the caller further.
+#: Timeout in seconds for closing connections; an unresponsive host does not delay the caller further.
 _CLOSE_SECONDS = 6.0
 #: Seconds between two reports of how many hosts are connected.
 _REPORT_SECONDS = 0.5
@@ -322,7 +322,7 @@ def reach_all(
 ) -> list[Connection | Unreachable]:
     """Start agents in parallel; return a connection or the error for each host, in their order.
 
-    A host that does not answer within ``seconds`` is unreachable; ssh has a limit of its own. ``report`` is called with
+    A host that does not answer within ``seconds`` is unreachable; ssh has its own limit. ``report`` is called with
     the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
     """
     futures = {host: _in_thread(reach, host, options, python) for host in hosts}
@@ -362,7 +362,7 @@ def connected(
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function in a daemon thread, so that a silent host does not delay the exit of this process."""
+    """Call a function in a daemon thread, so that an unresponsive host does not delay the exit of this process."""
     future: Future[Any] = Future()
 
     def call() -> None:

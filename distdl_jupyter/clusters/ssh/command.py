@@ -51,7 +51,7 @@ _START_COMMAND = (
 
 
 def argv(host: Host, ssh_config: str = "") -> list[str]:
-    """Return the command that starts an agent on ``host``; its standard input is ``first_lines``, then frames."""
+    """Return the command that starts an agent on ``host``; its input is ``package.first_input``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
 

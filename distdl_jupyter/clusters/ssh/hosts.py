@@ -57,7 +57,7 @@ class SshOptions:
 def listed(options: SshOptions) -> tuple[Host, ...]:
     """Return the cluster's hosts in order; the slots of a repeated host are added.
 
-    Raises InvalidSpec if there are no hosts, or for an invalid entry or line, which it names.
+    Raises InvalidSpec if there are no hosts or an entry is invalid; the error names the entry.
     """
     if options.hosts and options.hostfile:
         raise InvalidSpec(

@@ -187,7 +187,7 @@ def task(tmp_path, monkeypatch):
     array._write_array(folder, "7", 2)
 
     def start(number, **variables):
-        (folder / "batch").write_text(array._batch(folder))
+        (folder / "batch").write_text(array._batch_script(folder))
         variables = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(number), **variables}
         return subprocess.Popen(["sh", str(folder / "batch")], env=variables, stdout=subprocess.PIPE, text=True)
 
