@@ -90,13 +90,13 @@ class ApiCall:
 CALLS: list[ApiCall] = []
 
 
-def _call(verb: str, path: str, **options: Any) -> Callable[[F], F]:
+def _register(verb: str, path: str, **options: Any) -> Callable[[F], F]:
     """Return a decorator that puts a function into the table; ``options`` are the last fields of its ``ApiCall``."""
     options.setdefault("action", "read" if verb == "get" else "write")
 
     def register(function: F) -> F:
         hints = typing.get_type_hints(function, include_extras=True)
-        request = hints.get("body") or _request(function, hints)
+        request = hints.get("body") or _request_type(function, hints)
         result = hints["return"]
         results = typing.get_args(result) if isinstance(result, types.UnionType) else (result,)
         response = next((kind for kind in results if kind not in (Download, types.NoneType)), None)
@@ -106,7 +106,7 @@ def _call(verb: str, path: str, **options: Any) -> Callable[[F], F]:
     return register
 
 
-def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
+def _request_type(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
     """Return the keyword-only parameters of a function as a struct, None if it has none."""
     fields = [
         (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)
@@ -119,7 +119,7 @@ def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRe
     return cast("type[PageRequest]", msgspec.defstruct(name, fields, bases=(PageRequest,), frozen=True, kw_only=True))
 
 
-get = functools.partial(_call, "get")
-post = functools.partial(_call, "post")
-patch = functools.partial(_call, "patch")
-delete = functools.partial(_call, "delete")
+get = functools.partial(_register, "get")
+post = functools.partial(_register, "post")
+patch = functools.partial(_register, "patch")
+delete = functools.partial(_register, "delete")

@@ -81,10 +81,10 @@ class Plugin:
 @get("/plugins")
 def plugins() -> list[Plugin]:
     """List the backends and cluster types with their options, and why some cannot be used."""
-    return [_plugin(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
+    return [_describe(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 
 
-def _plugin(kind: registry.Kind, name: str) -> Plugin:
+def _describe(kind: registry.Kind, name: str) -> Plugin:
     """Return one plug-in with its options; an error becomes its problem."""
     try:
         plugin = registry.get(kind, name)
@@ -92,14 +92,14 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
         defaults = {} if kind == "backends" else plugin.default_options()
         problem = "" if defaults is None else str(plugin.unavailable(plugin.Options(**defaults)))
         title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
-        return Plugin(kind, name, title, labels, _options(plugin), problem)
+        return Plugin(kind, name, title, labels, _options_schema(plugin), problem)
     except Exception as exc:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
         failure = DistDLError(f"It failed: {type(exc).__name__}: {exc}", code="plugin-failed")
         error = exc if isinstance(exc, DistDLError) else failure
     return Plugin(kind, name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, error.code)
 
 
-def _options(plugin: Any) -> dict[str, Any]:
+def _options_schema(plugin: Any) -> dict[str, Any]:
     """Return the JSON schema of the options of a plug-in, with suggested values and ``x-asked``."""
     schema = json_schema(plugin.Options)
     for name, values in (plugin.suggestions() if hasattr(plugin, "suggestions") else {}).items():

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Maximum number of jobs in one comparison: more curves in a figure cannot be distinguished.
 MOST_COMPARED = 12
 #: Bytes of a file and lines of a log that are read at once.
-_CHUNK, _LINES = 1 << 20, 1000
+_CHUNK_BYTES, _CHUNK_LINES = 1 << 20, 1000
 StateFilter = Literal[
     "", "active", "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
 ]
@@ -251,9 +251,9 @@ def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, 
 
     def text(line: LogLine) -> str:
         rank = ("" if line.rank is None else f"[{line.rank}]").rjust(4) + " " if with_rank else ""
-        return f"{clock(line.time)} {rank}{printable(line.text, _CHUNK)}\n"
+        return f"{clock(line.time)} {rank}{printable(line.text, _CHUNK_BYTES)}\n"
 
-    while batch := list(itertools.islice(lines, _LINES)):
+    while batch := list(itertools.islice(lines, _CHUNK_LINES)):
         yield "".join(map(text, batch)).encode("utf-8", "replace")
 
 
@@ -271,18 +271,18 @@ def output(id_: str, path: str) -> Download:
         raise JobNotFound(
             f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
         )
-    return _file(file, Path(path).name)
+    return _download(file, Path(path).name)
 
 
-def _file(path: Path, name: str) -> Download:
+def _download(path: Path, name: str) -> Download:
     """Return a file as a download; a growing file is sent up to its current size."""
     size = path.stat().st_size
 
     def chunks() -> Generator[bytes, None, None]:
         with path.open("rb") as file:
-            left = size
-            while chunk := file.read(min(_CHUNK, left)):
-                left -= len(chunk)
+            remaining = size
+            while chunk := file.read(min(_CHUNK_BYTES, remaining)):
+                remaining -= len(chunk)
                 yield chunk
 
     return Download(chunks(), name=name, size=size)
@@ -296,7 +296,7 @@ def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Dow
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
         )
-    return _file(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
+    return _download(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
 
 
 @get("/jobs/{id}/pictures/{number}")
@@ -307,9 +307,9 @@ def picture(id_: str, number: str) -> Download:
         raise JobNotFound(
             f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
         )
-    data, form = content
+    data, picture_format = content
     pieces = (piece for piece in (data,))
-    return Download(pieces, f"image/{form}", size=len(data), cache="private, max-age=86400, immutable")
+    return Download(pieces, f"image/{picture_format}", size=len(data), cache="private, max-age=86400, immutable")
 
 
 @get("/queue")

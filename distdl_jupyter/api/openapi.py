@@ -23,7 +23,7 @@ _JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
 #: The schemas of parts of a path; all other parts are any text.
-_PARTS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
+_PART_SCHEMAS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
 _ERROR = {"description": "An error.", "content": {_JSON: {"schema": {"$ref": _REF.format(name="ApiError")}}}}
 #: The only call that is not a function: a WebSocket.
 _EVENTS: Json = {
@@ -42,7 +42,7 @@ def document() -> Json:
     for call in calls():
         item = paths.setdefault(f"{BASE}{call.path}", {})
         item[call.verb] = _operation(call)
-        parts = {part: _PARTS.get(part, {"minLength": 1}) for part in re.findall(r"\{(\w+)\}", call.path)}
+        parts = {part: _PART_SCHEMAS.get(part, {"minLength": 1}) for part in re.findall(r"\{(\w+)\}", call.path)}
         item["parameters"] = [
             {"name": part, "in": "path", "required": True, "schema": {"type": "string", **schema}}
             for part, schema in parts.items()
@@ -99,18 +99,18 @@ def _components(kinds: Iterable[Any]) -> dict[str, Json]:
 
 def _schemas() -> Json:
     """Return the schemas of all types that operations use, and of all types that these contain."""
-    answers = _components([ApiError, *MESSAGES, *(call.response for call in calls() if call.response)])
+    response_schemas = _components([ApiError, *MESSAGES, *(call.response for call in calls() if call.response)])
     # A response has all its fields; a default is for the code that makes it.
-    for schema in answers.values():
+    for schema in response_schemas.values():
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])
     bodies = [call.request for call in calls() if call.request and call.verb != "get"]
     requests = _components([Subscription, *bodies])
-    schemas = {**answers, **requests, "Message": {"anyOf": [_schema(kind) for kind in MESSAGES]}}
-    return json.loads(json.dumps(dict(sorted(schemas.items()))), object_hook=_open)  # type: ignore[no-any-return]
+    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_schema(kind) for kind in MESSAGES]}}
+    return json.loads(json.dumps(dict(sorted(schemas.items()))), object_hook=_allow_any_fields)  # type: ignore[no-any-return]
 
 
-def _open(schema: Json) -> Json:
+def _allow_any_fields(schema: Json) -> Json:
     """Return a schema that allows any fields in objects without known fields: generated types would allow none."""
     is_open = schema.get("type") == "object" and "properties" not in schema
     return {"additionalProperties": True, **schema} if is_open else schema

@@ -33,9 +33,9 @@ from distdl_jupyter.views.sweep import SweepPanel
 from distdl_jupyter.views.wire import PageRequest, to_json
 
 #: Number of last error lines that are reported of a failed process.
-_LAST_LINES = 15
+_MAX_ERROR_LINES = 15
 #: Maximum characters of a text whose form the server computes itself, in less than half a second.
-_SHORT = 20_000
+_MAX_LOCAL = 20_000
 
 
 class SourceText(PageRequest, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
     python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
-    return str(_ask(python, "submit", fields, folder, context.submit_seconds))
+    return str(_call(python, "submit", fields, folder, context.submit_seconds))
 
 
 @post("/form", action="execute", slow=True)
@@ -103,13 +103,13 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
     if body.standalone:
         # Only the kernel can find the modules beside a notebook that a cell uses: there, the notebook is only a name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
-    if python == (sys.executable, {}) and len(body.code) < _SHORT:
+    if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL:
         from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
 
         return cell_state(body, directory=str(folder))
     # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
     # FormState.
-    return _ask(python, "form", to_json(body), folder, context.form_seconds, gone)  # type: ignore[no-any-return]
+    return _call(python, "form", to_json(body), folder, context.form_seconds, gone)  # type: ignore[no-any-return]
 
 
 def _prepare(
@@ -136,10 +136,10 @@ def _prepare(
         raise InvalidSpec(
             "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
         )
-    return _python(context, source.kernel_name), notebook, notebook.parent if notebook else context.root
+    return _find_python(context, source.kernel_name), notebook, notebook.parent if notebook else context.root
 
 
-def _python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, str]]:
+def _find_python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, str]]:
     """Return the Python of a kernel ("": the server's) with its environment variables. Raises InvalidSpec."""
     if not kernel_name:
         return sys.executable, {}
@@ -148,10 +148,10 @@ def _python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, st
         spec = context.kernel_specs.get_kernel_spec(kernel_name)
         program = spec.argv[0]
         if spec.language.lower() == "python" and Path(program).name.startswith("python"):
-            # Jupyter starts kernels of these names with the server's Python, too.
+            # Jupyter also starts kernels with these program names in the server's Python.
             major, minor = sys.version_info[:2]
-            is_own = program in ("python", f"python{major}", f"python{major}.{minor}")
-            path = sys.executable if is_own else shutil.which(program)
+            is_server_python = program in ("python", f"python{major}", f"python{major}.{minor}")
+            path = sys.executable if is_server_python else shutil.which(program)
     if path is None:
         raise InvalidSpec(
             f"{kernel_name!r} is not a kernel with a Python on this machine, so it cannot run jobs.",
@@ -162,7 +162,7 @@ def _python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, st
     return path, {name: string.Template(text).safe_substitute(os.environ) for name, text in (spec.env or {}).items()}
 
 
-def _ask(
+def _call(
     python: tuple[str, dict[str, str]],
     call: str,
     arguments: Mapping[str, Any],
@@ -189,26 +189,26 @@ def _ask(
             if gone is not None:
                 gone.add_done_callback(lambda _: process.kill())
             try:
-                output, problems = process.communicate(json.dumps({"ask": call, "given": arguments}), seconds)
+                output, error_output = process.communicate(json.dumps({"ask": call, "given": arguments}), seconds)
             finally:
                 process.kill()
-        answer = json.loads(output.strip().rpartition("\n")[2])
+        response = json.loads(output.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"{path} did not respond within {seconds:g} s.", code="kernel-python-silent") from None
     except OSError as error:
         raise limits.launch_failed(f"{path} cannot be started", error) from None
     except ValueError:
-        if "No module named" in problems and "distdl_jupyter" in problems:
+        if "No module named" in error_output and "distdl_jupyter" in error_output:
             raise PluginUnavailable(
                 f"{path} does not have this version of distdl_jupyter.",
                 code="kernel-without-package",
                 hint=f"Run: {path} -m pip install --upgrade {requirement()}",
             ) from None
-        output = "\n".join(problems.strip().splitlines()[-_LAST_LINES:])
+        output = "\n".join(error_output.strip().splitlines()[-_MAX_ERROR_LINES:])
         raise LaunchFailed(f"{path} failed.", code="kernel-python-failed", output=output) from None
-    if "error" in answer:
-        raise error_from(answer["error"])
-    return answer["value"]
+    if "error" in response:
+        raise error_from(response["error"])
+    return response["value"]
 
 
 def error_from(body: Mapping[str, str]) -> DistDLError:

@@ -38,10 +38,10 @@ def submit_source(
     Raises InvalidSpec, also for code that is not Python, and PluginUnavailable, LaunchFailed.
     """
     start = correctness.start if check else client.launch
-    return start(_captured(code, {}, notebook), **(options or {}))
+    return start(_capture(code, {}, notebook), **(options or {}))
 
 
-def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCode:
+def _capture(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCode:
     if not code.strip():
         raise InvalidSpec("There is no code to run.", code="no-code", field="code")
     try:
@@ -57,12 +57,12 @@ def submit(code: str, *, parameters: str | None = None, **source: Any) -> str:
     try:
         if parameters is None:
             return submit_source(code, **source).id
-        return _sweep(code, parameters, **source).id
+        return _start_sweep(code, parameters, **source).id
     except OSError as error:
         raise files.disk_refusal(error, store.home()) from None
 
 
-def _sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, Any]) -> Sweep:
+def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, Any]) -> Sweep:
     varied, rest = space.of_line(parameters)
     if rest.strip():
         raise InvalidSpec(
@@ -71,7 +71,7 @@ def _sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, A
             field="parameters",
             hint="Write NAME=VALUES, such as width=64,128.",
         )
-    return sweeps.of_draft(_captured(code, space.sample(varied), notebook), varied, **options)
+    return sweeps.of_draft(_capture(code, space.sample(varied), notebook), varied, **options)
 
 
 def form(**request: Any) -> FormState:

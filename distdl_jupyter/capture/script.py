@@ -112,7 +112,7 @@ def _to_arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
             f"script_params must be a dict, not {type(parameters).__name__}.",
             code="script-params-not-a-dict",
             field="script_params",
-            hint='Example: {"--epochs": 3}.',
+            hint='Pass a dict such as {"--epochs": 3}.',
         )
     if isinstance(parameters, Mapping):
         parameters = [text for flag, value in parameters.items() for text in _flag_arguments(str(flag), value)]

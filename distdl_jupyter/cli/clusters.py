@@ -153,7 +153,7 @@ def _sizes(args: argparse.Namespace) -> Any:
 def _create(args: argparse.Namespace) -> Reply | None:
     cluster = _get_cluster(args.name)
     fields = dataclasses.fields(registry.get("clusters", cluster.kind).compute_spec)
-    parser = _make_parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.", fields)
+    parser = _make_parser(f"distdl clusters compute create {cluster.name}", "Options of the new machines.", fields)
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
     options = vars(parser.parse_args(args.flags))

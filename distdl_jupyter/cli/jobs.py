@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
 
     summary = "stop a job: send INT, then TERM, then KILL, with a grace period between them"
     command = add_command(commands, "stop", _stop, summary, aliases=("cancel",), job="required")
-    command.add_argument("--now", **_SWITCH, help="send KILL at once")
+    command.add_argument("--now", **_SWITCH, help="send KILL immediately")
     command.add_argument("--no-wait", **_SWITCH, help="do not wait for the job to stop")
 
     summary = "mark a job as lost when the host of its supervisor is gone for good"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a sweep.
 _POLL_SECONDS = 0.5
-_EXAMPLE = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
+_EXAMPLE = "Run: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
 
 
 def add_to(commands: Any) -> None:
@@ -133,7 +133,7 @@ def _capture_script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, A
             f"distdl {command} needs a script.",
             code="submit-script-missing",
             field="script",
-            hint=f"Example: distdl {command} -p 2 train.py",
+            hint=f"Run: distdl {command} -p 2 train.py",
         )
     options = _all_options(args)
     return capture.capture_script(args.script, None, args.arguments), options
@@ -261,7 +261,7 @@ def _check(args: argparse.Namespace) -> Reply:
         raise InvalidSpec(
             "distdl check needs a script or a job id.",
             code="check-script-missing",
-            hint="Example: distdl check -p 2 train.py",
+            hint="Run: distdl check -p 2 train.py",
         )
     options = _all_options(args)
     is_file = Path(args.script).suffix or Path(args.script).exists()

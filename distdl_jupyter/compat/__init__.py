@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
 
 
-def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
+def run(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
     """Run a function, or a script with its arguments, on every rank and return the job when it has ended.
 
     An interrupt cancels the job. Raises JobFailed, TypeError for keyword arguments of a script, and the errors of
@@ -23,12 +23,12 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     from distdl_jupyter.core.humanize import short_id
     from distdl_jupyter.jobs import client  # lazy: ranks may import this module, but do not need it
 
-    if callable(what):
-        job = client.submit(what, args, kwargs, **options)
+    if callable(target):
+        job = client.submit(target, args, kwargs, **options)
     elif kwargs:
         raise TypeError("A script accepts positional arguments only, no keyword arguments.")
     else:
-        job = client.submit(entry_script=str(what), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
+        job = client.submit(entry_script=str(target), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and hasattr(shell, "kernel"):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
 
 #: Arguments of an estimator that are options of ``submit`` under the same name.
-_SAME = ("vm_size", "pip_packages", "conda_packages", "environment_variables", "max_run_duration_seconds")
+_SAME_OPTIONS = ("vm_size", "pip_packages", "conda_packages", "environment_variables", "max_run_duration_seconds")
 #: Azure's names for the states of a job that differ from ours.
-_STATUS = {"canceling": "CancelRequested", "lost": "Failed"}
+_AZURE_STATES = {"canceling": "CancelRequested", "lost": "Failed"}
 
 
 @dataclasses.dataclass
@@ -76,26 +76,26 @@ class PyTorch:
             "distributed_backend": distributed_backend,
             "use_gpu": None if use_gpu else False,
             "data": self._data,
-            **{name: more.pop(name) for name in _SAME if name in more},
+            **{name: more.pop(name) for name in _SAME_OPTIONS if name in more},
         }
         for name in more:
             warnings.warn(f"The argument {name} of PyTorch() is ignored.", stacklevel=2)
 
     def _argument(self, value: Any) -> Any:
         """Return a command-line value; a datastore or data reference becomes the environment variable of its folder."""
-        store = getattr(value, "datastore", value)
-        if not hasattr(store, "datastore_type"):
+        datastore = getattr(value, "datastore", value)
+        if not hasattr(datastore, "datastore_type"):
             return value
-        if store.datastore_type != "AzureBlob":
+        if datastore.datastore_type != "AzureBlob":
             raise InvalidSpec(
-                f"The datastore {store.name} is not an Azure Blob container.",
+                f"The datastore {datastore.name} is not an Azure Blob container.",
                 code="datastore-not-blob",
                 field="script_params",
                 hint='Pass the path of its files as text, and their address to submit(data={"train": "shared:/mnt"}).',
             )
         path = str(getattr(value, "path_on_datastore", None) or "").strip("/.")
-        name = re.sub(r"\W", "_", f"{store.name}/{path}".strip("/"), flags=re.ASCII)[:40]
-        self._data[name] = f"blob://{store.account_name}/{store.container_name}/{path}".rstrip("/")
+        name = re.sub(r"\W", "_", f"{datastore.name}/{path}".strip("/"), flags=re.ASCII)[:40]
+        self._data[name] = f"blob://{datastore.account_name}/{datastore.container_name}/{path}".rstrip("/")
         return f"${VARIABLE}{name.upper()}"
 
 
@@ -107,7 +107,7 @@ class Experiment:
     name: str
 
     def submit(self, config: PyTorch) -> Run:
-        """Start a job with the name of the experiment and return at once. Raises the errors of ``submit``."""
+        """Start a job with the name of the experiment and return immediately. Raises the errors of ``submit``."""
         from distdl_jupyter import capture
         from distdl_jupyter.jobs import client  # lazy: ranks import this module, but need neither
 
@@ -136,7 +136,7 @@ class Run:
     def get_status(self) -> str:
         """Return Azure's name for the state of the job; lost jobs are reported as failed."""
         state = self.job.state.value
-        return _STATUS.get(state, state.capitalize())
+        return _AZURE_STATES.get(state, state.capitalize())
 
     def wait_for_completion(self, show_output: bool = False, *, raise_on_error: bool = True) -> dict[str, Any]:
         """Wait for the end and return ``runId`` and ``status``; with ``show_output``, print the log of all ranks.
@@ -164,8 +164,8 @@ class Run:
         frame = self.job.metrics().drop(columns=["step", "time", "attempt"], errors="ignore").set_index("rank")
         metrics = {}
         for metric in frame.columns if name is None else [name]:
-            logged = frame[metric].dropna()
-            values = logged[logged.index == logged.index.min()].tolist()
+            series = frame[metric].dropna()
+            values = series[series.index == series.index.min()].tolist()
             metrics[metric] = values[0] if len(values) == 1 else values
         return metrics
 

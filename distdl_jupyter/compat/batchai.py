@@ -23,12 +23,12 @@ from distdl_jupyter.jobs import client
 
 #: The backend for each type of toolkit settings.
 _BACKENDS = {"horovodSettings": "horovod-gloo", "customToolkitSettings": "horovod-gloo", "pyTorchSettings": "torch"}
-_CARRIED_OVER = {"$schema", "nodeCount", "mountVolumes", "inputDirectories", "outputDirectories",
+_KNOWN_FIELDS = {"$schema", "nodeCount", "mountVolumes", "inputDirectories", "outputDirectories",
                  "environmentVariables", *_BACKENDS}  # fmt: skip
 #: Variables that Batch AI set in every job, with their values in a rank.
 _VARIABLES = {"AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK", "AZ_BATCHAI_PYTORCH_INIT_METHOD": "env://"}
 #: A path below the mount root, in an argument or a value.
-_MOUNTED = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
+_MOUNT_PATH = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
 #: A command that runs a script, up to the next command of the line.
 _COMMAND = re.compile(
     r"""(?:^|;|&&|\n)\s*(?:[\w./]*(?:mpirun|mpiexec|horovodrun)(?P<flags>\s(?:[^;&\n]*\s)?))?
@@ -37,11 +37,11 @@ _COMMAND = re.compile(
     re.VERBOSE,
 )
 #: Syntax that needs a shell: pipes, redirections, substitutions, and several programs for ``mpirun``.
-_SHELL = re.compile(r"[`|<>]|\$\(|\s:\s")
+_SHELL_SYNTAX = re.compile(r"[`|<>]|\$\(|\s:\s")
 
 
 def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = None, **options: Any) -> client.Job:
-    """Run the job of a job.json and return its handle at once; warn about ignored fields.
+    """Run the job of a job.json and return its handle immediately; warn about ignored fields.
 
     ``mounts`` maps mounts to the current locations of their files: ``{"nfs": "shared:/mnt/nfs", "extfs": "./files"}``.
     Containers that the job mounted are read from Blob; account keys in the file are never used. ``options`` are those
@@ -51,8 +51,8 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
     """
     path = Path(job).expanduser().resolve()
     try:
-        fields = _read(path)
-        imported = _Import(fields, path.parent, mounts or {})
+        fields = _read_fields(path)
+        imported = _ImportedJob(fields, path.parent, mounts or {})
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise InvalidSpec(
             f"{path} is not a valid Batch AI job: {type(error).__name__}: {error}.",
@@ -63,9 +63,9 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
     code = capture.capture_script(imported.script, path.parent, imported.arguments)
     layout = {"variables": list(imported.variables.items()), "folders": imported.folders}
     code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
-    if left_out := sorted(fields.keys() - _CARRIED_OVER):
+    if ignored := sorted(fields.keys() - _KNOWN_FIELDS):
         warnings.warn(
-            f"Not carried over from {path.name}: {', '.join(left_out)}. Ranks run in this Python environment without a "
+            f"Not carried over from {path.name}: {', '.join(ignored)}. Ranks run in this Python environment without a "
             "container, and job.logs() returns their output.",
             stacklevel=2,
         )
@@ -73,7 +73,7 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
     return client.launch(code, **override(imported.options, options), environment_variables=environment)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a job.json that are set; those within ``properties`` become top-level fields."""
     account = os.environ.get("AZURE_BATCHAI_STORAGE_ACCOUNT")
     text = path.read_text(encoding="utf-8-sig")
@@ -81,7 +81,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {name: value for name, value in (content | content.pop("properties", {})).items() if value}
 
 
-class _Import:
+class _ImportedJob:
     """A job.json converted to a script with arguments, options of ``submit``, and each rank's variables and folders."""
 
     def __init__(self, fields: Mapping[str, Any], folder: Path, mounts: Mapping[str, str]) -> None:
@@ -100,14 +100,14 @@ class _Import:
         self.script = self._find_script(script)
         for name, text in inputs.items():
             self.variables[name] = (
-                str(self.script.parent) if script.startswith(f"{text.rstrip('/')}/") else self._on_ranks(text)
+                str(self.script.parent) if script.startswith(f"{text.rstrip('/')}/") else self._to_rank_path(text)
             )
         for output in fields.get("outputDirectories", []):
             self._add_output(output)
         for entry in fields.get("environmentVariables", []):
             target = self.variables if "AZ_BATCHAI_" in entry["value"] else self.environment
-            target[entry["name"]] = self._on_ranks(entry["value"])
-        self.arguments = [self._on_ranks(text) for text in shlex.split(command["arguments"])]
+            target[entry["name"]] = self._to_rank_path(entry["value"])
+        self.arguments = [self._to_rank_path(text) for text in shlex.split(command["arguments"])]
 
     def _set_command(self, fields: Mapping[str, Any]) -> re.Match[str]:
         """Set counts, backend and variables from the command line, and return its arguments. Raises InvalidSpec."""
@@ -116,7 +116,7 @@ class _Import:
         line = settings.get("commandLine", "").replace("\\\n", " ")
         script = f"python {settings.get('pythonScriptFilePath')} {settings.get('commandLineArgs', '')}"
         commands = list(_COMMAND.finditer(line or script))
-        if len(commands) != 1 or _SHELL.search(commands[0][0]):
+        if len(commands) != 1 or _SHELL_SYNTAX.search(commands[0][0]):
             raise InvalidSpec(
                 "The command line of the job cannot be converted.",
                 code="batchai-command-unsupported",
@@ -136,22 +136,22 @@ class _Import:
         return commands[0]
 
     def _find_script(self, text: str) -> Path:
-        match = _MOUNTED.fullmatch(text)
-        below = match[1] if match else text
-        paths: list[str | Path] = [self._address(below), self._folder / below, self._folder / PurePosixPath(below).name]
+        match = _MOUNT_PATH.fullmatch(text)
+        tail = match[1] if match else text
+        paths: list[str | Path] = [self._address(tail), self._folder / tail, self._folder / PurePosixPath(tail).name]
         script = next((path for text in paths if (path := Path(text)).is_file()), None)
         if script is None:
-            raise _missing(below)
+            raise _missing_path(tail)
         return script.resolve()
 
-    def _on_ranks(self, text: str) -> str:
+    def _to_rank_path(self, text: str) -> str:
         """Replace paths below the mount root by the variables of data sources. Raises InvalidSpec for unknown ones."""
-        return _MOUNTED.sub(self._add_data, text)
+        return _MOUNT_PATH.sub(self._add_data, text)
 
     def _add_data(self, match: re.Match[str]) -> str:
         address = self._address(match[1])
         if not address:
-            raise _missing(match[1])
+            raise _missing_path(match[1])
         name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
         self._data[name] = address
         return f"${VARIABLE}{name.upper()}"
@@ -160,23 +160,23 @@ class _Import:
         folder = f"$DISTDL_JOB_DIR/outputs/{output.get('pathSuffix', output['id'])}"
         self.folders.append(folder)
         self.variables[f"AZ_BATCHAI_OUTPUT_{output['id']}"] = folder
-        match = _MOUNTED.fullmatch(output["pathPrefix"])
+        match = _MOUNT_PATH.fullmatch(output["pathPrefix"])
         if match and self._address(match[1]).startswith("blob:"):
             self.options["outputs"] = self._address(match[1])
 
-    def _address(self, below: str) -> str:
+    def _address(self, subpath: str) -> str:
         """Return the current location of a path below the mount root: a mount, Blob, beside job.json, or ""."""
-        for parent in (below, *map(str, PurePosixPath(below).parents)):
+        for parent in (subpath, *map(str, PurePosixPath(subpath).parents)):
             if address := self._mounts.get(parent) or self._containers.get(parent):
-                return address.rstrip("/") + below[len(parent) :]
-        paths = [self._folder / part for part in (below, below.partition("/")[2]) if part]
+                return address.rstrip("/") + subpath[len(parent) :]
+        paths = [self._folder / part for part in (subpath, subpath.partition("/")[2]) if part]
         return next((str(path) for path in paths if path.exists()), "")
 
 
-def _missing(below: str) -> InvalidSpec:
+def _missing_path(subpath: str) -> InvalidSpec:
     return InvalidSpec(
-        f"The job uses {below}, which is not available here.",
+        f"The job uses {subpath}, which is not available here.",
         code="batchai-path-missing",
         field="mounts",
-        hint=f'Copy it to the folder of job.json, or set where it is: mounts={{"{below.partition("/")[0]}": "PATH"}}',
+        hint=f'Copy it to the folder of job.json, or set where it is: mounts={{"{subpath.partition("/")[0]}": "PATH"}}',
     )

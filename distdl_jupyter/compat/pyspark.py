@@ -1,6 +1,6 @@
 """The calls of ``pyspark.ml.torch.distributor`` and ``pyspark.ml.deepspeed``, with live logs and the first failure.
 
-``from distdl_jupyter.compat.pyspark import TorchDistributor`` in place of ``from pyspark.ml.torch.distributor import
+Use ``from distdl_jupyter.compat.pyspark import TorchDistributor`` instead of ``from pyspark.ml.torch.distributor import
 TorchDistributor`` (PySpark 4). With ``local_mode=False``, the ranks are tasks of one barrier stage in the notebook's
 Spark session.
 """

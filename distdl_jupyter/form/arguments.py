@@ -27,7 +27,7 @@ from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
 #: Placeholder in the help for the names of all backends, which are loaded only for the help.
-_BACKENDS = "the backends"
+_BACKENDS_PLACEHOLDER = "the backends"
 #: An option as an argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags of a sweep besides its parameters and the options of its trials: type, metavar and help.
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise InvalidSpec."""
         text = f"{message[:1].upper()}{message[1:]}."
-        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=self._where_listed("options"))
+        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=self._help_hint("options"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action.choices, dict) and value not in action.choices:
@@ -125,12 +125,12 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def _refuse(self, text: str, what: str = "options") -> NoReturn:
-        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._where_listed(what))
+        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._help_hint(what))
 
-    def _where_listed(self, what: str) -> str:
+    def _help_hint(self, what: str) -> str:
         return f"List all {what} with{f' {self.prog}?' if self.prog.startswith('%%') else f': {self.prog} --help'}"
 
-    def _unknown_flag(self, stray: str) -> str:
+    def _unknown_flag(self, unknown_flag: str) -> str:
         actions = [action for action in self._actions if action.option_strings]
         names = {
             action.dest: max(action.option_strings, key=lambda flag: flag.startswith("--"))
@@ -142,7 +142,7 @@ class Parser(argparse.ArgumentParser):
             primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
             if primary in names:
                 aliases |= dict.fromkeys(action.option_strings, names[primary])
-        return unknown(stray.partition("=")[0], names.values(), "option", aliases=aliases)
+        return unknown(unknown_flag.partition("=")[0], names.values(), "option", aliases=aliases)
 
 
 def magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
@@ -211,16 +211,16 @@ def with_job_flags(parser: Parser) -> Parser:
     """
     parser.argument_default, parser.allow_abbrev = argparse.SUPPRESS, False
     add_job_flags(parser)
-    parser.later = _complete
+    parser.later = _add_plugin_flags
     return parser
 
 
 def _name_backends(parser: Parser) -> None:
     flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
-    flag.help = str(flag.help).replace(_BACKENDS, ", ".join(registry.backend_labels()))
+    flag.help = str(flag.help).replace(_BACKENDS_PLACEHOLDER, ", ".join(registry.backend_labels()))
 
 
-def _complete(parser: Parser) -> None:
+def _add_plugin_flags(parser: Parser) -> None:
     _name_backends(parser)
     names = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
     for kind in registry.KINDS:
@@ -238,25 +238,25 @@ def _complete(parser: Parser) -> None:
 
 def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
     """Add the flags of every job. ``by_default`` replaces the descriptions of all defaults."""
-    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
+    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS_PLACEHOLDER}
     for name, about in ABOUT.items():
         default = by_default or about.by_default
         default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        takes: dict[str, Any] = {"type": _count_or_auto if about.auto else about.value_type, "metavar": about.metavar}
+        kwargs: dict[str, Any] = {"type": _count_or_auto if about.auto else about.value_type, "metavar": about.metavar}
         if about.repeats:
-            takes = {"action": "append", "metavar": about.metavar}
+            kwargs = {"action": "append", "metavar": about.metavar}
         elif about.switch:
-            takes = {"action": argparse.BooleanOptionalAction}
+            kwargs = {"action": argparse.BooleanOptionalAction}
         text = f"{about.help.format_map(names)}{default_text}."
-        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
+        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
     parser.later = _name_backends
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a sweep."""
     for name, (kind, metavar, text) in SWEEP.items():
-        takes = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind, "metavar": metavar}
-        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **takes)
+        kwargs = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind, "metavar": metavar}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **kwargs)
 
 
 def option_field(field: dataclasses.Field[Any]) -> OptionField:
@@ -273,14 +273,14 @@ def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any])
     """Add the flag of one field of a plug-in's ``Options``."""
     option = option_field(field)
     text = option.help.rstrip(".").replace("%", "%%")
-    explained = option.default in (None, "") or "(default" in text
-    text = f"{text[:1].upper()}{text[1:]}{'' if explained else f' (default {option.default})'}."
-    takes: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+    is_explained = option.default in (None, "") or "(default" in text
+    text = f"{text[:1].upper()}{text[1:]}{'' if is_explained else f' (default {option.default})'}."
+    kwargs: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
     if option.kind != "flag":
         metavar = "|".join(option.choices) or ("N" if option.kind == "number" else "VALUE")
         kind = type(option.default) if isinstance(option.default, int | float | str) else value_of
-        takes = {"type": kind, "metavar": metavar}
-    group.add_argument(f"--{option.name.replace('_', '-')}", dest=option.name, help=text, **takes)
+        kwargs = {"type": kind, "metavar": metavar}
+    group.add_argument(f"--{option.name.replace('_', '-')}", dest=option.name, help=text, **kwargs)
 
 
 def _count_or_auto(text: str) -> int | str:
@@ -346,7 +346,7 @@ def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.env
                 "--env must be NAME=VALUE, or the NAME of a variable that is set in this kernel's environment.",
                 code="env-flag-invalid",
                 field="environment_variables",
-                hint="Example: --env OMP_NUM_THREADS=2.",
+                hint="Write it as --env OMP_NUM_THREADS=2.",
             )
         variables[name] = content
     return variables

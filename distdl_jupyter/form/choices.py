@@ -36,11 +36,11 @@ def choices() -> FormChoices:
         backends=backends(),
         clusters=clusters(),
         most_restarts=MOST_RESTARTS,
-        options=tuple(map(_job_option, other_options())),
+        options=tuple(map(_option_field, other_options())),
     )
 
 
-def _job_option(name: str) -> OptionField:
+def _option_field(name: str) -> OptionField:
     about = ABOUT[name]
     kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
@@ -52,10 +52,10 @@ def backends() -> tuple[BackendChoice, ...]:
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
     ]
-    return tuple(map(_backend, labels))
+    return tuple(map(_backend_choice, labels))
 
 
-def _backend(label: str) -> BackendChoice:
+def _backend_choice(label: str) -> BackendChoice:
     plugin, options = registry.backend(label, {})
     preset = plugin.labels.get(label, {})
     return BackendChoice(
@@ -72,8 +72,8 @@ def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_cou
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
         return next((choice for choice in matching if not choice.reason), matching[0]).label
-    default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
-    return registry.DEFAULT if process_count > 1 and default else registry.SINGLE
+    has_default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
+    return registry.DEFAULT if process_count > 1 and has_default else registry.SINGLE
 
 
 def clusters() -> tuple[ClusterChoice, ...]:
@@ -81,13 +81,13 @@ def clusters() -> tuple[ClusterChoice, ...]:
     configs = cluster_configs.kinds()
     with contextlib.suppress(DistDLError):
         configs += cluster_configs.named()
-    return tuple(map(_cluster, configs))
+    return tuple(map(_cluster_choice, configs))
 
 
-def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
-    local = target.kind == "local"
-    system = _SYSTEMS.get(sys.platform, "") if local and not target.named else ""
-    choice = ClusterChoice(target.name, system=system, local=local, named=target.named)
+def _cluster_choice(target: cluster_configs.ClusterConfig) -> ClusterChoice:
+    is_local = target.kind == "local"
+    system = _SYSTEMS.get(sys.platform, "") if is_local and not target.named else ""
+    choice = ClusterChoice(target.name, system=system, local=is_local, named=target.named)
     try:
         plugin, options = status.plugin(target)
         return dataclasses.replace(
@@ -112,10 +112,10 @@ def vm_sizes() -> tuple[VmSizeChoice, ...]:
 
 @functools.cache
 def _size_rows() -> tuple[VmSizeChoice, ...]:
-    return tuple(_size_row(size) for size in sorted(azure.catalogue(), key=_order))
+    return tuple(_size_row(size) for size in sorted(azure.catalogue(), key=_sort_key))
 
 
-def _order(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
+def _sort_key(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
     memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
     network_unknown = size.infiniband is None and size.ethernet_gbps is None
     return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name

@@ -48,8 +48,8 @@ def with_problems(status: CachedStatus) -> CachedStatus:
     """Return the state with only those checks that need a remedy, the most severe first."""
     if status.checks is None:
         return status
-    wrong = [check for check in merge_hosts(status.checks) if check.level in _LEVELS]
-    return replace(status, checks=tuple(sorted(wrong, key=lambda check: _LEVELS.index(check.level))))
+    checks = [check for check in merge_hosts(status.checks) if check.level in _LEVELS]
+    return replace(status, checks=tuple(sorted(checks, key=lambda check: _LEVELS.index(check.level))))
 
 
 def gpus_per_node(status: CachedStatus | None) -> int:
@@ -78,8 +78,8 @@ def rented(compute_target: str, vm_size: str) -> Rented:
     if target is None or not is_provisioner:
         return Rented()
     options = target.options
-    spot = str(options.get("job_tier") or "").lower() == "spot"
-    return Rented(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=spot)
+    is_spot = str(options.get("job_tier") or "").lower() == "spot"
+    return Rented(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=is_spot)
 
 
 def cost(values: FormValues) -> CostNow | None:
@@ -87,12 +87,12 @@ def cost(values: FormValues) -> CostNow | None:
     nodes, node_count = rented(values.compute_target, values.vm_size), values.node_count
     if not nodes.bills and not values.price_per_hour.strip():
         return None
-    price, problem, wrong = None, "", False
+    price, problem, is_wrong = None, "", False
     if values.price_per_hour.strip():
         try:
             price = prices.own_price(values.price_per_hour)
         except InvalidSpec as error:
-            problem, wrong = str(error), True
+            problem, is_wrong = str(error), True
     elif nodes.interruptible:
         problem = NOT_USUAL
     elif not nodes.size:
@@ -100,7 +100,7 @@ def cost(values: FormValues) -> CostNow | None:
     else:
         price, problem = prices.lookup(nodes.size)
     if price is None:
-        return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=wrong)
+        return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=is_wrong)
     return CostNow(
         bills=nodes.bills,
         nodes=node_count,

@@ -47,10 +47,10 @@ class CellText:
 def split(text: str) -> CellText:
     """Return the parts of a cell's text. Empty lines above a magic do not count, as in IPython."""
     body = text.lstrip("\n")
-    above = len(text) - len(body)
+    empty_lines = len(text) - len(body)
     first, _, rest = body.partition("\n")
     match = _MAGIC.fullmatch(first)
-    return CellText(match[1], match[2].strip(), rest, above + 2) if match else CellText(body=text)
+    return CellText(match[1], match[2].strip(), rest, empty_lines + 2) if match else CellText(body=text)
 
 
 # reading a line ---------------------------------------------------------------------------------------
@@ -92,15 +92,15 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
         # The kernel looks up variables that are set by name only; the form does not need their values.
         options = arguments.job_options(args, defaults, value=lambda _: "")
         fields, variables = values.from_options({name: options[name] for name in options if name in names})
-        other = {name: value for name, value in options.items() if name not in names}
-        other |= {"wait": parsed["wait"]} if "wait" in parsed else {}
+        other_options = {name: value for name, value in options.items() if name not in names}
+        other_options |= {"wait": parsed["wait"]} if "wait" in parsed else {}
         plan = {name: parsed[name] for name in values.PLAN if name in parsed}
-        only = {name: parsed[name] for name in ("panel", *arguments.SWEEP) if name in parsed and name not in plan}
+        magic_only = {name: parsed[name] for name in ("panel", *arguments.SWEEP) if name in parsed and name not in plan}
         return MagicLine(
             values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},
             environment_variables=variables,
-            other_flags=option_words(other),
-            magic_flags=option_words(only),
+            other_flags=option_words(other_options),
+            magic_flags=option_words(magic_only),
             variable=parsed.get("out", ""),
             is_sweep=is_sweep,
         )
@@ -113,7 +113,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
 #: Options that a line always contains.
 _ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
 #: Maximum length of an argument; a variable name replaces longer arguments to keep the cell readable.
-_LONGEST = 60
+_MAX_LENGTH = 60
 
 
 def line(
@@ -123,10 +123,10 @@ def line(
 
     ``more`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
-    return " ".join([magic, *option_words(dict(_written(options))), *more, *(["-o", variable] if variable else [])])
+    return " ".join([magic, *option_words(dict(_non_default(options))), *more, *(["-o", variable] if variable else [])])
 
 
-def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _non_default(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the options that differ from their defaults or are always written, then the options of plug-ins."""
     for name in ABOUT:
         value = options.get(name)
@@ -173,4 +173,4 @@ def cell(first: str, function: str, args: Sequence[Any], kwargs: Mapping[str, An
 def _literal(value: Any, name: str) -> str:
     """Return a value as code if that is short and exact, else a placeholder variable for the user to define."""
     is_exact = isinstance(value, str | int | float | bool | type(None))
-    return repr(value) if is_exact and len(repr(value)) <= _LONGEST else name
+    return repr(value) if is_exact and len(repr(value)) <= _MAX_LENGTH else name

@@ -61,7 +61,7 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     """Return the form for the values of the page (default: the initial values)."""
     code, choices = target.inspect(), offered.choices()
     variables = variables_of(target, request)
-    values = request.values or _initial(target, code, choices, timeout)
+    values = request.values or _initial_values(target, code, choices, timeout)
     rows = tuple(structs.replace(row, address=unsigned(row.address)) for row in values.data)
     values = structs.replace(values, data=rows, outputs=unsigned(values.outputs))
     if request.apply:
@@ -73,13 +73,13 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     _, cluster = clusters.find(values.compute_target)
     options = to_options(values, variables, code.name)
     working_directory = code.draft.payload_json.get("working_directory") if code.draft else ""
-    checked = checks.run(code, values, options, Path(directory or working_directory or Path.cwd()), cluster)
-    errors = (item for item in reversed(checked.items) if item.level == "error" and item.field)
+    results = checks.run(code, values, options, Path(directory or working_directory or Path.cwd()), cluster)
+    errors = (item for item in reversed(results.items) if item.level == "error" and item.field)
     problems = {item.field: f"{item.text} {item.remedy}".strip() for item in errors}
     if target.line.problem:
         problems["line"] = f"{target.line.problem} Submitting replaces the line."
     valid = {**options, "data": valid_data(values.data), "outputs": "" if "outputs" in problems else options["outputs"]}
-    magic, cell = _code(target, values, valid)
+    magic, cell = _write_cell(target, values, valid)
     return FormState(
         values=values,
         choices=choices,
@@ -90,8 +90,8 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
             for name, value in variables.items()
         ),
         captured=code.draft.captured if code.draft else () if code.error else None,
-        checks=checked,
-        advice=tuple(_advice(values, code)),
+        checks=results,
+        advice=tuple(_advise(values, code)),
         global_batch=float(code.training.batch_size or 0) * values.node_count * values.process_count_per_node,
         magic=magic,
         cell=cell,
@@ -107,7 +107,7 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
 # initial values and changes -------------------------------------------------------------------------
 
 
-def _initial(target: Target, code: CodeInfo, choices: FormChoices, timeout: float) -> FormValues:
+def _initial_values(target: Target, code: CodeInfo, choices: FormChoices, timeout: float) -> FormValues:
     """Return the values of the line, completed with defaults for the code and this machine."""
     initial = {"name": code.name, **target.line.values}
     count, backend = initial.pop("process_count_per_node", None), initial.pop("distributed_backend", "")
@@ -132,7 +132,7 @@ def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
 
 def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str) -> tuple[FormValues, CodeInfo]:
     """Apply one suggestion; an unknown code changes nothing."""
-    change = next((dict(item.change) for item in _advice(values, info) if item.code == code), {})
+    change = next((dict(item.change) for item in _advise(values, info) if item.code == code), {})
     rates = change.pop("kwargs", None)
     if "process_count_per_node" in change:
         change["automatic"] = False
@@ -161,20 +161,20 @@ def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**set_options, **({"environment_variables": public} if public else {})}
 
 
-def _code(target: Target, values: FormValues, options: Mapping[str, Any]) -> tuple[str, str]:
+def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) -> tuple[str, str]:
     """Return the equivalent magic line, and the cell with it."""
     options = {**options, "plugin_options": backend_options(values)}
-    varied, before = " ".join(values.sweep.split()), target.line
-    more = [*before.other_flags, *(before.magic_flags if before.is_sweep == bool(varied) else ())]
-    magic, variable = target.magic, {"found": "job"}.get(before.variable, before.variable)
+    varied, parsed = " ".join(values.sweep.split()), target.line
+    flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(varied) else ())]
+    magic, variable = target.magic, {"found": "job"}.get(parsed.variable, parsed.variable)
     if varied:
-        more = [*line.option_words(plan_of(values)), *more]
-        magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(before.variable, before.variable)
-    text = line.line(options, variable, magic, more)
+        flags = [*line.option_words(plan_of(values)), *flags]
+        magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(parsed.variable, parsed.variable)
+    text = line.line(options, variable, magic, flags)
     return text, target.cell(text)
 
 
-def _advice(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
+def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
     nodes, cost = clusters.rented(values.compute_target, values.vm_size), clusters.cost(values)
     request = replace(
         code.training,
@@ -196,18 +196,18 @@ def _advice(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
 
 
 #: Number of earlier jobs for the advice, read from their folders.
-_NEWEST = 100
+_MAX_PAST_JOBS = 100
 
 
 def past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []
-    for row in (listed.row for listed in job_list.here().all(job_list.TURN)[:_NEWEST]):
+    for row in (listed.row for listed in job_list.here().all(job_list.TURN)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
             spec = store.folder(row.id).spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))
-            past = PastJob(
+            job = PastJob(
                 id=row.id,
                 name=row.name,
                 process_count=spec.process_count,
@@ -216,5 +216,5 @@ def past_jobs() -> list[PastJob]:
                 completed=row.state == "completed",
                 seconds=None if row.ended is None else row.ended - row.created,
             )
-            jobs.append(past)
+            jobs.append(job)
     return jobs

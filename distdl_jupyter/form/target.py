@@ -79,7 +79,7 @@ class Target:
         """Analyze the code, captured as for a job."""
         cache, key = self.kernel.cache, (self.text.body, self.kernel.count, self.request.cell_id, self.varied)
         if key not in cache:
-            info = self._cell() if self.function is None else self._function(self.function)
+            info = self._inspect_cell() if self.function is None else self._inspect_function(self.function)
             cache.clear()
             cache[key] = info
         return cache[key]
@@ -88,10 +88,10 @@ class Target:
         """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs, space.sampled(self.varied))
+        return line.cell(magic_line, _function_name(self.function), self.args, self.kwargs, space.sampled(self.varied))
 
-    def _function(self, function: Callable[..., Any]) -> CodeInfo:
-        name, draft, error = _name_of(function), None, None
+    def _inspect_function(self, function: Callable[..., Any]) -> CodeInfo:
+        name, draft, error = _function_name(function), None, None
         kwargs = {**self.kwargs, **space.sampled(self.varied)}
         try:
             draft = capture_function(function, tuple(self.args), kwargs)
@@ -103,7 +103,7 @@ class Target:
         file = "" if source.execution_count is not None or source.filename.startswith("<") else source.filename
         return CodeInfo(training, FormTitle(name, source.execution_count, Path(file).name), draft, error)
 
-    def _cell(self) -> CodeInfo:
+    def _inspect_cell(self) -> CodeInfo:
         """Capture the cell; the values of the names are pickled once to measure their sizes and then discarded."""
         body, draft, error = self.text.body, None, None
         try:
@@ -115,9 +115,9 @@ class Target:
             reason = getattr(mistake, "msg", mistake)
             error = InvalidSpec(f"{where} is not valid Python: {reason}.", code="cell-syntax", field="cell")
         name = Path(self.request.notebook).stem[:100] or ("job" if self.request.standalone else "cell")
-        called = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
+        other_code = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
         numbers = {**(draft.numbers if draft else {}), **_assigned_numbers(body)}
-        training = _training(name, f"{body}\n{called}", numbers)
+        training = _make_request(name, f"{body}\n{other_code}", numbers)
         draft = draft and replace(draft, name=name, payload=None)
         return CodeInfo(training, FormTitle("", self.request.execution_count, ""), draft, error)
 
@@ -146,7 +146,7 @@ class Target:
         )
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -154,9 +154,9 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 BATCH_NAMES = ("batch_size", "batch", "train_batch_size", "per_device_batch_size")
 RATE_NAMES = ("lr", "learning_rate", "base_lr")
-_WORLD = r"(?:\w+\.)?(?:size|get_world_size|num_replicas|world_size|WORLD_SIZE)\b"
-_SCALES = re.compile(
-    rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD}|{_WORLD}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
+_WORLD_SIZE = r"(?:\w+\.)?(?:size|get_world_size|num_replicas|world_size|WORLD_SIZE)\b"
+_SCALED_RATE = re.compile(
+    rf"(?:{'|'.join(RATE_NAMES)})\w*\s*\*=?\s*{_WORLD_SIZE}|{_WORLD_SIZE}(?:\(\))?\s*\*\s*(?:{'|'.join(RATE_NAMES)})"
 )
 
 
@@ -185,12 +185,12 @@ def inspect_training(
         arguments = bound.arguments
     except (TypeError, ValueError):
         arguments = dict(kwargs)
-    training = _training(_name_of(function), code, {**(numbers or {}), **arguments})
+    training = _make_request(_function_name(function), code, {**(numbers or {}), **arguments})
     is_argument = training.learning_rate is not None and training.learning_rate_name in arguments
     return replace(training, learning_rate_is_argument=is_argument)
 
 
-def _training(name: str, code: str, values: Mapping[str, Any]) -> Request:
+def _make_request(name: str, code: str, values: Mapping[str, Any]) -> Request:
     batch_name, rate_name = _first_number(values, BATCH_NAMES), _first_number(values, RATE_NAMES)
     return Request(
         name=name,
@@ -198,7 +198,7 @@ def _training(name: str, code: str, values: Mapping[str, Any]) -> Request:
         batch_size=values.get(batch_name),
         learning_rate=values.get(rate_name),
         learning_rate_name=rate_name or "lr",
-        scales_learning_rate=_SCALES.search(code) is not None,
+        scales_learning_rate=_SCALED_RATE.search(code) is not None,
     )
 
 

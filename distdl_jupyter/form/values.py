@@ -20,8 +20,8 @@ from distdl_jupyter.jobs import jobspec
 PLAN = ("trials", "metric", "parallel")
 USE_GPU = {"": None, "yes": True, "no": False}
 #: Address schemes of stores that can list a folder, so that each node can receive a part of it.
-_LISTED = ("blob://", "s3://", "gs://")
-_SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
+_LISTABLE = ("blob://", "s3://", "gs://")
+_SIGNATURE = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
@@ -50,7 +50,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         values["distributed_backend"], preset = split_label(registry.backend_label(common["distributed_backend"]))
     options_of_backends = jobspec.option_names("backends")
     values["backend_options"] = preset | {name: primary[name] for name in primary if name in options_of_backends}
-    values["use_gpu"] = next(text for text, needed in USE_GPU.items() if needed is common.get("use_gpu"))
+    values["use_gpu"] = next(text for text, setting in USE_GPU.items() if setting is common.get("use_gpu"))
     values["data"] = tuple(_data_rows(common.get("data")))
     values["outputs"] = unsigned(str(primary.get("outputs") or ""))
     values["other_options"] = {
@@ -69,7 +69,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
     """Return the arguments of ``submit`` under their primary names; None stands for the default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
-        **{name: _typed(name, values.other_options.get(name)) for name in other_options()},
+        **{name: _parse_typed(name, values.other_options.get(name)) for name in other_options()},
         "name": values.name.strip() or default_name,
         "environment_variables": dict(variables) or None,
         "use_gpu": USE_GPU[values.use_gpu],
@@ -80,7 +80,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
     }
 
 
-def _typed(name: str, value: Any) -> Any:
+def _parse_typed(name: str, value: Any) -> Any:
     """Return the typed value of an option, None if empty; lists are separated by commas."""
     if isinstance(value, str):
         value = tuple(filter(None, map(str.strip, value.split(",")))) if ABOUT[name].repeats else value.strip()
@@ -117,18 +117,18 @@ def _data_rows(option: Any) -> Iterator[DataRow]:
 
     A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
     """
-    for name, where in data.pairs(option):
+    for name, address in data.pairs(option):
         try:
-            source = data.source(name, where)
+            source = data.source(name, address)
         except InvalidSpec:
-            yield DataRow(name, unsigned(str(where.get("url", "") if isinstance(where, Mapping) else where)))
+            yield DataRow(name, unsigned(str(address.get("url", "") if isinstance(address, Mapping) else address)))
         else:
             yield DataRow(source.name, source.address, source.shard, source.mode)
 
 
 def unsigned(address: str) -> str:
     """Return an address with its shared access signature masked; such an address is still rejected."""
-    return address.partition("?")[0] + _MASK if _SIGNED.search(address) else address
+    return address.partition("?")[0] + _MASK if _SIGNATURE.search(address) else address
 
 
 def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
@@ -136,7 +136,7 @@ def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
     for row in rows:
         text, name = row.address.strip(), row.name.strip()
         query = "&".join((["shard"] if row.shard else []) + (["mode=mount"] if row.mode == "mount" else []))
-        if query and text.startswith(_LISTED):
+        if query and text.startswith(_LISTABLE):
             text += f"{'&' if '?' in text else '?'}{query}"
         if text or name:
             yield name or "data", text

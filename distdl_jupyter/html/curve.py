@@ -17,7 +17,7 @@ _LEFT, _TOP, _BOTTOM = 36, 26, 24
 #: Steps beyond this share of the axis have no label, which leaves space for the name of the axis.
 _LAST_TICK = 0.82
 #: Larger values are drawn at the edge, because differences of doubles overflow.
-_HUGE = 1e300
+_MAX_VALUE = 1e300
 _INK, _GRID, _AXIS, _CURVE, _WARN, _GROUND = (
     PAPER[name] for name in ("dim", "faint", "line", "brand", "warn_mark", "ground")
 )
@@ -32,23 +32,23 @@ def svg(band: Band, name: str = "", *, points: int = 180) -> str:
     rows = thin(band.rows, points)
     values = [value for row in rows for value in (row.low, row.high) if value is not None]
     label = "" if band.last is None else number(band.last)
-    frame = _Frame(_ends([row.step for row in rows]), _ends(values), WIDTH - 10 - 7 * len(label))
-    parts = [*_grid(frame), *_curve(band, rows, frame), *_end(band, rows, label, frame)]
+    frame = _Frame(_axis_range([row.step for row in rows]), _axis_range(values), WIDTH - 10 - 7 * len(label))
+    parts = [*_grid(frame), *_curve(band, rows, frame), *_last_point(band, rows, label, frame)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     style = f'font-family="{_SANS}" font-size="11" fill="{_INK}"'
     title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(short(name))}</text>'
     return f'{head} role="img" {style}>{title}{"".join(parts)}</svg>'
 
 
-def _ends(values: Iterable[float]) -> tuple[float, float]:
+def _axis_range(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis, including 0 if that takes little space."""
-    clipped = [min(_HUGE, max(-_HUGE, value)) for value in values] or [0.0]
+    clipped = [min(_MAX_VALUE, max(-_MAX_VALUE, value)) for value in values] or [0.0]
     low, high = min(clipped), max(clipped)
     low = 0.0 if 0 < low <= 0.4 * high else low
     high = 0.0 if 0 > high >= 0.4 * low else high
     if high - low <= 1e-9 * max(abs(low), abs(high)):  # all values are equal
         low, high = min(0.0, 1.25 * low), max(0.0, 1.25 * high)
-    return (low, high) if high - low > 1 / _HUGE else (0.0, 1.0)
+    return (low, high) if high - low > 1 / _MAX_VALUE else (0.0, 1.0)
 
 
 def short(name: str) -> str:
@@ -57,16 +57,16 @@ def short(name: str) -> str:
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
-def thin(rows: list[Row], most: int) -> list[Row]:
+def thin(rows: list[Row], max_rows: int) -> list[Row]:
     """Return at most about ``most`` rows: neighbours are merged with their exact extrema, both ends are unchanged."""
-    if len(rows) <= most:
+    if len(rows) <= max_rows:
         return rows
-    size = -(-(len(rows) - 2) // max(1, most - 2))
+    size = -(-(len(rows) - 2) // max(1, max_rows - 2))
     inner = rows[1:-1]
-    return [rows[0], *(_merged(inner[at : at + size]) for at in range(0, len(inner), size)), rows[-1]]
+    return [rows[0], *(_merge(inner[start : start + size]) for start in range(0, len(inner), size)), rows[-1]]
 
 
-def _merged(rows: list[Row]) -> Row:
+def _merge(rows: list[Row]) -> Row:
     means = [row.mean for row in rows if row.mean is not None]
     lows = [row.low for row in rows if row.low is not None]
     highs = [row.high for row in rows if row.high is not None]
@@ -101,12 +101,12 @@ def _share(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (value / 2 - low / 2) / (high / 2 - low / 2)))
 
 
-def _ticks(low: float, high: float, most: int, least: float = 0.0) -> list[tuple[float, str]]:
+def _ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> list[tuple[float, str]]:
     """Return round numbers in a range, at least ``least`` apart, as text with just enough decimals to differ."""
-    rough = high / most - low / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max(least, next(factor * power for factor in (1, 2, 5, 10, 20) if rough <= factor * power))
-    ticks = [at * step for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    raw_step = high / max_count - low / max_count
+    power = 10.0 ** math.floor(math.log10(raw_step))
+    step = max(min_step, next(factor * power for factor in (1, 2, 5, 10, 20) if raw_step <= factor * power))
+    ticks = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     if max(abs(low), abs(high)) >= 1e7 or step < 1e-5:
         return [(tick, number(tick)) for tick in ticks]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -133,21 +133,21 @@ def _grid(frame: _Frame) -> list[str]:
 
 
 def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
-    edge = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
-    wide = any(low != high for _, low, high in edge)
+    bounds = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
+    has_band = any(low != high for _, low, high in bounds)
     parts = []
-    if wide:
-        upper = "L".join(frame.at(step, high) for step, _, high in edge)
-        lower = "L".join(frame.at(step, low) for step, low, _ in reversed(edge))
+    if has_band:
+        upper = "L".join(frame.at(step, high) for step, _, high in bounds)
+        lower = "L".join(frame.at(step, low) for step, low, _ in reversed(bounds))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
     style = f'fill="none" stroke="{_CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
-    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _runs(rows, frame))
-    parts.extend(_marks(band, frame))
-    parts.extend(_legend(band, frame) if wide else ())
+    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _segments(rows, frame))
+    parts.extend(_mark_paths(band, frame))
+    parts.extend(_legend(band, frame) if has_band else ())
     return parts
 
 
-def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
+def _segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
     """Return the points of the mean as runs without gaps; a single point becomes a short line."""
     runs: list[list[str]] = [[]]
     for row in rows:
@@ -158,32 +158,32 @@ def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
     return [run if len(run) > 1 else run * 2 for run in runs if run]
 
 
-def _marks(band: Band, frame: _Frame) -> list[str]:
+def _mark_paths(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
     positions = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
     crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in positions)
     return [f'<path d="{crosses}" stroke="{_WARN}" stroke-width="1.5"/>'] if crosses else []
 
 
-def _end(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
+def _last_point(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
     if not label:
         return []
     mean = rows[-1].mean
     x, y = frame.across(band.last_step), frame.down(frame.y[0] if mean is None else mean)
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_CURVE}"/>' if mean is not None else ""
-    ink = _CURVE if mean is not None else _WARN
+    colour = _CURVE if mean is not None else _WARN
     halo = f'stroke="{_GROUND}" stroke-width="3" paint-order="stroke"'  # keeps the label readable above lines
-    return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{ink}" {halo}>{label}</text>']
+    return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{colour}" {halo}>{label}</text>']
 
 
 def _legend(band: Band, frame: _Frame) -> list[str]:
     several = len(band.ranks) > 1
     label = f"mean of {len(band.ranks)}" if several else "mean"
     # Fonts may be 15 % wider than expected.
-    first, second = frame.right - 126 - 7 * len(label), frame.right - 92
+    line_x, band_x = frame.right - 126 - 7 * len(label), frame.right - 92
     return [
-        f'<path d="M{first:.0f} 10.5h16" stroke="{_CURVE}" stroke-width="2"/>',
-        f'<text x="{first + 21:.0f}" y="14">{label}</text>',
-        f'<rect x="{second:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
-        f'<text x="{second + 21:.0f}" y="14">min to max</text>',
+        f'<path d="M{line_x:.0f} 10.5h16" stroke="{_CURVE}" stroke-width="2"/>',
+        f'<text x="{line_x + 21:.0f}" y="14">{label}</text>',
+        f'<rect x="{band_x:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
+        f'<text x="{band_x + 21:.0f}" y="14">min to max</text>',
     ]

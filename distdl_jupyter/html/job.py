@@ -30,7 +30,7 @@ ShownPicture = tuple["Picture", bytes, str]
 
 #: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, curve points, and
 #: warnings (only in the plain text).
-_LINES, _METRICS, _VALUES, _COLLECTIVES, _POINTS, _WARNINGS = 5, 8, 8, 8, 90, 3
+_MAX_LINES, _MAX_METRICS, _MAX_VALUES, _MAX_COLLECTIVES, _MAX_POINTS, _MAX_WARNINGS = 5, 8, 8, 8, 90, 3
 
 
 def html(
@@ -67,18 +67,18 @@ def html(
         card=card,
         failure=None if card is None else _failure(card, view),
         notice=getattr(notice(view), "text", ""),
-        metrics=metrics[:_METRICS],
-        more_metrics=max(0, len(metrics) - _METRICS),
+        metrics=metrics[:_MAX_METRICS],
+        more_metrics=max(0, len(metrics) - _MAX_METRICS),
         curve=_curve(view, book),
         result=result_repr,
         pictures=[_picture(*picture) for picture in shown],
         lines=[_line(row, log, failed) for row in rows],
-        saved=_saved(view, rows),
+        saved=_saved_text(view, rows),
     )
 
 
 def _failure(card: FailureCard, view: JobView) -> dict[str, Any]:
-    frame, values = own_frame(card), card.values[:_VALUES]
+    frame, values = own_frame(card), card.values[:_MAX_VALUES]
     return {
         "headline": headline(card, view),
         "where": where(card),
@@ -98,8 +98,8 @@ def _collectives(view: JobView) -> dict[str, Any] | None:
     rows = stall or (view.failure.collectives if view.failure else ())
     if not rows:
         return None
-    texts = [collectives.cells(row) for row in rows[:_COLLECTIVES]]
-    return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _COLLECTIVES)}
+    texts = [collectives.cells(row) for row in rows[:_MAX_COLLECTIVES]]
+    return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
 
 
 def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
@@ -108,16 +108,16 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
         return None
     band = book.band(name)
     return {
-        "address": data_url(curve.svg(band, name, points=_POINTS).encode(), "svg+xml"),
+        "address": data_url(curve.svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summary(name, band),
         "width": curve.WIDTH,
         "height": curve.HEIGHT,
     }
 
 
-def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
-    caption = f"picture {about.number}, {humanize.rank_spans(sorted(about.ranks))}, {humanize.clock(about.t)}"
-    return {"address": data_url(data, form), "caption": caption, "width": about.width, "height": about.height}
+def _picture(picture: Picture, data: bytes, form: str) -> dict[str, Any]:
+    caption = f"picture {picture.number}, {humanize.rank_spans(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
+    return {"address": data_url(data, form), "caption": caption, "width": picture.width, "height": picture.height}
 
 
 # log lines ------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
 def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if it has none."""
     rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
-    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_LINES:]
+    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
 
 
 def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
@@ -135,13 +135,13 @@ def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedR
 
 
 def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
-    everyone = log.everyone(row)
-    rank = row.rank if row.rank is not None and not everyone else None
+    is_from_all = log.everyone(row)
+    rank = row.rank if row.rank is not None and not is_from_all else None
     tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     return {
         "t": row.t,
-        "who": "all" if everyone else "" if row.rank is None else row.rank,
+        "who": "all" if is_from_all else "" if row.rank is None else row.rank,
         "colour": "" if rank is None else RANK_INK[rank % len(RANK_INK)],
         "text": row.text,
         "tags": tags,
@@ -151,7 +151,7 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
     }
 
 
-def _saved(view: JobView, rows: list[FoldedRow]) -> str:
+def _saved_text(view: JobView, rows: list[FoldedRow]) -> str:
     """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     lines = sum(max(1, row.ranks) for row in rows if row.n >= 0)
@@ -181,9 +181,9 @@ def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
 def took(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
     waited = view.waiting_time(now)
-    spent = humanize.ran_and_waited(view.run_time(now), waited)
+    elapsed = humanize.ran_and_waited(view.run_time(now), waited)
     progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
-    return [spent if waited else f"ran {spent}", f"stopped at {progress_text}"] if progress_text else [spent]
+    return [elapsed if waited else f"ran {elapsed}", f"stopped at {progress_text}"] if progress_text else [elapsed]
 
 
 def progress(view: JobView) -> str:
@@ -203,12 +203,12 @@ def explanation(view: JobView) -> str:
     if view.state is State.LOST:
         return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
     if view.state is State.CANCELING and view.stop is not None:
-        sent = f"{view.stop.signal} sent, " if view.stop.signal else ""
+        signal_text = f"{view.stop.signal} sent, " if view.stop.signal else ""
         active = [rank for rank in view.ranks if rank.status != "ended"]
-        return f"{sent}{len(active)} of {humanize.plural(view.process_count, 'rank')} still there."
+        return f"{signal_text}{len(active)} of {humanize.plural(view.process_count, 'rank')} still there."
     if view.state is State.CANCELED:
-        how_far = progress(view)
-        return view.reason or (f"Canceled at {how_far}." if how_far else "Canceled before the first step.")
+        progress_text = progress(view)
+        return view.reason or (f"Canceled at {progress_text}." if progress_text else "Canceled before the first step.")
     if view.state not in SETTING_UP or view.reason or not view.phases:
         return view.reason if view.state in SETTING_UP else ""
     phase = view.phases[-1]
@@ -249,10 +249,10 @@ def metric_texts(metric: MetricView) -> tuple[str, str, str]:
 
 def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     """Return subject, time and error: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
-    alone = "The process failed" if card.rank is not None else "The job failed"
+    default_subject = "The process failed" if card.rank is not None else "The job failed"
     several = card.rank is not None and view.process_count > 1
-    who = f"Rank {card.rank} of {view.process_count} failed first" if several else alone
-    return who, humanize.clock(card.when) if card.when else "", str(card.what)
+    subject = f"Rank {card.rank} of {view.process_count} failed first" if several else default_subject
+    return subject, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
 def own_frame(card: FailureCard) -> ErrorFrame | None:
@@ -299,7 +299,7 @@ def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", 
     return "\n".join(
         [
             *lines(view, book, spec, result_repr, view.last_sign),
-            *(f"Warning: {_plain(text)}" for text in warnings[:_WARNINGS]),
+            *(f"Warning: {_one_line(text)}" for text in warnings[:_MAX_WARNINGS]),
             as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}",
         ]
     )
@@ -308,22 +308,22 @@ def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", 
 def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
     state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(now)
-    spent = humanize.duration(view.run_time(now))
-    ending = f"{state_name} after {spent}" if view.state.ended else f"{state_name}, {spent} so far"
+    elapsed = humanize.duration(view.run_time(now))
+    ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
     stall = view.stall.text if view.stall is not None and not view.state.ended else ""
     counts = ((len(view.pictures), "picture"), (view.lines, "log line"))
     return [
-        f"{_plain(view.name)} {view.id}: {ending}",
-        ", ".join(_plain(fact) for fact in [*facts(view, spec, now), *took(view, now)[1:]]),
-        *map(_plain, filter(None, [restarted(view), *_why(view), stall])),
+        f"{_one_line(view.name)} {view.id}: {ending}",
+        ", ".join(_one_line(fact) for fact in [*facts(view, spec, now), *took(view, now)[1:]]),
+        *map(_one_line, filter(None, [restarted(view), *_explain(view), stall])),
         *_metric_lines(view, book),
-        *([f"Result of rank 0: {_plain(result_repr)}"] if result_repr else []),
-        *(humanize.plural(many, what) for many, what in counts if many),
+        *([f"Result of rank 0: {_one_line(result_repr)}"] if result_repr else []),
+        *(humanize.plural(count, noun) for count, noun in counts if count),
     ]
 
 
-def _why(view: JobView) -> list[str]:
+def _explain(view: JobView) -> list[str]:
     card = failure_card(view)
     if card is None:
         return [progress(view) if view.state is State.RUNNING else explanation(view)]
@@ -339,14 +339,14 @@ def _why(view: JobView) -> list[str]:
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
     """Return name, sparkline, newest mean and extent of each metric, in columns."""
     rows = []
-    for metric in list(view.metrics.values())[:_METRICS]:
+    for metric in list(view.metrics.values())[:_MAX_METRICS]:
         mean, low, high = metric_texts(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
-        rows.append((_plain(label(view, metric.name))[:60], _spark(book, metric.name), mean, extent))
+        rows.append((_one_line(label(view, metric.name))[:60], _sparkline(book, metric.name), mean, extent))
     return table.text(table.WholeRows(rows)).splitlines()
 
 
-def _spark(book: SeriesBook, name: str, width: int = 16) -> str:
+def _sparkline(book: SeriesBook, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
     means = [row.mean for row in curve.thin(book.band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]
@@ -357,5 +357,5 @@ def _spark(book: SeriesBook, name: str, width: int = 16) -> str:
     return f"{bars:<{width}}"[:width]
 
 
-def _plain(value: str) -> str:
+def _one_line(value: str) -> str:
     return printable(" ".join(value.split()), 300)

@@ -57,17 +57,17 @@ async def present(
     return tuple(_cluster(entry, jobs, in_use if entry.kind == "local" else None) for entry in statuses)
 
 
-def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> ClusterRow:
+def _cluster(cluster: ClusterStatus, jobs: Sequence[Listed], in_use: InUse | None) -> ClusterRow:
     nodes: tuple[ClusterNode, ...] = ()
-    if known.nodes:
-        plugin, _ = status.plugin(known)
-        same_kind = [job for job in jobs if job.cluster == known.kind]
+    if cluster.nodes:
+        plugin, _ = status.plugin(cluster)
+        same_kind = [job for job in jobs if job.cluster == cluster.kind]
         nodes = tuple(
             _node(node, [job for job in same_kind if any(plugin.holds(node, host) for host in job.hosts)])
-            for node in known.nodes
+            for node in cluster.nodes
         )
-    active = len(active_jobs(known.name, jobs))
-    return from_fields(ClusterRow, known, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=use)
+    active = len(active_jobs(cluster.name, jobs))
+    return from_fields(ClusterRow, cluster, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=in_use)
 
 
 def _node(node: NodeInfo, jobs: Sequence[Listed]) -> ClusterNode:

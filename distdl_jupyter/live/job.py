@@ -33,11 +33,11 @@ KEPT = 100_000
 #: continues with the newest ``ANEW`` rows: older rows would delay these by seconds.
 FIRST, MOST, BEHIND, ANEW = 1000, 2000, 4000, 300
 #: Maximum seconds of a poll before the state is known, and of a later poll.
-_OPENING, _TURN = 0.2, 0.05
+_FIRST_POLL, _POLL = 0.2, 0.05
 #: Seconds for which a message that contains the time is reused.
-_FRESH = 0.2
+_REUSE_TIME = 0.2
 #: Maximum number of cached messages.
-_CACHED = 16
+_MAX_CACHED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ class LiveJob:
         try:
             if self._reader is None and not self.gone:
                 self._reader = PageReader(JobStore().find(self.id), tail=self._capacity)
-            if self.gone or not self._reading.folder.spec_file.exists():
+            if self.gone or not self._open_reader.folder.spec_file.exists():
                 self.gone = True
                 return False
-            return not self.settled and self._reading.advance(_TURN if self.is_current else _OPENING, self._lock)
+            return not self.settled and self._open_reader.advance(_POLL if self.is_current else _FIRST_POLL, self._lock)
         except JobNotFound:
             self.gone = True
             return False
 
     @property
-    def _reading(self) -> PageReader:
+    def _open_reader(self) -> PageReader:
         assert self._reader is not None, "the job was polled"
         return self._reader
 
@@ -105,12 +105,12 @@ class LiveJob:
     @property
     def settled(self) -> bool:
         """Whether the job has ended and everything was read."""
-        return self.ended and self._reading.idle
+        return self.ended and self._open_reader.idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""
         with self._lock:
-            return function(self._reading)
+            return function(self._open_reader)
 
     # ---- messages ----
 
@@ -118,24 +118,24 @@ class LiveJob:
         """Return the message about the job itself."""
         with self._lock:
             cached = self._cache.get("job")
-            if cached is not None and cached[0] == self.version and time.time() < cached[1].mark / 1000 + _FRESH:
+            if cached is not None and cached[0] == self.version and time.time() < cached[1].mark / 1000 + _REUSE_TIME:
                 return cached[1]
             message = self._state(time.time())
             self._cache["job"] = (self.version, message)
             return message
 
     def _state(self, now: float) -> Encoded:
-        view = self._reading.view
-        head = card.card(view, now, has_checkpoints=self._reading.has_checkpoints)
+        view = self._open_reader.view
+        job_card = card.card(view, now, has_checkpoints=self._open_reader.has_checkpoints)
         ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
-        timeless = JobMessage(self.id, replace(head, now=0.0, left=None), curve.metrics(view), ranks, "", "job")
+        timeless = JobMessage(self.id, replace(job_card, now=0.0, left=None), curve.metrics(view), ranks, "", "job")
         key = hashlib.blake2b(encode(timeless), digest_size=8).hexdigest()
-        return Encoded(encode(replace(timeless, card=head, key=key)), key, mark=int(now * 1000))
+        return Encoded(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
 
     @property
     def mark(self) -> int:
         """The current mark of the log."""
-        return self._reading.log.mark
+        return self._open_reader.log.mark
 
     def log(self, mark: int) -> Encoded:
         """Return the message with the log rows since a mark.
@@ -143,10 +143,10 @@ class LiveJob:
         The message starts with the newest rows if the mark is 0, unknown or far behind.
         """
         with self._lock:
-            return self._once(("log", mark), self._reading.log.mark, lambda: self._log(mark))
+            return self._cached(("log", mark), self._open_reader.log.mark, lambda: self._log(mark))
 
     def _log(self, mark: int) -> Encoded:
-        book = self._reading.log
+        book = self._open_reader.log
         if not book.knows(mark):
             return self._newest(ANEW if mark else FIRST)
         rows, mark, more = book.changes(mark, MOST)
@@ -155,18 +155,18 @@ class LiveJob:
         return self._rows(rows, mark, whole=False, more=more > 0)
 
     def _newest(self, count: int) -> Encoded:
-        book = self._reading.log
+        book = self._open_reader.log
         return self._rows(book.between(book.next - count, book.next), book.mark, whole=True)
 
     def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
-        changes = job_page.log_changes(self._reading.view, self._reading.log, rows)
+        changes = job_page.log_changes(self._open_reader.view, self._open_reader.log, rows)
         message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
         return Encoded(encode(message), str(mark), mark, more)
 
     def curve_key(self, request: CurveRequest) -> str:
         """Return the key of the current curve, "" until a value is reported."""
         with self._lock:
-            book = self._reading.book
+            book = self._open_reader.book
             metric = request.metric or default_metric(book.names)
             count = book.count(metric)
         return f"{metric} {count}" if count else ""
@@ -175,10 +175,10 @@ class LiveJob:
         """Return the message about a curve; ``key`` is from ``curve_key``."""
         request = msgspec.structs.replace(request, key="")
         with self._lock:
-            return self._once(request, key, lambda: self._curve(request, key))
+            return self._cached(request, key, lambda: self._curve(request, key))
 
     def _curve(self, request: CurveRequest, key: str) -> Encoded:
-        reading, metric = self._reading, key.rpartition(" ")[0]
+        reading, metric = self._open_reader, key.rpartition(" ")[0]
         view = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
         return Encoded(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
@@ -187,29 +187,29 @@ class LiveJob:
     def resources_key(self) -> str:
         """Return the key of the current resource usage and step times, "" if there are none."""
         with self._lock:
-            samples, steps = self._reading.resources.count, self._reading.steps.count
+            samples, steps = self._open_reader.resources.count, self._open_reader.steps.count
         return f"{samples} {steps} {self.ended}" if samples or steps else ""
 
     def resources(self, key: str) -> Encoded:
         """Return the message about resource usage and step times."""
         with self._lock:
-            return self._once("resources", key, lambda: self._resources(key))
+            return self._cached("resources", key, lambda: self._resources(key))
 
     def _resources(self, key: str) -> Encoded:
-        reading = self._reading
+        reading = self._open_reader
         usage = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
         times = reading.steps.times(hosts, ended=self.ended)
-        time_ = steps.job_time(times, 0) if times.rows else None
+        step_time = steps.job_time(times, 0) if times.rows else None
         return Encoded(
-            encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=time_)), key
+            encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=step_time)), key
         )
 
-    def _once(self, subject: object, made_from: object, make: Callable[[], Encoded]) -> Encoded:
+    def _cached(self, subject: object, version: object, create: Callable[[], Encoded]) -> Encoded:
         """Return the message about a subject, cached while ``made_from`` is unchanged. The caller holds the lock."""
         cached = self._cache.get(subject)
-        if cached is None or cached[0] != made_from:
-            if len(self._cache) > _CACHED:
+        if cached is None or cached[0] != version:
+            if len(self._cache) > _MAX_CACHED:
                 self._cache.clear()
-            cached = self._cache[subject] = (made_from, make())
+            cached = self._cache[subject] = (version, create())
         return cached[1]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
 
 #: Seconds after which a cell prints that it is still packing variables.
-_LONG = 2.0
+_SLOW_SECONDS = 2.0
 
 
 def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
@@ -80,13 +80,13 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
 
 def _run_on_ranks(session: Session, draft: CapturedCode, args: argparse.Namespace) -> Any:
     """Run the captured cell on the persistent ranks and return its values."""
-    more = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
-    if more:
+    extra = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
+    if extra:
         raise InvalidSpec(
-            f"--{more[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
+            f"--{extra[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
             "running.",
             code="option-of-kept-ranks",
-            field=more[0],
+            field=extra[0],
             hint="Remove it, or start other ranks with %dist_ranks start.",
         )
     return RanksMagics(session).run_draft(draft)
@@ -116,7 +116,7 @@ def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> Captu
     """Capture the running cell below its magic line ``command``, with the variables of ``namespace`` that it uses."""
     notebook = capture.here()
     first_line = _line_below_magic(notebook.raw, cell)
-    timer = threading.Timer(_LONG, say, ("Packing the variables and modules that the cell uses ...",))
+    timer = threading.Timer(_SLOW_SECONDS, say, ("Packing the variables and modules that the cell uses ...",))
     timer.start()
     try:
         return capture.capture_cell(
@@ -171,5 +171,5 @@ def _stop(job: Job, *, now: bool) -> None:
         job.cancel(now=now)
     except JobNotRunning:
         return
-    hint = "" if now else " Interrupt again to kill it at once."
+    hint = "" if now else " Interrupt again to kill it immediately."
     say(f"{'Killing' if now else 'Canceling'} job {job.name} ({short_id(job.id)}).{hint}")

@@ -34,8 +34,8 @@ COMMANDS = {
     "dist_clusters": "clusters",
 }
 #: Methods of objects with a rich display.
-_DISPLAYS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
-_CONFIG = """
+_DISPLAY_METHODS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
+_CONFIG_HELP = """
     Show or set this kernel's defaults for %%distributed.
 
     Example: ``%dist_config process_count_per_node=2 distributed_backend=horovod-gloo``. An empty value removes one.
@@ -49,7 +49,7 @@ _CONFIG = """
 def magics(session: Session) -> dict[str, Callable[[str], Any]]:
     """Return the functions to register, by name; their docstrings are the help texts."""
     text = "Show or set this kernel's defaults for %%distributed."
-    magics = {"dist_config": as_magic("dist_config", partial(_config, session), text, config_parser)}
+    magics = {"dist_config": as_magic("dist_config", partial(_run_config, session), text, config_parser)}
     for name, arguments in COMMANDS.items():
         command = f"distdl {arguments.partition(' ')[0]}".strip()
         text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
@@ -77,9 +77,9 @@ def _run(session: Session, name: str, line: str) -> Any:
     if args.command == "check" and getattr(args, "script", "") is None:
         args.script = session.job().id
     reply = command.reply_of(args)
-    shows_itself = any(hasattr(reply.value, name) for name in _DISPLAYS)
-    as_text = reply.value is None or (reply.text is not None and not shows_itself)
-    if as_text or getattr(args, "json", False) or getattr(args, "csv", False):
+    has_display = any(hasattr(reply.value, name) for name in _DISPLAY_METHODS)
+    is_text = reply.value is None or (reply.text is not None and not has_display)
+    if is_text or getattr(args, "json", False) or getattr(args, "csv", False):
         command.print_reply(reply, args)
         return None
     for note in reply.notes:
@@ -87,26 +87,26 @@ def _run(session: Session, name: str, line: str) -> Any:
     return reply.value
 
 
-def _config(session: Session, line: str) -> Any:
+def _run_config(session: Session, line: str) -> Any:
     args = config_parser().parse(line)
     topic, *settings = args.settings or [""]
     if topic == "warm":
         flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
         return _run(session, "distdl", shlex.join(["warm", *flags]))
     if topic in TOPICS:
-        where = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
-        return TOPICS[topic](pairs(settings), **where)
+        options = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
+        return TOPICS[topic](pairs(settings), **options)
     if args.clear:
         session.defaults.clear()
     changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
     session.defaults = configured(session.defaults, changes)
-    say(_settings(session.defaults))
+    say(_format_settings(session.defaults))
     return None
 
 
 def config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
-    parser = magic_parser("%dist_config", _CONFIG, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
+    parser = magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser
@@ -128,13 +128,13 @@ def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, A
     return result
 
 
-def _settings(defaults: dict[str, Any]) -> str:
+def _format_settings(defaults: dict[str, Any]) -> str:
     settings = dict(defaults)
     if variables := settings.get("environment_variables"):
         masked = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
         settings["environment_variables"] = ", ".join(masked)
-    none = "No defaults are set. Example: %dist_config process_count_per_node=2"
-    return "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) or none
+    empty_message = "No defaults are set. Set one with: %dist_config process_count_per_node=2"
+    return "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) or empty_message
 
 
 # settings for all kernels -----------------------------------------------------------------------------

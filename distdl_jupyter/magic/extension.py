@@ -25,8 +25,8 @@ _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Repeated calls are harmless. If another extension has defined ``%%distributed``, do not replace it but
-    print a message.
+    Repeated calls are harmless. If another extension has defined ``%%distributed``, keep that one and print
+    a message.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
     ranks, other_package = RanksMagics(session), owner(ip)
@@ -40,7 +40,7 @@ def load(ip: Any) -> None:
     if hasattr(ip, "kernel"):
         from comm import get_comm_manager
 
-        get_comm_manager().register_target(TARGET, functools.partial(_answer, session))
+        get_comm_manager().register_target(TARGET, functools.partial(_handle_request, session))
 
 
 def owner(ip: Any) -> str | None:
@@ -54,7 +54,7 @@ def owner(ip: Any) -> str | None:
 # the launch form of a cell ----------------------------------------------------------------------------
 
 
-def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
+def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> None:
     """Close a comm that a page opened with a request, ``{"ask": name, "given": arguments}``, with the response.
 
     Nothing is printed, and the execution count does not change.
@@ -71,10 +71,10 @@ def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
         query = wire.from_data(FormRequest, request)
         return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
 
-    comm.close(data=wire.answer({"form.state": state, "form.keep": _keep}, opening["content"]["data"]))
+    comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
 
 
-def _keep(variables: Mapping[str, object]) -> dict[str, list[str]]:
+def _keep_secrets(variables: Mapping[str, object]) -> dict[str, list[str]]:
     """Put secrets into this kernel's environment, where ``--env NAME`` reads them; they are stored nowhere else."""
     os.environ.update({str(name): str(value) for name, value in variables.items()})
     return {"kept": sorted(variables)}

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.ranks import Answer, Event, Ranks
 
-_LINE = """
+_LINE_HELP = """
     Keep ranks alive between cells; %%ranks at the top of a cell runs it on them. Without an action, show the ranks:
     their state, processes and memory. They run as a job, so they survive a kernel restart and a page reload: %%ranks
     then finds them with all their variables.
     """
-_CELL = """
+_CELL_HELP = """
     Run this cell on the ranks started with ``%dist_ranks start``.
 
     Every rank runs it in its own namespace, which is kept between cells, as in a kernel. The values of the last
@@ -48,7 +48,7 @@ _CELL_EPILOG = """
     If you name ranks, the values are returned as a dict by rank. ``%dist_ranks push x`` sends a variable of the
     notebook to the ranks.
     """
-_UNKNOWN = re.compile(r"name '(\w+)' is not defined")
+_UNDEFINED_NAME = re.compile(r"name '(\w+)' is not defined")
 _NONE = "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
 
 
@@ -99,7 +99,7 @@ class RanksMagics:
         """Return the parser of the line magic; the flags of ``start`` are those of a job."""
         from distdl_jupyter.cli.command import add_command
 
-        parser = Parser(prog="%dist_ranks", description=_LINE)
+        parser = Parser(prog="%dist_ranks", description=_LINE_HELP)
         actions = parser.add_subparsers(title="actions", metavar="ACTION")
         text = "start ranks with the flags of a job: start -p 4 -b torch"
         with_job_flags(add_command(actions, "start", self._start, text))
@@ -138,12 +138,12 @@ class RanksMagics:
                 code="ranks-alive-already",
                 hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
             )
-        begun = time.monotonic()
-        self._use(ranks.start(on_wait=_say_wait, **job_options(args, self._session.defaults)), begun)
+        start_time = time.monotonic()
+        self._use(ranks.start(on_wait=_print_wait, **job_options(args, self._session.defaults)), start_time)
 
-    def _use(self, ranks: Ranks, begun: float) -> None:
+    def _use(self, ranks: Ranks, start_time: float) -> None:
         self._session.ranks, self._session.newest = ranks, ranks.id
-        backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - begun)
+        backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - start_time)
         say(
             f"{plural(ranks.size, 'rank')} {_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
             "Start a cell with %%ranks to run it on them."
@@ -157,8 +157,8 @@ class RanksMagics:
         say(f"{plural(ranks.size, 'rank')} stopped ({short_id(ranks.id)}).")
 
     def _restart(self, _: argparse.Namespace) -> None:
-        begun = time.monotonic()
-        self._use(self._get().restart(_say_wait), begun)
+        start_time = time.monotonic()
+        self._use(self._get().restart(_print_wait), start_time)
 
     def _attach(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
@@ -175,11 +175,11 @@ class RanksMagics:
         if unknown:
             raise InvalidSpec(f"The notebook has no variable {unknown[0]!r}.", code="push-name-unknown", field="names")
         ranks = self._get()
-        ranks.push(_selected(args.on, ranks), **{name: variables[name] for name in args.names})
+        ranks.push(_parse_ranks(args.on, ranks), **{name: variables[name] for name in args.names})
 
     def _pull(self, args: argparse.Namespace) -> Any:
         ranks = self._get()
-        on = _selected(args.on, ranks)
+        on = _parse_ranks(args.on, ranks)
         values = ranks.pull(args.name, on=on)
         return values if on is not None else [values[rank] for rank in sorted(values)]
 
@@ -190,7 +190,7 @@ class RanksMagics:
         args = cell_parser().parse(line)
         identifier(args.out)
         ranks = self._get()
-        on, notebook = _selected(args.on, ranks), capture.here()
+        on, notebook = _parse_ranks(args.on, ranks), capture.here()
         label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
 
         def run(on_event: Callable[[Event], None]) -> Answer:
@@ -234,9 +234,9 @@ class RanksMagics:
         finally:
             shown = output.finish()
         errors = {rank: self._with_hint(error) for rank, error in answer.errors.items()}
-        failed = failures(errors, numbers)
-        if failed is not None:
-            raise CellFailed(failed, errors, shown=shown)
+        failure = failures(errors, numbers)
+        if failure is not None:
+            raise CellFailed(failure, errors, shown=shown)
         forms = {rank: done.shown for rank, done in answer.dones.items()}
         if not any(forms.values()):
             return None
@@ -244,7 +244,7 @@ class RanksMagics:
 
     def _with_hint(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the error with a hint if a name is defined in the notebook but not on the rank."""
-        match = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
+        match = _UNDEFINED_NAME.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
         if match is None or match[1] not in self._session.ip.user_ns:
             return error
         hint = f"`{match[1]}` is a variable of the notebook. Send it to the ranks with `%dist_ranks push {match[1]}`."
@@ -253,7 +253,7 @@ class RanksMagics:
 
 def cell_parser() -> Parser:
     """Return the parser of the cell magic."""
-    parser = magic_parser("%%ranks", _CELL, epilog=_CELL_EPILOG, usage=" [RANKS]")
+    parser = magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")
     parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
@@ -264,13 +264,13 @@ def _no_ranks(of: str = "") -> JobNotFound:
     return JobNotFound(f"No ranks{of} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
 
 
-def _selected(text: str | None, ranks: Ranks) -> list[int] | None:
+def _parse_ranks(text: str | None, ranks: Ranks) -> list[int] | None:
     from distdl_jupyter.cli.command import ranks_of
 
     return None if text is None else ranks_of(text, ranks.size)
 
 
-def _say_wait(detail: str) -> None:
+def _print_wait(detail: str) -> None:
     say(f"Not ready yet: {detail}.")
 
 
@@ -309,13 +309,13 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
     if state == "idle":
         sentences.append(f"They are idle{f'; the last cell was {last.label}' if last else ''}.")
     elif state == "busy" and last:
-        sentences.append(f"{last.label} runs on them, for {duration(now - last.begun)}.")
+        sentences.append(f"{last.label} has been running on them for {duration(now - last.begun)}.")
     elif state.reason:
         sentences.append(state.reason)
-    stops = [f"after {duration(spec.idle_timeout_seconds)} without a cell"] if spec.idle_timeout_seconds else []
+    limits = [f"after {duration(spec.idle_timeout_seconds)} without a cell"] if spec.idle_timeout_seconds else []
     if spec.max_run_duration_seconds:
-        stops.append(f"{duration(spec.max_run_duration_seconds)} after their start")
-    return " ".join([*sentences, *([f"They stop {' and '.join(stops)}."] if stops else [])])
+        limits.append(f"{duration(spec.max_run_duration_seconds)} after their start")
+    return " ".join([*sentences, *([f"They stop {' and '.join(limits)}."] if limits else [])])
 
 
 def _rows(ranks: Ranks) -> table.Rows:

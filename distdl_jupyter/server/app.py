@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 #: Seconds after the start at which the handlers are imported, unless a request arrives earlier.
-_WARM_UP = 1.0
+_IMPORT_DELAY = 1.0
 #: Seconds between two checks for old jobs to delete; checks are frequent because timers stop while a laptop sleeps.
-_PRUNED = 3600.0
+_PRUNE_INTERVAL = 3600.0
 #: Maximum number of slow calls at once: launch forms, job starts and requests to clouds.
-_SLOW = 6
+_SLOW_THREADS = 6
 
 
 class DistDLApp(ExtensionApp):
@@ -58,14 +58,14 @@ class DistDLApp(ExtensionApp):
         allow_none=True,
         help="Once a day, delete ended jobs except this many of the newest; with prune_older, only older ones.",
     ).tag(config=True)
-    _background: asyncio.Task[None] | None = None
+    _background_task: asyncio.Task[None] | None = None
 
     # Plain attributes, created on first use: Jupyter reads the value of every trait at the start.
 
     @functools.cached_property
     def pools(self) -> list[ThreadPoolExecutor]:
         """The threads for file reads and short calls, and those for slow calls, for which no other request waits."""
-        return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW)]
+        return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREADS)]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
         """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
@@ -111,11 +111,11 @@ class DistDLApp(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Import the handlers and start pruning after the server has started."""
-        self._background = asyncio.create_task(self._work_in_background())
+        self._background_task = asyncio.create_task(self._work_in_background())
 
     async def _work_in_background(self) -> None:
         """Import the handlers, then delete old jobs according to the settings until the server stops."""
-        await asyncio.sleep(_WARM_UP)
+        await asyncio.sleep(_IMPORT_DELAY)
         await self.run(lambda: self._routes.rules)
         while self.prune_older or self.prune_keep is not None:
             from distdl_jupyter.jobs import retention
@@ -127,12 +127,12 @@ class DistDLApp(ExtensionApp):
             else:
                 if done is not None and done.jobs:
                     self.log.info("Old jobs: %s", done)
-            await asyncio.sleep(_PRUNED)
+            await asyncio.sleep(_PRUNE_INTERVAL)
 
     async def stop_extension(self) -> None:
         """Close all connections and end the threads; jobs keep running."""
-        if self._background is not None:
-            self._background.cancel()
+        if self._background_task is not None:
+            self._background_task.cancel()
         if "feeds" in vars(self):
             self.feeds.stop()
             await asyncio.sleep(0)

@@ -22,14 +22,14 @@ from distdl_jupyter.server.handler import Handler, error_body
 from distdl_jupyter.views.wire import encode, from_json
 
 #: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
-_POLICY = 1008
+_POLICY_VIOLATION = 1008
 _NO_UPGRADE = "This address is a WebSocket, but a proxy in front of the Jupyter server does not forward WebSockets"
 
 
 class Events(WebSocketMixin, WebSocketHandler, Handler):
     """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives Messages."""
 
-    _sending: asyncio.Task[None] | None = None
+    _send_task: asyncio.Task[None] | None = None
     _subscriber: Subscriber
 
     @web.authenticated
@@ -47,7 +47,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self._notify = asyncio.Event()
         self._subscriber = Subscriber(self.app.feeds, Subscription(), self._notify)
         self.app.feeds.pages.add(self)
-        self._sending = asyncio.ensure_future(self._send_messages())
+        self._send_task = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
         """Replace the current subscription."""
@@ -55,7 +55,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             subscription = from_json(Subscription, message.encode() if isinstance(message, str) else message)
         except InvalidSpec as error:
             self.write_message(encode(SubscriptionError(error_body(error, 400), "refused")))
-            self.close(_POLICY, "The subscription was rejected.")
+            self.close(_POLICY_VIOLATION, "The subscription was rejected.")
             return
         self._subscriber.close()
         if self in self.app.feeds.pages:  # a message may be handled after the connection was closed
@@ -64,8 +64,8 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def on_close(self) -> None:
         """Stop sending messages."""
-        if self._sending is not None:
-            self._sending.cancel()
+        if self._send_task is not None:
+            self._send_task.cancel()
             self._subscriber.close()
         self.app.feeds.pages.discard(self)
 
@@ -76,8 +76,8 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                 lines = await self._subscriber.due()
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
-                    if not await self._is_still_admitted():
-                        self.close(_POLICY, "The permission to view has expired.")
+                    if not await self._is_still_allowed():
+                        self.close(_POLICY_VIOLATION, "The permission to view has expired.")
                         return
                     lines.append(encode(Heartbeat(time.time(), "alive")))
                 # Wait until the page has received them: a slow page delays only itself.
@@ -89,7 +89,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             self.log.exception("WebSocket send failed; the client will reconnect.")
             self.close()
 
-    async def _is_still_admitted(self) -> bool:
+    async def _is_still_allowed(self) -> bool:
         """Authenticate the user again and return whether they may still read."""
         handler = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(handler))
@@ -105,7 +105,7 @@ class Subscriber:
     def __init__(self, feeds: Feeds, subscription: Subscription, notify: asyncio.Event) -> None:
         self._run, self._notify = feeds.app.run, notify
         #: Messages that are due regardless of the feeds.
-        self._first = [encode(Welcome(subscription.number, feeds.server_id, time.time(), "hello"))]
+        self._pending = [encode(Welcome(subscription.number, feeds.server_id, time.time(), "hello"))]
         lists: list[tuple[SnapshotFeed, str]] = []
         if subscription.jobs:
             lists.append((feeds.get(ListFeed), subscription.jobs_key))
@@ -127,7 +127,7 @@ class Subscriber:
     async def due(self) -> list[bytes]:
         """Return the messages that are due now."""
         self._notify.clear()
-        lines, self._first = self._first, []
+        lines, self._pending = self._pending, []
         for feed, (key, value) in self._lists.items():
             if feed.key not in ("", key):
                 lines.append(encode(feed.message(value)))

@@ -86,12 +86,12 @@ class JobFeed(Feed):
 
     async def poll(self) -> float | None:
         """Read the job's files."""
-        live, complete = self.live, self.live.complete
-        moved = await self._app.run(live.poll)
+        live, was_complete = self.live, self.live.complete
+        has_new_data = await self._app.run(live.poll)
         if live.gone:
             self.changed()
             return None
-        if moved or live.complete != complete:
+        if has_new_data or live.complete != was_complete:
             self.changed()
             return _POLL if live.complete else 0.0
         return _ENDED_POLL if live.settled else _QUIET_POLL
@@ -160,15 +160,15 @@ class Feeds:
         self.server_id = secrets.token_hex(8)
         self.pages: set[WebSocketHandler] = set()
         self.app = app
-        self._all: dict[object, Any] = {}
+        self._feeds: dict[object, Any] = {}
 
     def get(self, kind: type[F], *args: str) -> F:
         """Return a feed, such as the feed of a job with an id; the job need not exist."""
         key = kind, *args
-        feed: F | None = self._all.get(key)
+        feed: F | None = self._feeds.get(key)
         if feed is None or feed.task.done():
-            feed = new = self._all[key] = kind(self.app, *args)
-            feed.task.add_done_callback(lambda _: self._all.get(key) is new and self._all.pop(key))
+            feed = new = self._feeds[key] = kind(self.app, *args)
+            feed.task.add_done_callback(lambda _: self._feeds.get(key) is new and self._feeds.pop(key))
         return feed
 
     async def read_job(self, id_: str, function: Callable[[PageReader], Any]) -> Any:
@@ -193,5 +193,5 @@ class Feeds:
         """Close all connections and stop all feeds."""
         for page in list(self.pages):
             page.close(GOING_AWAY, "The server is shutting down.")
-        for feed in list(self._all.values()):
+        for feed in list(self._feeds.values()):
             feed.task.cancel()

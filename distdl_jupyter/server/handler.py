@@ -51,7 +51,7 @@ STATUS: dict[type[Exception], int] = {
 HINTS = {
     403: "Reload the page to log in again, or ask the administrator of this server for permission.",
     404: "Reload the page. The server may run another version of distdl_jupyter.",
-    426: "Configure the proxy to forward WebSockets. Kernels need them too.",
+    426: "Configure the proxy to forward WebSockets. Kernels also need them.",
 }
 
 
@@ -96,21 +96,21 @@ class Handler(APIHandler):
         self._body = bytearray()
         #: Done when the page no longer waits for the response.
         self.gone: Future[None] = Future()
-        self._refused: web.HTTPError | None = None
+        self._rejection: web.HTTPError | None = None
         try:
             await super().prepare()
         except web.HTTPError as error:
-            self._refused = error
+            self._rejection = error
         verb = str(self.request.method)
         call = self.calls.get(verb.lower())
         action = call.action if call else HTTP_METHOD_TO_AUTH_ACTION[verb]
-        if self._refused is None and verb != "OPTIONS":
+        if self._rejection is None and verb != "OPTIONS":
             if self.current_user is None:
-                self._refused = web.HTTPError(403, "Not logged in")
+                self._rejection = web.HTTPError(403, "Not logged in")
             elif not await self.may(self.current_user, action):
                 message = f"This user does not have permission to {action} {self.auth_resource}"
-                self._refused = web.HTTPError(403, message)
-        if self._refused is not None:
+                self._rejection = web.HTTPError(403, message)
+        if self._rejection is not None:
             # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
             setattr(self, verb.lower(), lambda **_path: self.body())
 
@@ -120,16 +120,16 @@ class Handler(APIHandler):
 
     def data_received(self, chunk: bytes) -> None:
         """Store a chunk of the body, up to the limit."""
-        if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
-            self._refused = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
+        if self._rejection is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
+            self._rejection = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
             self._body.clear()
-        if self._refused is None:
+        if self._rejection is None:
             self._body += chunk
 
     def body(self) -> bytearray:
         """Return the whole body. Raises the HTTPError of a rejected request."""
-        if self._refused is not None:
-            raise self._refused
+        if self._rejection is not None:
+            raise self._rejection
         return self._body
 
     def on_connection_close(self) -> None:
@@ -166,12 +166,12 @@ class CallHandler(Handler):
         call = self.calls.get(str(self.request.method).lower())
         if call is None:
             raise web.HTTPError(405) if self.calls else web.HTTPError(404, "Unknown API address")
-        answer = await self._answer(call, path)
+        response = await self._answer(call, path)
         self.set_status(call.status)
-        if isinstance(answer, Download):
-            await self._send(answer)
-        elif answer is not None:
-            self.finish(await self.app.run(encode, answer))
+        if isinstance(response, Download):
+            await self._send(response)
+        elif response is not None:
+            self.finish(await self.app.run(encode, response))
 
     get = post = put = patch = delete = web.authenticated(_run)
 

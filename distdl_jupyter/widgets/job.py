@@ -23,9 +23,9 @@ from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.widget import PageWidget
 
 #: The traits that follow the job, and the method that observes them: their first use starts the updates.
-_FOLLOWING = ("state", "progress", "metrics", "failure", "observe")
+_LIVE_TRAITS = ("state", "progress", "metrics", "failure", "observe")
 #: Seconds between two updates of the traits, if the server updates the page of the panel.
-_POLL = 0.25
+_POLL_SECONDS = 0.25
 
 
 class JobPanel(PageWidget):
@@ -43,41 +43,41 @@ class JobPanel(PageWidget):
     #: Whether the kernel draws the page of the job. The page sets this if its server does not know the job.
     redrawn = traitlets.Bool().tag(sync=True)
     #: Ends the updates; None before they begin.
-    _stop: threading.Event | None = threading.Event()
+    _stop_event: threading.Event | None = threading.Event()
 
     def __init__(self, job: Job) -> None:
         self.job = job
         super().__init__("job", job_id=job.id, redrawn=not has_extension())
-        self._stop = None
+        self._stop_event = None
         if self.redrawn:
-            self._follow()
+            self._start_updates()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _FOLLOWING and self._stop is None:
-            self._follow()
+        if name in _LIVE_TRAITS and self._stop_event is None:
+            self._start_updates()
         return super().__getattribute__(name)
 
     @traitlets.observe("redrawn")
     def _on_redrawn(self, _change: object) -> None:
         if self.comm is not None:
-            self._follow()
+            self._start_updates()
 
     def close(self) -> None:
         """Stop the updates; the job keeps running."""
-        if self._stop is not None:
-            self._stop.set()
+        if self._stop_event is not None:
+            self._stop_event.set()
         super().close()
 
-    def _follow(self) -> None:
+    def _start_updates(self) -> None:
         """Read the job now, and from now on in a thread, which replaces the previous one."""
-        if self._stop is not None:
-            self._stop.set()
-        self._stop = threading.Event()
-        updates = self._updates(self._stop)
+        if self._stop_event is not None:
+            self._stop_event.set()
+        self._stop_event = threading.Event()
+        updates = self._run_updates(self._stop_event)
         next(updates, None)
         threading.Thread(target=deque, args=(updates, 0), name=f"distdl-{self.job_id}", daemon=True).start()
 
-    def _updates(self, stop: threading.Event) -> Iterator[None]:
+    def _run_updates(self, stop: threading.Event) -> Iterator[None]:
         """Update the traits whenever the job has changed, until it ends."""
         reader: JobReader | None = None
         try:
@@ -86,7 +86,7 @@ class JobPanel(PageWidget):
             read()
             self._update(reader)
             yield
-            while not stop.wait(REDRAW if self.redrawn else _POLL):
+            while not stop.wait(REDRAW if self.redrawn else _POLL_SECONDS):
                 if read():
                     self._update(reader)
                 elif reader.view.state.ended:

@@ -30,7 +30,7 @@ from distdl_jupyter.widgets.job import panel
 from distdl_jupyter.widgets.widget import PageWidget, shared_width
 
 #: The text for front ends in which the extension cannot draw the form.
-_TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
+_FALLBACK_TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
 <pre>form.submit()   # form = launcher({name}, ...)</pre><p>or</p><pre>submit({name}, process_count_per_node=2)</pre>"""
 
 
@@ -57,11 +57,11 @@ class LaunchForm(PageWidget):
         self._request = FormRequest()
         calls = {
             "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
-            "form.submit": self._submitted,
+            "form.submit": self._on_submit,
         }
         super().__init__("launch", calls)
         if not has_extension():
-            self.value = _TEXT.format(name=escape(getattr(function, "__name__", "train")))
+            self.value = _FALLBACK_TEXT.format(name=escape(getattr(function, "__name__", "train")))
 
     def state(self, request: FormRequest | None = None) -> FormState:
         """Return the form for the values of a page (default: those of the newest request)."""
@@ -83,19 +83,19 @@ class LaunchForm(PageWidget):
         values, target = self.state(request).values, self._target
         options = to_options(values, target.line.environment_variables, target.inspect().name)
         options = {name: value for name, value in options.items() if value is not None}
-        started: Job | Sweep
+        handle: Job | Sweep
         if varied := values.sweep.strip():
             parameters, _ = space.of_line(varied)
             options |= plan_of(values)
-            started = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
+            handle = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
-            started = client.submit(self._function, target.args, target.kwargs, **options)
-        self._on_submitted(started)
-        return started
+            handle = client.submit(self._function, target.args, target.kwargs, **options)
+        self._on_submitted(handle)
+        return handle
 
-    def _submitted(self, request: object) -> dict[str, str]:
-        started = self.submit(wire.from_data(FormRequest, request))
-        return {"name": started.name, "job": started.id}
+    def _on_submit(self, request: object) -> dict[str, str]:
+        handle = self.submit(wire.from_data(FormRequest, request))
+        return {"name": handle.name, "job": handle.id}
 
 
 class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
@@ -109,7 +109,7 @@ class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.jobs: list[Job] = []
         self.sweeps: list[Sweep] = []
-        self.form = LaunchForm(*args, on_submitted=self._show, **kwargs)
+        self.form = LaunchForm(*args, on_submitted=self._show_below, **kwargs)
         super().__init__(children=[self.form], layout=shared_width())
         traitlets.dlink((self.form, "options"), (self, "options"))
 
@@ -117,14 +117,14 @@ class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
         """Submit the form and return the job or the sweep. Raises DistDLError."""
         return self.form.submit()
 
-    def _show(self, started: Job | Sweep) -> None:
-        if isinstance(started, Job):
-            self.jobs.append(started)
-            self.job = started
-            self.children = [self.form, panel(started)]
+    def _show_below(self, handle: Job | Sweep) -> None:
+        if isinstance(handle, Job):
+            self.jobs.append(handle)
+            self.job = handle
+            self.children = [self.form, panel(handle)]
         else:
-            self.sweeps.append(started)
-            output = {"output_type": "display_data", "data": started._repr_mimebundle_(), "metadata": {}}
+            self.sweeps.append(handle)
+            output = {"output_type": "display_data", "data": handle._repr_mimebundle_(), "metadata": {}}
             self.children = [self.form, ipywidgets.Output(outputs=(output,))]
 
 

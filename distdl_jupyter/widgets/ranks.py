@@ -1,7 +1,7 @@
 """The display of a cell that runs on persistent ranks: its live output and the returned values.
 
 A widget would take longer than most of these cells. Instead, ``text/html`` and ``text/plain`` are sent at most 20 times
-a second, and less often if drawing is slow; a cell that ends at once sends them once. The saved notebook contains the
+a second, and less often if drawing is slow; a very short cell sends them once. The saved notebook contains the
 last output. A terminal prints each line immediately. Values are shown in the MIME forms that the ranks created, so that
 no value is compared, formatted or imported in this process before the user accesses it.
 """
@@ -22,12 +22,12 @@ from distdl_jupyter.ranks.answer import Error, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
 #: Minimum pause between two updates: in seconds, and as a multiple of the duration of an update.
-_PAUSE = 0.05
-_REST = 8
+_MIN_PAUSE = 0.05
+_PAUSE_FACTOR = 8
 #: Maximum number of rows drawn while the cell runs; at the end all rows are drawn.
-_NEWEST_LIVE = 200
+_MAX_LIVE_ROWS = 200
 #: Seconds after which a cell without output shows that it is running.
-_SILENT = 1.0
+_SILENT_SECONDS = 1.0
 
 #: Forms of a value by MIME type; text/plain is always present.
 Forms = Mapping[str, str]
@@ -44,101 +44,101 @@ class CellDisplay:
         self._quiet = quiet
         self._publish = publish
         self._display_id = uuid.uuid4().hex
-        self._begun = time.monotonic()
-        self._ended: dict[int, Error | None] = {}
+        self._start_time = time.monotonic()
+        self._errors: dict[int, Error | None] = {}
         self._sentence = ""
-        self._changed = self._closed = self._displayed = False
-        self._pause = _PAUSE
+        self._has_changed = self._is_closed = self._is_displayed = False
+        self._pause = _MIN_PAUSE
         self._condition = threading.Condition()
         # Copy the context to the drawing thread: IPython finds the cell of an output by a context variable.
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._draw_on,), name="distdl-cell", daemon=True).start()
+        threading.Thread(target=context.run, args=(self._draw_loop,), name="distdl-cell", daemon=True).start()
 
     def add(self, rank: int, stream: str, text: str) -> None:
         """Add a piece of a rank's output."""
         if not self._quiet:
             with self._condition:
                 self._fold.add(rank, stream, text)
-                self._touch()
+                self._mark_changed()
 
     def done(self, rank: int, error: Error | None) -> None:
         """Record that a rank has finished the cell. A failure is shown while the other ranks continue."""
         with self._condition:
-            self._ended[rank] = error
+            self._errors[rank] = error
             if error is not None:
-                self._touch()
+                self._mark_changed()
 
     def say(self, sentence: str) -> None:
         """Show a sentence about the cell until the next sentence or the end of the cell."""
         with self._condition:
             self._sentence = sentence
-            self._touch()
+            self._mark_changed()
 
     def finish(self) -> bool:
         """Show the final state; return True, because failures are shown in full."""
         with self._condition:
-            self._closed = True
+            self._is_closed = True
             self._condition.notify()
             self._fold.close()
-            silent = self._fold.empty and not any(self._ended.values())
-            if not silent:
+            is_silent = self._fold.empty and not any(self._errors.values())
+            if not is_silent:
                 self._draw("", None)
-            elif self._displayed:
-                spent = humanize.seconds_taken(time.monotonic() - self._begun)
-                self._draw(f"Ran for {spent} on {named(self._fold.ranks)}.", None)
+            elif self._is_displayed:
+                elapsed = humanize.seconds_taken(time.monotonic() - self._start_time)
+                self._draw(f"Ran for {elapsed} on {named(self._fold.ranks)}.", None)
         return True
 
-    def _touch(self) -> None:
-        self._changed = True
+    def _mark_changed(self) -> None:
+        self._has_changed = True
         self._condition.notify()
 
-    def _draw_on(self) -> None:
+    def _draw_loop(self) -> None:
         """Until the end, draw changes, and once a second the time for which the cell has been running."""
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._changed or self._closed, _SILENT)
-            time.sleep(self._pause if not self._closed else 0)
+                self._condition.wait_for(lambda: self._has_changed or self._is_closed, _SILENT_SECONDS)
+            time.sleep(self._pause if not self._is_closed else 0)
             with self._condition:
-                if self._closed:
+                if self._is_closed:
                     return
-                self._changed = False
-                spent, status = time.monotonic() - self._begun, self._sentence
-                if not status and (spent >= _SILENT or any(self._ended.values())):
-                    status = view.running(self._fold.ranks, sorted(self._ended), spent)
-                self._draw(status, _NEWEST_LIVE)
+                self._has_changed = False
+                elapsed, status = time.monotonic() - self._start_time, self._sentence
+                if not status and (elapsed >= _SILENT_SECONDS or any(self._errors.values())):
+                    status = view.running(self._fold.ranks, sorted(self._errors), elapsed)
+                self._draw(status, _MAX_LIVE_ROWS)
 
     def _draw(self, status: str, newest: int | None) -> None:
-        begun = time.perf_counter()
-        errors = {rank: error for rank, error in self._ended.items() if error is not None}
-        failed = failures(errors, self._fold.ranks)
-        html = view.cell_html(self._fold, failed, job=self._job, status=status, newest=newest)
-        plain = text(self._fold, failed, job=self._job, newest=newest)
+        start = time.perf_counter()
+        errors = {rank: error for rank, error in self._errors.items() if error is not None}
+        failure = failures(errors, self._fold.ranks)
+        html = view.cell_html(self._fold, failure, job=self._job, status=status, newest=newest)
+        plain = text(self._fold, failure, job=self._job, newest=newest)
         bundle = {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
-        self._publish(bundle, self._display_id, self._displayed)
-        self._displayed = True
-        self._pause = max(_PAUSE, _REST * (time.perf_counter() - begun))
+        self._publish(bundle, self._display_id, self._is_displayed)
+        self._is_displayed = True
+        self._pause = max(_MIN_PAUSE, _PAUSE_FACTOR * (time.perf_counter() - start))
 
 
 class PrintedDisplay:
     """The output in a terminal: each line with its rank."""
 
     def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
-        self._many = len(ranks) > 1
+        self._has_many = len(ranks) > 1
         self._quiet = quiet
-        self._open: dict[tuple[int, str], str] = {}
+        self._incomplete: dict[tuple[int, str], str] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
         """Print complete lines."""
         if self._quiet:
             return
-        *complete_lines, self._open[rank, stream] = (self._open.get((rank, stream), "") + text).split("\n")
+        *complete_lines, self._incomplete[rank, stream] = (self._incomplete.get((rank, stream), "") + text).split("\n")
         for line in complete_lines:
             self._print(rank, line)
 
     def done(self, rank: int, error: Error | None) -> None:
         """Print an incomplete last line."""
         for stream in ("out", "err"):
-            if incomplete_line := self._open.pop((rank, stream), ""):
+            if incomplete_line := self._incomplete.pop((rank, stream), ""):
                 self._print(rank, incomplete_line)
 
     def say(self, sentence: str) -> None:
@@ -147,12 +147,12 @@ class PrintedDisplay:
 
     def finish(self) -> bool:
         """Print incomplete last lines; return False, because the exception shows the failures."""
-        for rank, _stream in sorted(self._open):
+        for rank, _stream in sorted(self._incomplete):
             self.done(rank, None)
         return False
 
     def _print(self, rank: int, line: str) -> None:
-        print(f"[{rank}] {line}" if self._many else line, flush=True)  # noqa: T201
+        print(f"[{rank}] {line}" if self._has_many else line, flush=True)  # noqa: T201
 
 
 class _ValueDisplay:
@@ -184,8 +184,8 @@ class _ValueDisplay:
 class RankValues(_ValueDisplay, Sequence[Any]):
     """The value of every rank, in order of rank."""
 
-    def __getitem__(self, at: Any) -> Any:
-        rank = range(len(self))[at]
+    def __getitem__(self, index: Any) -> Any:
+        rank = range(len(self))[index]
         return self._values[rank] if isinstance(rank, int) else [self._values[number] for number in rank]
 
     def __eq__(self, other: object) -> bool:

@@ -115,7 +115,7 @@ def test_a_script_of_pytorch_meets_by_the_variables_of_batch_ai(tmp_path):
 
 
 def read(folder, mounts=None, **fields):
-    return batchai._Import({**JOB["properties"], **fields}, folder, mounts or {"nfs": "shared:/mnt/nfs"})
+    return batchai._ImportedJob({**JOB["properties"], **fields}, folder, mounts or {"nfs": "shared:/mnt/nfs"})
 
 
 def test_mounts_and_containers_become_data_sources(folder):

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.html.curve import WIDTH, _ends, svg, thin
+from distdl_jupyter.html.curve import WIDTH, _axis_range, svg, thin
 
 
 def band_of(points, name="loss"):
@@ -76,7 +76,7 @@ def test_the_legend_stands_only_where_there_is_a_band():
 @example([1.7e308, -1.7e308])
 @example([1e16, 1e16 + 2])
 def test_every_value_is_within_its_axis(values):
-    low, high = _ends(values)
+    low, high = _axis_range(values)
     assert math.isfinite(low)
     assert math.isfinite(high)
     assert low < high

@@ -56,7 +56,7 @@ def test_a_notebook_that_a_program_runs_waits_for_its_jobs(kernel):
 
 def test_a_cell_whose_values_take_long_to_pack_says_so(kernel):
     kernel.ok(
-        "from distdl_jupyter.magic import cell\ncell._LONG = 0.2\n"
+        "from distdl_jupyter.magic import cell\ncell._SLOW_SECONDS = 0.2\n"
         "import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(0.5)\n        return dict, ()\n"
         "slow = Slow()"
     )

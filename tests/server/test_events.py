@@ -90,7 +90,7 @@ def test_messages_come_at_a_measured_pace(quick, story):
 def test_the_clock_goes_along_every_few_seconds_and_nothing_else(quick, story):
     with listening(quick.url, job={story.id: {}}) as page:
         first, second = page.until_told("job", many=2)[:2]
-        assert second["card"]["now"] > first["card"]["now"] + subscriber._CLOCK - 0.5
+        assert second["card"]["now"] > first["card"]["now"] + subscriber._MAX_AGE - 0.5
         assert second["key"] == first["key"]
         assert len(page.of("job")) < 4
 
@@ -299,7 +299,7 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
 
 def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_they_are_read(quick, monkeypatch):
     """The end is read before the log: nobody may take it for the end of the log."""
-    monkeypatch.setattr(live, "_TURN", 0.0)
+    monkeypatch.setattr(live, "_POLL", 0.0)
     monkeypatch.setattr(job_log, "STEP", 64 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
@@ -385,7 +385,7 @@ def test_the_server_stops_with_a_page_that_does_not_read(root, story):
 
 def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story):
     with serve(root, traits={**QUICK, "linger_seconds": 1.0}) as server:
-        kept_now = server.extension.feeds._all
+        kept_now = server.extension.feeds._feeds
         with listening(server.url, jobs=True, clusters=True, job=everything(story.id)) as page:
             page.until_told("log")
             assert len(kept_now) == 3
