@@ -26,7 +26,7 @@ VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
 _BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _OFFLOADS = {"optimizer": ("offload_optimizer",), "optimizer and parameters": ("offload_optimizer", "offload_param")}
 #: Config keys that make several ranks process the same batch, so that there are fewer batches than ranks.
-_SHARES = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
+_SHARING_KEYS = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DeepSpeedOptions(TorchOptions):
 
     def __post_init__(self) -> None:
         """Read the config, so that later changes of its file do not affect the job. Raises InvalidSpec."""
-        object.__setattr__(self, "deepspeed_config", _text(self.deepspeed_config))
+        object.__setattr__(self, "deepspeed_config", _to_json(self.deepspeed_config))
 
     def config(self) -> Config:
         """Return the whole config, {} if no option is set. Raises InvalidSpec."""
@@ -63,12 +63,12 @@ class DeepSpeedOptions(TorchOptions):
             config["zero_optimization"] = zero
             config.setdefault("zero_allow_untested_optimizer", True)
         if self.precision:
-            config |= {kind: {**(config.get(kind) or {}), "enabled": self.precision == kind} for kind in _HALVES}
+            config |= {kind: {**(config.get(kind) or {}), "enabled": self.precision == kind} for kind in _HALF_FORMATS}
         sizes = {_MICRO: self.micro_batch, _STEPS: self.gradient_accumulation}
         return config | {key: value for key, value in sizes.items() if value is not None}
 
 
-_HALVES = ("bf16", "fp16")
+_HALF_FORMATS = ("bf16", "fp16")
 
 
 class DeepSpeedBackend(TorchBackend):
@@ -116,8 +116,8 @@ class DeepSpeedBackend(TorchBackend):
         if not config:
             return plan
         _check(config)
-        shared = any(config.get(key) for key in _SHARES) or "PipelineModule" in spec.source.code
-        batch = "" if shared else check_batch(config, len(placement.ranks))
+        is_shared = any(config.get(key) for key in _SHARING_KEYS) or "PipelineModule" in spec.source.code
+        batch = "" if is_shared else check_batch(config, len(placement.ranks))
         stage = (config.get("zero_optimization") or {}).get("stage", 0)
         note = f"DeepSpeed with ZeRO stage {stage}" + (f": {batch}." if batch else ".")
         variable = {VARIABLE: json.dumps(config)}
@@ -136,7 +136,7 @@ def check_batch(config: Config, ranks: int) -> str:
         return ""
     for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _wrong(
+            raise _invalid(
                 "deepspeed-number-invalid",
                 f"{key} is {value!r}, but must be an integer of at least 1.",
                 f"Set {key} to an integer of at least 1.",
@@ -144,29 +144,29 @@ def check_batch(config: Config, ranks: int) -> str:
     batch_size, micro, steps = sizes.get(_BATCH), sizes.get(_MICRO), sizes.get(_STEPS)
     if micro is None:
         if batch_size is None:
-            raise _wrong(
+            raise _invalid(
                 "deepspeed-batch-missing",
                 "The DeepSpeed config does not set the batch size.",
                 "Set micro_batch to the number of samples per rank.",
             )
-        micro = _share(batch_size, (steps or 1) * ranks, _product(None, steps or 1, ranks))
+        micro = _divide(batch_size, (steps or 1) * ranks, _describe_product(None, steps or 1, ranks))
     if steps is None:
-        steps = 1 if batch_size is None else _share(batch_size, micro * ranks, _product(micro, None, ranks))
+        steps = 1 if batch_size is None else _divide(batch_size, micro * ranks, _describe_product(micro, None, ranks))
     total = micro * steps * ranks
     if batch_size is not None and batch_size != total:
-        raise _wrong(
+        raise _invalid(
             "deepspeed-batch-differs",
-            f"{_BATCH} is {batch_size}, but {_product(micro, steps, ranks)} is {total}.",
+            f"{_BATCH} is {batch_size}, but {_describe_product(micro, steps, ranks)} is {total}.",
             f"Set {_BATCH} to {total}, or remove it.",
         )
-    return f"{total} samples a step, {_product(micro, steps, ranks)}"
+    return f"{total} samples a step, {_describe_product(micro, steps, ranks)}"
 
 
-def _share(whole: int, parts: int, factors: str) -> int:
+def _divide(whole: int, parts: int, factors: str) -> int:
     if whole % parts:
         lower = whole - whole % parts
         suggestion = f"{lower} or {lower + parts}" if lower else str(parts)
-        raise _wrong(
+        raise _invalid(
             "deepspeed-batch-uneven",
             f"{_BATCH} is {whole}, which is not a multiple of {factors}.",
             f"Set {_BATCH} to {suggestion}.",
@@ -174,7 +174,7 @@ def _share(whole: int, parts: int, factors: str) -> int:
     return whole // parts
 
 
-def _product(micro: int | None, steps: int | None, ranks: int) -> str:
+def _describe_product(micro: int | None, steps: int | None, ranks: int) -> str:
     sizes = [plural(micro, "sample") + " a rank" if micro else "", plural(steps, "batch") + " a step" if steps else ""]
     return " x ".join([*filter(None, sizes), plural(ranks, "rank")])
 
@@ -184,7 +184,7 @@ def _check(config: Config) -> None:
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise _wrong(
+        raise _invalid(
             "deepspeed-stage-invalid",
             f"zero_stage is {stage!r}, but must be 0, 1, 2 or 3.",
             "Set zero_stage to 0, 1, 2 or 3.",
@@ -193,38 +193,38 @@ def _check(config: Config) -> None:
     for key, min_stage in (("offload_optimizer", 1), ("offload_param", 3)):
         device = (zero.get(key) or {}).get("device", "none")
         if device != "none" and stage < min_stage:
-            raise _wrong("deepspeed-offload-stage",
+            raise _invalid("deepspeed-offload-stage",
                 f"{key} needs ZeRO stage {min_stage}, but the stage is {stage}.",
                 f"Set zero_stage to {min_stage}, or remove the offload.", "offload",
             )  # fmt: skip
-    if all((config.get(kind) or {}).get("enabled") is True for kind in _HALVES):
-        raise _wrong(
+    if all((config.get(kind) or {}).get("enabled") is True for kind in _HALF_FORMATS):
+        raise _invalid(
             "deepspeed-two-formats", "The DeepSpeed config enables both bf16 and fp16.", "Disable one of them."
         )
 
 
-def _text(source: str | Config) -> str:
+def _to_json(source: str | Config) -> str:
     """Return a config as JSON, "" if there is none. Raises InvalidSpec."""
     if isinstance(source, str) and source.strip()[:1] not in ("", "{"):
         path = Path(source).expanduser()
         try:
             source = path.read_text("utf-8")
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "it is not a text file"
-            raise _wrong("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {why}.",
+            problem = getattr(error, "strerror", None) or "it is not a text file"
+            raise _invalid("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {problem}.",
                          "Set deepspeed_config to the path of a JSON file, to JSON, or to a "
                          "dict.") from None  # fmt: skip
     try:
         config = json.loads(source or "{}") if isinstance(source, str) else source
         text = json.dumps(config)
     except (TypeError, ValueError) as error:
-        raise _wrong(
+        raise _invalid(
             "deepspeed-config-not-json",
             f"The DeepSpeed config is not valid JSON: {error}.",
             "Correct the JSON at this line and column.",
         ) from None
     if not isinstance(config, dict):
-        raise _wrong(
+        raise _invalid(
             "deepspeed-config-not-an-object",
             f"The DeepSpeed config is {type(config).__name__}, but must be a JSON object.",
             'Example: {"bf16": {"enabled": true}}.',
@@ -232,5 +232,5 @@ def _text(source: str | Config) -> str:
     return text if config else ""
 
 
-def _wrong(code: str, problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
+def _invalid(code: str, problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
     return InvalidSpec(problem, code=code, field=option, hint=hint)

@@ -143,7 +143,7 @@ class HorovodBackend(Backend):
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 
-def _tuning(options: HorovodOptions) -> dict[str, str]:
+def _tuning_variables(options: HorovodOptions) -> dict[str, str]:
     variables = {}
     if options.fusion_threshold_mb is not None:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * 1024 * 1024))
@@ -160,14 +160,14 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        **_tuning(options),
+        **_tuning_variables(options),
     }
     return Plan(
         environments=tuple(
             common_environment(placement, slot)
             | rendezvous_variables
             | {"HOROVOD_GLOO_IFACE": placement.interface_of(slot)}
-            | _slot(spec, slot)
+            | _rank_variables(spec, slot)
             for slot in placement.ranks
         ),
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
@@ -175,7 +175,7 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
     )
 
 
-def _slot(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
+def _rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
     return {
         "HOROVOD_HOSTNAME": rendezvous.host_name(slot.node),
         "HOROVOD_RANK": str(slot.rank),
@@ -190,7 +190,7 @@ def _slot(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 # MPI ------------------------------------------------------------------------------------------------
 
 #: Ranks on one machine use shared memory, not TCP, with which each rank listens on every interface (Open MPI 5.0).
-_ONE_NODE = {"OMPI_MCA_btl": "^tcp"}
+_ONE_NODE_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
 #: first rank that failed.
 _ABORT_DELAY = 2
@@ -203,7 +203,7 @@ def find_mpirun() -> str:
 
 
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-    environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
+    environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning_variables(options)}
     launcher = _mpirun_on_nodes(spec, placement) if placement.node_count > 1 else _mpirun_here(placement)
     return Plan(
         environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
@@ -218,7 +218,7 @@ def _mpirun(ranks: int, *arguments: str) -> tuple[str, ...]:
 
 
 def _mpirun_here(placement: Placement) -> LaunchCommand:
-    return LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _ONE_NODE)
+    return LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _ONE_NODE_SETTINGS)
 
 
 def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
@@ -337,12 +337,12 @@ def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ
         "error",
         "keras-3",
         f"Keras {version} with Horovod's Keras wrappers does not average gradients and raises no error.",
-        _averaging(code),
+        _keras_remedy(code),
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def _averaging(code: Code) -> str:
+def _keras_remedy(code: Code) -> str:
     """Return the remedy: the import to change, and its replacement."""
     lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None

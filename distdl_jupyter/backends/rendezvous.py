@@ -23,7 +23,7 @@ from distdl_jupyter.worker.identity import rendezvous_secret
 READY = "rendezvous ready"
 #: Timeout of a request in seconds, and the maximum size of a request in bytes.
 _REQUEST_SECONDS = 30.0
-_LONGEST_REQUEST = 16 * 2**20
+_MAX_REQUEST = 16 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}
 
 
@@ -59,10 +59,10 @@ class Rendezvous:
             future.set_result(value)
         else:
             self._waiting[scope, key].append(future)
-            loop.call_later(self.wait_seconds, self._give_up, scope, key, future)
+            loop.call_later(self.wait_seconds, self._expire, scope, key, future)
         return future
 
-    def _give_up(self, scope: str, key: str, future: asyncio.Future[bytes | None]) -> None:
+    def _expire(self, scope: str, key: str, future: asyncio.Future[bytes | None]) -> None:
         if not future.done():
             future.set_result(None)
             self._waiting[scope, key].remove(future)
@@ -92,28 +92,28 @@ class _Connection(asyncio.Protocol):
         """Start the timeout of the request."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._limit = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, transport.abort)
+        self._timeout = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Answer a complete request."""
         self._data += data
         head, end, value = self._data.partition(b"\r\n\r\n")
-        if len(self._data) > _LONGEST_REQUEST:
+        if len(self._data) > _MAX_REQUEST:
             self._send(400)
         elif end:
             try:
-                first, *headers = head.decode("latin-1").split("\r\n")
-                method, path, _ = first.split(" ")
+                request_line, *headers = head.decode("latin-1").split("\r\n")
+                method, path, _ = request_line.split(" ")
                 lengths = [line[15:] for line in headers if line.lower().startswith("content-length:")]
                 length = int(lengths[0]) if lengths else 0
             except ValueError:
                 return self._send(400)
             if 0 <= length <= len(value):
-                self._answer(method, path, value[:length])
+                self._handle(method, path, value[:length])
         return None
 
-    def _answer(self, method: str, path: str, value: bytes) -> None:
-        self._limit.cancel()
+    def _handle(self, method: str, path: str, value: bytes) -> None:
+        self._timeout.cancel()
         prefix, rest = path[: len(self._rendezvous.prefix)], path[len(self._rendezvous.prefix) :]
         if not hmac.compare_digest(prefix.encode(), self._rendezvous.prefix.encode()):
             return self._send(403)
@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
         self._send(404 if value is None else 200, value or b"")
 
     def _send(self, status: int, body: bytes = b"") -> None:
-        self._limit.cancel()
+        self._timeout.cancel()
         head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self._transport.write(head.encode() + body)
         self._transport.close()

@@ -167,6 +167,6 @@ def nccl(
 
 def _transport(call: Call) -> str:
     """Return the transport in a call of ``init_process_group``, "" unless it is a literal."""
-    named = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
-    transport = named or next(iter(call.node.args), None)
+    keyword_value = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
+    transport = keyword_value or next(iter(call.node.args), None)
     return str(transport.value).lower() if isinstance(transport, ast.Constant) else ""

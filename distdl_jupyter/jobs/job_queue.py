@@ -61,7 +61,7 @@ class ClusterQueue:
         for job in self.jobs:
             gpus = [plural(job.gpus, "GPU")] if job.gpus else []
             requested = ", ".join([plural(job.nodes, "node"), *gpus, plural(job.cores, "core")])
-            rows.append((job.id, job.name, requested, job.partition, "runs" if job.runs else job.why))
+            rows.append((job.id, job.name, requested, job.partition, "running" if job.runs else job.why))
         return rows
 
 

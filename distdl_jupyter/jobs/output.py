@@ -26,11 +26,11 @@ JOB_MIME = "application/vnd.distdl.job+json"
 #: Seconds between two updates of a page.
 REDRAW = 1.0
 #: Maximum seconds of reading old curves before a page is drawn.
-_FIRST = 0.2
+_READ_SECONDS = 0.2
 #: Seconds that the thread waits after the end of the job, so that a waiting cell can draw the final page first.
-_TURN = 1.0
+_SETTLE_SECONDS = 1.0
 #: Maximum size of one job's pictures in a notebook, in bytes.
-_KEPT = 1_000_000
+_MAX_PICTURE_BYTES = 1_000_000
 
 
 def show(job: Job) -> None:
@@ -76,7 +76,7 @@ class JobOutput:
                     pass
             else:
                 self._redraw()
-            time.sleep(_TURN)
+            time.sleep(_SETTLE_SECONDS)
         with self._settling:
             if not self._settled:
                 self._settle()
@@ -108,9 +108,9 @@ def read_page(reader: PageReader) -> bool:
 
     State and newest log rows are always read, old curves only for a short time.
     """
-    has_changes = reader.advance(_FIRST)
+    has_changes = reader.advance(_READ_SECONDS)
     while not reader.complete and not reader.idle:
-        has_changes = reader.advance(_FIRST) or has_changes
+        has_changes = reader.advance(_READ_SECONDS) or has_changes
     return has_changes
 
 
@@ -128,7 +128,7 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
 def newest_pictures(reader: PageReader) -> list[ShownPicture]:
     """Return the newest pictures of a job within the notebook's limit, oldest first."""
     newest: list[ShownPicture] = []
-    remaining = _KEPT
+    remaining = _MAX_PICTURE_BYTES
     for picture in reversed(reader.view.pictures):
         data = reader.folder.read_picture(picture.number)
         if data is not None:
@@ -142,7 +142,7 @@ def newest_pictures(reader: PageReader) -> list[ShownPicture]:
 # the front end of the running cell --------------------------------------------------------------------
 
 
-def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - as IPython's function
+def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - like IPython's function
     """Display an output of the running cell, or update it."""
     from IPython.display import publish_display_data
 

@@ -28,22 +28,22 @@ T = TypeVar("T")
 _POLL = 0.05
 
 
-def _wait(response: Callable[[], T | None], timeout: float, late: str) -> T:
-    until = time.monotonic() + timeout
+def _wait(response: Callable[[], T | None], timeout: float, message: str) -> T:
+    deadline = time.monotonic() + timeout
     while (result := response()) is None:
-        if time.monotonic() > until:
-            raise TimeoutError(f"{late} within {timeout:g} s. The job keeps running.")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{message} within {timeout:g} s. The job keeps running.")
         time.sleep(_POLL)
     return result
 
 
-def _not_saved(
-    folder: JobFolder, what: str, code: str, numbers: Sequence[int], number: int | None, hint: str
+def _not_saved_error(
+    folder: JobFolder, kind: str, code: str, numbers: Sequence[int], number: int | None, hint: str
 ) -> JobNotFound:
     """Return the error for missing stacks or profiles; ``hint`` is for a job that has none at all."""
-    which = what if number is None else f"{what} {number}"
+    subject = kind if number is None else f"{kind} {number}"
     hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else hint
-    return JobNotFound(f"Job {folder.id} has no {which}.", code=code, hint=hint)
+    return JobNotFound(f"Job {folder.id} has no {subject}.", code=code, hint=hint)
 
 
 # stacks -----------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
-        raise _not_saved(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
+        raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
     return StacksShown(**vars(saved))
 
 
@@ -89,13 +89,13 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
     view = read_view()
     if view.state.ended and stacks.numbers(folder):
         return saved_stacks(folder)
-    before = max((dump.number for dump in view.stacks), default=0)
+    last_number = max((dump.number for dump in view.stacks), default=0)
     ask_stacks(folder, view)
 
     def response() -> stacks.Taken | None:
         view = read_view()
-        new = next((dump.number for dump in view.stacks if dump.number > before), None)
-        saved = None if new is None else stacks.read(folder, new)
+        number = next((dump.number for dump in view.stacks if dump.number > last_number), None)
+        saved = None if number is None else stacks.read(folder, number)
         if saved is None:
             _check_can_answer(folder, view)
         return saved
@@ -144,8 +144,8 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
         return "runs on Azure ML, which cannot send requests to the ranks."
     running = {rank.rank for rank in view.ranks if rank.is_running}
     if not running or (ranks is not None and not running.intersection(ranks)):
-        which = ranks_in_words(list(ranks)) if ranks is not None else "none of its ranks"
-        return f"is {view.state.value} and {which} {'does not run' if ranks is not None else 'runs'}."
+        text = f"{ranks_in_words(list(ranks))} {'are' if ranks[1:] else 'is'} not" if ranks else "none of its ranks is"
+        return f"is {view.state.value} and {text} running."
     if any(not profile.ended for profile in view.profiles):
         return "is already recording a profile."
     return ""
@@ -156,7 +156,7 @@ def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while it trains."
-        raise _not_saved(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+        raise _not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
     return ProfileShown(**vars(saved))
 
 
@@ -170,12 +170,12 @@ def take_profile(
     view = read_view()
     if view.state.ended and profiles.numbers(folder):
         return saved_profile(folder)
-    before = max((profile.number for profile in view.profiles), default=0)
+    last_number = max((profile.number for profile in view.profiles), default=0)
     ask_profile(folder, view, steps, ranks)
 
     def response() -> profiles.Profile | None:
         view = read_view()
-        new = next((profile for profile in view.profiles if profile.number > before), None)
+        new = next((profile for profile in view.profiles if profile.number > last_number), None)
         if new is not None and new.ended:
             saved = profiles.read(folder, new.number) if new.status == "done" else None
             if saved is None:

@@ -30,7 +30,7 @@ Reason = Literal["active", "busy", "other-user", "other-host", "newest", "younge
 _DAY = 86400.0
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
 _AGE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})")
-_HEAD = ("Id", "State", "Name", "Ended", "Size")
+_HEADER = ("Id", "State", "Name", "Ended", "Size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Pruned(table.Display):
             (job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size)) for job in self.jobs
         ]
         failed = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
-        return [*([table.WholeRows([_HEAD, *rows])] if rows else []), *failed, self.summary()]
+        return [*([table.WholeRows([_HEADER, *rows])] if rows else []), *failed, self.summary()]
 
 
 #: In display order.
@@ -102,29 +102,29 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
 
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
-    seconds, keep = _checked(older, keep)
+    seconds, keep = _check_rule(older, keep)
     jobs, counts = _select_old(seconds, keep)
     if not dry_run:
-        jobs = [_deleted(job) for job in jobs]
+        jobs = [_delete(job) for job in jobs]
     reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_WORDS if counts[reason])
     return Pruned(tuple(jobs), reasons, dry_run)
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
     """Call ``prune`` at most once a day; return None if it was not called. Raises the same errors, and OSError."""
-    _checked(older, keep)
-    mark = JobStore().jobs.with_name("pruned")
+    _check_rule(older, keep)
+    marker = JobStore().jobs.with_name("pruned")
     try:
-        if 0 <= time.time() - mark.stat().st_mtime < _DAY:
+        if 0 <= time.time() - marker.stat().st_mtime < _DAY:
             return None
     except FileNotFoundError:
-        if not mark.parent.is_dir():
+        if not marker.parent.is_dir():
             return None
-    files.keep(mark, "")
+    files.keep(marker, "")
     return prune(older, keep)
 
 
-def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
+def _check_rule(older: Any, keep: Any) -> tuple[float | None, int | None]:
     """Return ``older`` in seconds, and ``keep``. Raises InvalidSpec."""
     if older is None and keep is None:
         raise InvalidSpec(
@@ -163,7 +163,7 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
         folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
-            reason = _untouchable(folder, row.state) or _of_running_sweep(row)
+            reason = _keep_reason(folder, row.state) or _sweep_reason(row)
         except FileNotFoundError:  # another process has deleted it
             continue
         if reason:
@@ -177,7 +177,7 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     return jobs_to_delete, counts
 
 
-def _untouchable(folder: JobFolder, state: str) -> Reason | None:
+def _keep_reason(folder: JobFolder, state: str) -> Reason | None:
     """Return why a job must be kept regardless of its age, None if it may be deleted."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
@@ -189,7 +189,7 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
     return "busy" if holder.held else None
 
 
-def _of_running_sweep(row: JobRow) -> Reason | None:
+def _sweep_reason(row: JobRow) -> Reason | None:
     """Return "busy" if the job is a trial of a sweep that is running or can be resumed."""
     folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
@@ -198,12 +198,12 @@ def _of_running_sweep(row: JobRow) -> Reason | None:
     return None if has_ended else "busy"
 
 
-def _deleted(job: OldJob) -> OldJob:
+def _delete(job: OldJob) -> OldJob:
     """Delete a job, which may have changed since it was listed; return it with the problem, if any."""
     sweeps, folder = JobStore(kind="sweeps"), JobStore().folder(job.id)
     is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
     try:
-        if reason := _untouchable(sweeps.folder(job.id) if is_sweep else folder, job.state):
+        if reason := _keep_reason(sweeps.folder(job.id) if is_sweep else folder, job.state):
             return replace(job, problem=f"It is {_REASON_WORDS[reason]}.")
         if is_sweep:
             sweeps.remove(sweeps.folder(job.id))

@@ -164,8 +164,8 @@ def learning_rate(case: Case) -> Advice | None:
         batch += f" Above {LARGEST_PROVEN_BATCH:,}, accuracy dropped in the study that introduced the rule."
     if request.learning_rate is None:
         return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
-    name, scaled = request.learning_rate_name, _rate(request.learning_rate * count)
-    reason = f"{batch} Linear scaling suggests {name} {_rate(request.learning_rate)} → {scaled} with a warm-up."
+    name, scaled = request.learning_rate_name, _format_rate(request.learning_rate * count)
+    reason = f"{batch} Linear scaling suggests {name} {_format_rate(request.learning_rate)} → {scaled} with a warm-up."
     return Advice("learning-rate", "info", "Learning rate", reason, source=GOYAL, **_scaling(request, name, scaled))
 
 
@@ -178,7 +178,7 @@ def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
     return {"action": f"Copy {name} * {world}", "snippet": f"{name} * {world}"}
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     """Format a learning rate without floating-point noise: 0.1 * 3 as ``0.3``."""
     return f"{value:.6g}"
 
@@ -203,9 +203,9 @@ def small_job(case: Case) -> Advice | None:
 
 def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
     """Return the newest completed single-process run of the same code, else of the same name."""
-    done = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
-    matches = [job for job in done if request.code and job.code == request.code]
-    matches = matches or [job for job in done if request.name and job.name == request.name]
+    completed = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
+    matches = [job for job in completed if request.code and job.code == request.code]
+    matches = matches or [job for job in completed if request.name and job.name == request.name]
     return max(matches, key=lambda job: job.id, default=None)
 
 
@@ -242,12 +242,12 @@ def searcher(code: str) -> str:
     return ""
 
 
-def _search(why: str) -> Advice:
+def _search(reason: str) -> Advice:
     return Advice(
         "settings-search",
         "info",
         "Hyperparameter search",
-        f"{why} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
+        f"{reason} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
         "the batch size.",
         **_ONE_PROCESS,
         source="Databricks, Distributed training: tune on single nodes, distribute the final training",

@@ -19,7 +19,7 @@ _PATH_FIRST = re.compile(
 )
 _PATH_SECOND = ("torch.save", "joblib.dump")
 #: Maximum number of findings that are listed individually.
-_FEW = 3
+_MAX_LISTED = 3
 
 
 def files(code: Code, spec: JobSpec) -> Check:
@@ -28,9 +28,9 @@ def files(code: Code, spec: JobSpec) -> Check:
     if spec.process_count == 1:
         return Check(name, "only one process writes")
     writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
-    findings = [_finding(call, path) for call, path in writes[:_FEW]]
-    if len(writes) > _FEW:
-        findings.append(_more([call for call, _ in writes[_FEW:]]))
+    findings = [_finding(call, path) for call, path in writes[:_MAX_LISTED]]
+    if len(writes) > _MAX_LISTED:
+        findings.append(_summary_finding([call for call, _ in writes[_MAX_LISTED:]]))
     return Check(
         name,
         "several ranks write the same file" if findings else "no file is written by several ranks",
@@ -38,7 +38,7 @@ def files(code: Code, spec: JobSpec) -> Check:
     )
 
 
-def _more(calls: Sequence[Call]) -> Finding:
+def _summary_finding(calls: Sequence[Call]) -> Finding:
     """Return one finding for all calls that are not listed individually."""
     rest = f", {calls[0].location} for one" if len(calls) > 1 else f", {calls[0].location}"
     return Finding(
@@ -70,9 +70,9 @@ def _fixed_path(call: Call, code: Code) -> str | None:
 
 def _written_path(call: Call) -> ast.expr | None:
     if call.name in ("open", "io.open", "builtins.open"):
-        return _argument(call, 0) if _mode(call, 1) else None
+        return _argument(call, 0) if _opens_for_writing(call, 1) else None
     if call.last == "open" and isinstance(call.node.func, ast.Attribute):
-        return call.node.func.value if _mode(call, 0) else None
+        return call.node.func.value if _opens_for_writing(call, 0) else None
     if call.last in ("write_text", "write_bytes") and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value
     if call.name in _PATH_SECOND:
@@ -83,11 +83,11 @@ def _written_path(call: Call) -> ast.expr | None:
 def _argument(call: Call, position: int) -> ast.expr | None:
     if position < len(call.node.args):
         return call.node.args[position]
-    named = ("file", "f", "path", "path_or_buf", "fname", "filename", "save_directory")
-    return next((k.value for k in call.node.keywords if k.arg in named), None)
+    keywords = ("file", "f", "path", "path_or_buf", "fname", "filename", "save_directory")
+    return next((k.value for k in call.node.keywords if k.arg in keywords), None)
 
 
-def _mode(call: Call, position: int) -> bool:
+def _opens_for_writing(call: Call, position: int) -> bool:
     """Return whether the call opens a file for writing."""
     mode = call.node.args[position] if position < len(call.node.args) else None
     mode = mode or next((k.value for k in call.node.keywords if k.arg == "mode"), None)
@@ -115,7 +115,7 @@ def sources(code: Code, spec: JobSpec) -> Check | None:
     calls = _data_path_calls(code)
     if not (spec.data or calls):
         return None
-    findings = (*_lacking(calls, spec.data), *_mounted(spec.data))
+    findings = (*_missing_sources(calls, spec.data), *_mounted_sources(spec.data))
     names = [source.name for source in spec.data]
     return Check("Data sources", listing(names) if names else "none", findings)
 
@@ -125,21 +125,21 @@ def _data_path_calls(code: Code) -> list[Call]:
     return [call for call in code.calls if call.last == "data_path" and call.label in code.training_labels]
 
 
-def _lacking(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+def _missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:
     names = {source.name.lower() for source in sources}
     for call in calls:
-        name = _name(call.node)
+        name = _source_name(call.node)
         if name is not None and name.lower() not in names:
-            has = f"only {listing(sorted(names))}" if names else "none"
+            available = f"only {listing(sorted(names))}" if names else "none"
             yield Finding(
                 "warning",
                 "data-not-given",
-                f"{call.beginning} uses the data source {name!r}, but the job has {has}.",
+                f"{call.beginning} uses the data source {name!r}, but the job has {available}.",
                 f"Add it with --data {name}=ADDRESS, or data={{{name!r}: ADDRESS}}.",
             )
 
 
-def _name(call: ast.Call) -> str | None:
+def _source_name(call: ast.Call) -> str | None:
     """Return the literal name in a call or the default; None if it is not a literal."""
     argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
     if argument is None:
@@ -147,7 +147,7 @@ def _name(call: ast.Call) -> str | None:
     return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
 
 
-def _mounted(sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+def _mounted_sources(sources: tuple[DataSource, ...]) -> Iterator[Finding]:
     if names := [source.name for source in sources if source.mode == "mount"]:
         yield Finding(
             "warning",

@@ -46,17 +46,17 @@ def one_machine(case: Case) -> Advice | None:
     if size is None or size.retired or request.node_count < 2:
         return None
     needed = request.node_count * min(request.process_count_per_node, size.whole_gpus)
-    single = _single(size, needed, case.catalogue)
-    network = _network(size)
+    single = _find_single(size, needed, case.catalogue)
+    network = _network_text(size)
     if single is not None:
         headline = f"One machine instead of {request.node_count}"
         level: Level = "info" if size.infiniband else "warning"
         code = "scale-up" if size.infiniband else "no-infiniband"
-        return _machines(code, headline, f"{network} {_holds(single, size, needed)}", 1, single, needed, level)
+        return _machine_advice(code, headline, f"{network} {_describe(single, size, needed)}", 1, single, needed, level)
     return None if size.infiniband else _fast_network(size, needed, network, case.catalogue)
 
 
-def _network(size: VmSize) -> str:
+def _network_text(size: VmSize) -> str:
     if size.infiniband:
         return f"{size.name} has InfiniBand, but a single machine needs no network."
     ethernet = f"{size.ethernet_text} Ethernet" if size.ethernet_text else "Ethernet"
@@ -65,19 +65,19 @@ def _network(size: VmSize) -> str:
     return f"{size.name} has no InfiniBand, so gradients would use {ethernet}."
 
 
-def _fast_network(size: VmSize, needed: int, slow: str, catalogue: Sequence[VmSize]) -> Advice | None:
-    options = [s for s in catalogue if _suits(s, size) and s.infiniband]
+def _fast_network(size: VmSize, needed: int, network: str, catalogue: Sequence[VmSize]) -> Advice | None:
+    options = [s for s in catalogue if _is_suitable(s, size) and s.infiniband]
     if not options:
-        return Advice("no-infiniband", "warning", "No InfiniBand between the nodes", slow)
-    best = min(options, key=lambda s: (_nodes(needed, s) * s.whole_gpus - needed, *_unlikeness(s, size)))
-    nodes = _nodes(needed, best)
+        return Advice("no-infiniband", "warning", "No InfiniBand between the nodes", network)
+    best = min(options, key=lambda s: (_count_nodes(needed, s) * s.whole_gpus - needed, *_difference(s, size)))
+    nodes = _count_nodes(needed, best)
     reason = (
-        f"{slow} {nodes} {TIMES} {best.name} have {_gpus(best, needed)}, connected by InfiniBand {best.fabric_text}."
+        f"{network} {nodes} {TIMES} {best.name} have {_gpus(best, needed)}, connected by InfiniBand {best.fabric_text}."
     )
-    return _machines("no-infiniband", "No InfiniBand between the nodes", reason, nodes, best, needed)
+    return _machine_advice("no-infiniband", "No InfiniBand between the nodes", reason, nodes, best, needed)
 
 
-def _machines(
+def _machine_advice(
     code: str, headline: str, reason: str, nodes: int, size: VmSize, needed: int, level: Level = "warning"
 ) -> Advice:
     change = {"vm_size": size.name, "node_count": nodes, "process_count_per_node": needed // nodes}
@@ -85,12 +85,12 @@ def _machines(
     return Advice(code, level, headline, reason, action=action, change=change)
 
 
-def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | None:
-    options = [s for s in catalogue if s.gpu_count >= needed and (s.name == size.name or _suits(s, size))]
-    return min(options, key=lambda s: (s.gpu_count - needed, s.name != size.name, *_unlikeness(s, size)), default=None)
+def _find_single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | None:
+    options = [s for s in catalogue if s.gpu_count >= needed and (s.name == size.name or _is_suitable(s, size))]
+    return min(options, key=lambda s: (s.gpu_count - needed, s.name != size.name, *_difference(s, size)), default=None)
 
 
-def _suits(other: VmSize, size: VmSize) -> bool:
+def _is_suitable(other: VmSize, size: VmSize) -> bool:
     """Return whether code for ``size`` also runs and fits on ``other``, whose GPUs must have NVLink."""
     return (
         not other.retired
@@ -101,17 +101,17 @@ def _suits(other: VmSize, size: VmSize) -> bool:
     )
 
 
-def _unlikeness(other: VmSize, size: VmSize) -> tuple[bool, Fraction | int, int]:
+def _difference(other: VmSize, size: VmSize) -> tuple[bool, Fraction | int, int]:
     return other.gpu != size.gpu, (other.gpu_memory_gib or 0) - (size.gpu_memory_gib or 0), other.vcpus or 0
 
 
-def _nodes(needed: int, size: VmSize) -> int:
+def _count_nodes(needed: int, size: VmSize) -> int:
     """Return the minimum number of machines for ``needed`` ranks in equal shares, one GPU per rank."""
-    fewest = -(-needed // size.whole_gpus)
-    return next(nodes for nodes in range(fewest, needed + 1) if needed % nodes == 0)
+    min_nodes = -(-needed // size.whole_gpus)
+    return next(nodes for nodes in range(min_nodes, needed + 1) if needed % nodes == 0)
 
 
-def _holds(single: VmSize, size: VmSize, needed: int) -> str:
+def _describe(single: VmSize, size: VmSize, needed: int) -> str:
     if single.name == size.name:
         return f"One {single.name} has {single.gpus_text}: all {needed} processes fit."
     text = f"One {single.name} has {_gpus(single, needed, size)}"
@@ -137,12 +137,12 @@ def more_processes_than_gpus(case: Case) -> Advice | None:
 
 
 def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -> Advice:
-    them = "it" if gpus == 1 else "them"
+    pronoun = "it" if gpus == 1 else "them"
     return Advice(
         "more-processes-than-gpus",
         "warning",
         "More processes than GPUs",
-        f"{owner} has {plural(gpus, 'GPU')}, so {ranks} processes would share {them}, which NCCL does not support.",
+        f"{owner} has {plural(gpus, 'GPU')}, so {ranks} processes would share {pronoun}, which NCCL does not support.",
         action=f"Use {plural(per_node, 'process')} per node",
         change={"node_count": nodes, "process_count_per_node": per_node},
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",

@@ -29,20 +29,20 @@ def names(draft: CapturedCode, spec: JobSpec) -> Check:
 def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     option = "--allow-undefined" if draft.kind == "cell" else "allow_undefined=True"
     for name in draft.undefined:
-        refused = name.certain and not spec.allow_undefined
+        is_error = name.certain and not spec.allow_undefined
         similar = f" Did you mean {' or '.join(name.similar)}?" if name.similar else ""
         yield Finding(
-            "error" if refused else "warning",
+            "error" if is_error else "warning",
             "undefined-name",
             f"{name.name} is not defined in {name.where} ({name.location}).{similar}",
-            f"Define it before using it{f', or start anyway with {option}' if refused else ''}.",
+            f"Define it before using it{f', or start anyway with {option}' if is_error else ''}.",
         )
 
 
 def captured_values(draft: CapturedCode) -> Check:
     """Check that captured values are small, on the CPU and not secret."""
     total = sum(variable.size for variable in draft.captured)
-    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft), *_changed_attributes(draft))
+    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_omitted_files(draft), *_changed_attributes(draft))
     return Check("Captured values", f"{humanize.size(total)} in total", findings)
 
 
@@ -90,7 +90,7 @@ def _secret(draft: CapturedCode) -> Iterator[Finding]:
         )
 
 
-def _left_out(draft: CapturedCode) -> Iterator[Finding]:
+def _omitted_files(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
         if module.left_out:
             listed = humanize.listing([file.name for file in module.left_out[:3]])
@@ -109,7 +109,7 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
         return
     set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
     for piece in draft.texts:
-        module = _loaded(piece.label) if piece.beside else None
+        module = _find_module(piece.label) if piece.beside else None
         if module is None:
             continue
         values = {name: value for name, value in _plain_values(piece.text).items() if name not in set_by_code}
@@ -124,7 +124,7 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
             )
 
 
-def _loaded(path: str) -> ModuleType | None:
+def _find_module(path: str) -> ModuleType | None:
     """Return the module that this kernel has imported from a file, given by its path below a module folder."""
     module = sys.modules.get(module_name(path))
     file = getattr(module, "__file__", None)

@@ -20,9 +20,9 @@ from distdl_jupyter.core.source import Call, Code, parsed
 from distdl_jupyter.core.spec import JobSpec
 
 _SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
-_KNOWS_RANK = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
+_RANK_NAMES = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
 #: Calls that start training processes; below, calls that join a process group.
-_SPAWNS = re.compile(
+_SPAWN_CALLS = re.compile(
     r"torch\.multiprocessing\.(spawn\.)?(spawn|start_processes)|accelerate\.(notebook|debug)_launcher|horovod\.run"
 )
 _GROUP_INITS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
@@ -53,7 +53,7 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Ch
     finding = _mismatch(code, spec, selected)
     if finding is None and (call := code.helper()) is not None:
         return Check(name, f"{call.last}() in {call.location} may initialize it")
-    finding = finding or _never(usage, draft, spec, code)
+    finding = finding or _not_initialized(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
 
@@ -65,7 +65,7 @@ def _other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
             yield other, call
 
 
-def _choose(backend: Any) -> str:
+def _suggest(backend: Any) -> str:
     return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
 
 
@@ -75,11 +75,11 @@ def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Findin
         clause = f"{call.beginning} calls {other.usage.written(call)}"
         if other.usage.alone == "fails" and not selected.meets and not _has_explicit_address(call):
             text = f"{clause}, but the backend {label} does not tell the processes how to connect."
-            remedy = f"{_choose(other)}, and any number of processes."
+            remedy = f"{_suggest(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
         elif other.usage.alone == "idle":
             text = f"{clause}, which has no effect on one process of the backend {label}."
-            yield Finding("info", f"{other.name}-alone", text, f"{_choose(other)} and more processes.")
+            yield Finding("info", f"{other.name}-alone", text, f"{_suggest(other)} and more processes.")
 
 
 def _has_explicit_address(call: Call) -> bool:
@@ -92,11 +92,11 @@ def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     for other, call in _other_backends(code, selected):
         clause = f"The code calls {other.usage.written(call)} in {call.location}"
         text = f"{clause}, but the job runs on {spec.distributed_backend}."
-        return Finding("error", "other-backend", text, f"{_choose(other)}.")
+        return Finding("error", "other-backend", text, f"{_suggest(other)}.")
     return None
 
 
-def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
+def _not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
     return Finding(
         "warning",
         "backend-not-initialised",
@@ -149,7 +149,7 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
 
 def _starts_processes(call: Call, code: Code) -> bool:
     """Return whether a call starts processes that train together."""
-    if _SPAWNS.fullmatch(call.name):
+    if _SPAWN_CALLS.fullmatch(call.name):
         return True
     target = _target(call) if call.last == "Process" else None
     return isinstance(target, ast.Name) and any(
@@ -232,7 +232,7 @@ def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
         return Check(name, f"split by the sampler in {sampler.location}", (*_order(code, sampler), *batch))
-    if loader is None or code.uses(*_KNOWS_RANK) or code.needs(*usage.trainers):
+    if loader is None or code.uses(*_RANK_NAMES) or code.needs(*usage.trainers):
         return Check(name, "no unsplit DataLoader", batch)
     finding = Finding(
         "warning",
@@ -245,8 +245,8 @@ def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
 
 def _order(code: Code, sampler: Call) -> Iterator[Finding]:
     shuffle = next((k.value for k in sampler.node.keywords if k.arg == "shuffle"), None)
-    fixed = isinstance(shuffle, ast.Constant) and shuffle.value is False
-    if not fixed and not code.uses("set_epoch"):
+    keeps_order = isinstance(shuffle, ast.Constant) and shuffle.value is False
+    if not keeps_order and not code.uses("set_epoch"):
         yield Finding(
             "info",
             "no-set-epoch",

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_page import JobCheck
 
 #: Maximum steps and maximum seconds of each of the two runs; maximum ranks in the check of a job.
-MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
+MOST_STEPS, _MAX_SECONDS, _MAX_RANKS = 100, 900.0, 4
 #: Maximum seconds between the end of the first run and the start of the second one.
-_PATIENCE = 10.0
+_START_SECONDS = 10.0
 #: Seconds between two polls of a run.
 _POLL = 0.2
 
@@ -72,17 +72,17 @@ def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comp
 def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
     """Start the run on several ranks; ``finish`` waits for it and starts the run on one process.
 
-    The code of a job runs on as many ranks as the job had, but at least 2 and at most ``_MOST_RANKS``.
+    The code of a job runs on as many ranks as the job had, but at least 2 and at most ``_MAX_RANKS``.
     ``options`` replace those of the job.
     """
     if isinstance(code, client.Job):
-        return _start_again(code, steps, options)
-    resolved = _several(options, steps)
+        return _start_from_job(code, steps, options)
+    resolved = _check_options(options, steps)
     name = str(resolved.pop("name", code.name))
     return client.launch(code, check={"steps": steps, "replay": ""}, **resolved, name=f"{name}, check"[-120:])
 
 
-def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
+def _start_from_job(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
     spec = job.spec
     if spec.kind == "ranks":
         raise InvalidSpec(
@@ -91,7 +91,7 @@ def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
             field="check",
             hint="Start the cell that trains with %%distributed --check.",
         )
-    ranks = min(max(2, spec.process_count), _MOST_RANKS)
+    ranks = min(max(2, spec.process_count), _MAX_RANKS)
     defaults = {
         "process_count_per_node": ranks,
         "node_count": 1,
@@ -100,7 +100,7 @@ def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
     }
     if spec.distributed_backend == registry.SINGLE:
         defaults.setdefault("distributed_backend", registry.DEFAULT)
-    resolved = {**_several(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
+    resolved = {**_check_options(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
     return client.relaunch(job, check={"steps": steps, "replay": ""}, **resolved)
 
 
@@ -109,7 +109,7 @@ def finish(job: Job) -> Job | None:
 
     An interrupt stops the run.
     """
-    _follow(job)
+    _wait(job)
     if job.state is not State.COMPLETED:
         return None
     settings: dict[str, Any] = {
@@ -120,7 +120,7 @@ def finish(job: Job) -> Job | None:
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
     single_run = client.relaunch(job, check=check, **settings)
     files.write(correctness.note(job.folder.path), {"single": single_run.id})
-    _follow(single_run)
+    _wait(single_run)
     return single_run
 
 
@@ -137,14 +137,14 @@ def check_status(job: Job) -> JobCheck:
             code="job-is-not-a-check",
             hint="Check the code of a job with: distdl check ID",
         )
-    single_run = _single(job)
+    single_run = _find_single_run(job)
     if not job.state.ended:
-        return job_check("several", _nothing(job))
+        return job_check("several", _empty_comparison(job))
     if job.state is not State.COMPLETED:
-        return job_check("failed", _nothing(job), reason=job.view().reason)
+        return job_check("failed", _empty_comparison(job), reason=job.view().reason)
     if single_run is not None and not single_run.state.ended:
         return job_check("one", of_jobs(job), single=single_run.id)
-    if single_run is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
+    if single_run is None and time.time() - (job.view().ended or 0.0) < _START_SECONDS:
         return job_check("one", of_jobs(job))
     return job_check("done", of_jobs(job, single_run), single=single_run.id if single_run is not None else "")
 
@@ -161,18 +161,18 @@ def of_jobs(job: Job, single_run: Job | None = None) -> Comparison:
     return comparison
 
 
-def _nothing(job: Job) -> Comparison:
+def _empty_comparison(job: Job) -> Comparison:
     return Comparison(job.spec.process_count, 0)
 
 
-def _single(job: Job) -> Job | None:
+def _find_single_run(job: Job) -> Job | None:
     try:
         return client.attach(correctness.single(job.folder.path))
     except JobNotFound:
         return None
 
 
-def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
+def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the options of the run on several ranks. Raises InvalidSpec."""
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise InvalidSpec(
@@ -183,7 +183,7 @@ def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     resolved = jobspec.resolved(options)
     if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTALS}:
         resolved["process_count_per_node"] = 2
-    if _count(resolved) < 2:
+    if _count_processes(resolved) < 2:
         raise InvalidSpec(
             "A check compares several processes with one, so it needs at least two.",
             code="check-one-process",
@@ -198,16 +198,16 @@ def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
             hint="Remove compute_target.",
         )
     resolved.setdefault("distributed_backend", registry.DEFAULT)
-    resolved.setdefault("max_run_duration_seconds", _SECONDS)
+    resolved.setdefault("max_run_duration_seconds", _MAX_SECONDS)
     return {**resolved, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
 
 
-def _count(options: Mapping[str, Any]) -> int:
-    nodes, each = options.get("node_count", 1), options.get("process_count_per_node", 1)
-    return nodes * each if isinstance(nodes, int) and isinstance(each, int) else 2
+def _count_processes(options: Mapping[str, Any]) -> int:
+    nodes, per_node = options.get("node_count", 1), options.get("process_count_per_node", 1)
+    return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 2
 
 
-def _follow(job: Job) -> None:
+def _wait(job: Job) -> None:
     """Wait for the end of a run; an interrupt stops the run."""
     try:
         with explain_interrupt(lambda: "Interrupted; the check was stopped, and none of its runs is still running."):

@@ -50,7 +50,7 @@ KIND = "scale"
 _REPLACEMENTS = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
 _POLL = 0.2
-#: Relative error of the rate below which a run is long enough; multiple of ``seconds`` after which it always is.
+#: Relative error of the rate below which a run is long enough, and the multiple of ``seconds`` that always is.
 _MAX_ERROR, _MAX_FACTOR = 0.02, 3.0
 #: Seconds that a run may last beyond its measurement if its driver has exited.
 _SPARE_SECONDS = 600.0
@@ -320,7 +320,7 @@ class _StudyRun:
         return self.row.backend, self.row.node_count * self.row.process_count_per_node, self.row.node_count
 
 
-def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - as all calls that take an id
+def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that take an id
     """Return the scaling study with this id or the last part of it, by default the newest. Raises JobNotFound."""
     listed = _jobs_of(id)
     spec = JobStore().folder(listed[0].row.id).spec()
@@ -443,7 +443,7 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int
         raise JobStillRunning(
             f"Scaling study {group.id} is still running.",
             code="scaling-still-running",
-            hint="A run whose process has died is ended within some seconds.",
+            hint="A run whose process has died is ended within a few seconds.",
         )
     rerun.secrets_of(spec)
     return spec, folders, complete

@@ -208,7 +208,7 @@ class Driver:
         for frozen in trials:
             if frozen.state is not optuna.trial.TrialState.RUNNING:
                 continue
-            trial = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - Optuna has no other way to a trial
+            trial = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - Optuna has no public way
             row = jobs.get(frozen.number)
             if row is None:
                 self._launch(trial)
@@ -345,7 +345,7 @@ class Driver:
     def _requeue(self, number: int, running: _RunningTrial) -> None:
         """Queue a new trial with the values of a trial that has no result."""
         values = {name: running.trial.params[name] for name in self._plan.parameters}
-        running.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by position
+        running.trial.set_user_attr("lost", True)  # noqa: FBT003 - positional in Optuna
         self._finish(number, None)
         self._study.enqueue_trial(values)
 

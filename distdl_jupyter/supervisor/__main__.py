@@ -27,7 +27,7 @@ from distdl_jupyter.supervisor.resume import can_attach
 from distdl_jupyter.supervisor.run import Supervisor
 
 #: Number of file descriptors reserved for recording why a job ended.
-_SPARE = 3
+_SPARE_DESCRIPTORS = 3
 #: Signals that stop the job; the watchdog forwards them.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -47,7 +47,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     spare: list[int] = []
     supervisor = None
     try:
-        spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
+        spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
         if not can_attach(folder):
             _start_watchdog(folder.id)
         locks.sign(folder.lock)

@@ -88,7 +88,7 @@ class Attempt:
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
-        #: Persistent ranks whose address is published in the job's folder, and since when all are idle (inf: not idle).
+        #: Persistent ranks whose address is published in the job's folder, and when all became idle (inf: not idle).
         self._served: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
@@ -181,7 +181,7 @@ class Attempt:
             self._recorder.record_notice(notice)
 
     def _keep_machine(self) -> None:
-        """Store the resource usage of the ranks, and keep their place in the local queue."""
+        """Store the resource usage of the ranks, and renew their slots in the local queue."""
         self._recorder.take_samples(self._run.samples())
         if (now := time.monotonic()) - self._slots_kept_at >= _KEEP_SLOTS:
             self._slots_kept_at = now
@@ -278,7 +278,7 @@ class Attempt:
             self.stopped_by = "failure"
             all_ranks = self._recorder.view.ranks
             if len(all_ranks) > 1 and any(concerns_collectives(rank.error) for rank in all_ranks):
-                self._hangs.collect_stacks("failure")  # where the other ranks are explains it
+                self._hangs.collect_stacks("failure")  # the stacks of the other ranks explain the failure
 
     def _stop(self, by: str, *, now: bool = False) -> None:
         """Begin to stop the ranks, or escalate a pending stop to KILL."""

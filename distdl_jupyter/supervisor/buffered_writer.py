@@ -1,4 +1,4 @@
-"""Write a job's log to a disk that may be full: buffer failed writes in memory and notify the user.
+"""Writes a job's log to a disk that may be full: buffers failed writes in memory and notifies the user.
 
 A full disk must not end a training run of many hours. The ranks continue, and their output is buffered in memory. If
 the buffer is full, new log lines and progress are dropped, and the dropped lines are counted; status and metrics are
@@ -26,12 +26,12 @@ from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
 #: Size of the buffer in bytes at which log lines and progress are dropped.
-_MOST_HELD = 4_000_000
+_MAX_BUFFER = 4_000_000
 _DROPPABLE = ("log", "progress")
 #: Seconds between retries.
 _RETRY_SECONDS = 0.5
 #: The beginning of a frequent event: the reserve has space only for the outcome of the job.
-_MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
+_FREQUENT = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
 #: The codes of the notes when the disk is full and when it is writable again.
 FULL, ROOM = "disk-full", "disk-room"
 #: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end event can.
@@ -49,110 +49,110 @@ class BufferedEventWriter(EventWriter):
         #: Maximum size of a file in bytes, and the part of it that is reserved for the end of the job.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._kept_free = min(files.RESERVE, self._limit / 2)
-        self._held: deque[tuple[LineFile, bytes]] = deque()
-        self._held_bytes = 0
+        self._reserved = min(files.RESERVE, self._limit / 2)
+        self._buffer: deque[tuple[LineFile, bytes]] = deque()
+        self._buffer_bytes = 0
         self._retry_at = 0.0
         #: The error of failing writes (None while they succeed), its epoch time, and whether a note was written.
-        self._refused: OSError | None = None
+        self._error: OSError | None = None
         self._since = 0.0
-        self._noted = False
+        self._is_noted = False
         #: Number of dropped log lines and metric events.
         self._lost_lines = self._lost_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
         """Start a new part, unless writes fail. Return whether it was started."""
-        if self._refused is None:
+        if self._error is None:
             with contextlib.suppress(OSError):
                 return super().begin_part(**counts)
         return False
 
     def drops(self, type_: str, fields: dict[str, Any]) -> bool:
         """Return whether an event is dropped because the buffer is full, and count it if so."""
-        if self._refused is None or type_ not in _DROPPABLE or self._held_bytes < _MOST_HELD:
+        if self._error is None or type_ not in _DROPPABLE or self._buffer_bytes < _MAX_BUFFER:
             return False
         self._lost_lines += fields["text"].count("\n") + 1 if type_ == "log" else 0
         return True
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
         """Append complete encoded lines, or add them to the end of the buffer."""
-        self._held.append((file, lines))
-        self._held_bytes += len(lines)
-        if self._refused is None and not self._write_held():
+        self._buffer.append((file, lines))
+        self._buffer_bytes += len(lines)
+        if self._error is None and not self._write_buffer():
             self._since = time.time()
 
-    def _write_held(self) -> bool:
+    def _write_buffer(self) -> bool:
         """Write the buffer, except for the space reserved for the end. Return whether all of it was written."""
-        while self._held:
-            file, lines = self._held[0]
-            available = self._limit - self._kept_free - file.part_size
+        while self._buffer:
+            file, lines = self._buffer[0]
+            available = self._limit - self._reserved - file.part_size
             size = len(lines)
             if size > available:
                 size = lines.rfind(b"\n", 0, max(0, int(available))) + 1
             try:
                 file.append(lines[:size])
-                self._refused = OSError(errno.EFBIG, os.strerror(errno.EFBIG)) if size < len(lines) else None
+                self._error = OSError(errno.EFBIG, os.strerror(errno.EFBIG)) if size < len(lines) else None
             except OSError as error:
-                self._refused = error
-            self._held_bytes -= file.taken
-            if self._refused is not None:
-                self._held[0] = (file, lines[file.taken :])
+                self._error = error
+            self._buffer_bytes -= file.taken
+            if self._error is not None:
+                self._buffer[0] = (file, lines[file.taken :])
                 return False
-            self._held.popleft()
-        self._refused = None
+            self._buffer.popleft()
+        self._error = None
         return True
 
     def check(self) -> None:
         """Retry failed writes periodically. Write a note when writes start to fail, and when they succeed again."""
-        if self._refused is not None and not self._noted:
-            self._noted = True
-            why = f"The job's folder {self._folder.path} cannot be written ({self._refused.strerror})."
-            self._note("warning", f"{why} Training continues, but its log is paused. Free space there.", FULL)
-        if self._refused is None or time.monotonic() < self._retry_at:
+        if self._error is not None and not self._is_noted:
+            self._is_noted = True
+            problem = f"The job's folder {self._folder.path} cannot be written ({self._error.strerror})."
+            self._note("warning", f"{problem} Training continues, but its log is paused. Free space there.", FULL)
+        if self._error is None or time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         # The reserve must be restored in full before anything else is written.
-        if files.hold_reserve(self._folder.reserve) and self._write_held():
-            self._noted = False
-            spent = duration(time.time() - self._since)
-            self._note("info", f"The job's folder could not be written for {spent}. {self._losses()}", ROOM)
+        if files.hold_reserve(self._folder.reserve) and self._write_buffer():
+            self._is_noted = False
+            elapsed = duration(time.time() - self._since)
+            self._note("info", f"The job's folder could not be written for {elapsed}. {self._losses()}", ROOM)
             self._lost_lines = self._lost_metrics = 0
 
     def finish(self) -> bool:
         """Write the end of the job before the log is closed. Return whether the log is complete."""
-        if self._refused is None:
+        if self._error is None:
             return True
         self.check()
-        longest = max(self.events.part_size, self.log.part_size)
-        if self._held_bytes <= min(files.reserve_left(self._folder.reserve) // 2, self._limit - longest):
+        largest = max(self.events.part_size, self.log.part_size)
+        if self._buffer_bytes <= min(files.reserve_left(self._folder.reserve) // 2, self._limit - largest):
             self._release_reserve()
         if self._wait(_WAIT_FOR_ALL):
-            if self._noted and (self._lost_lines or self._lost_metrics):
+            if self._is_noted and (self._lost_lines or self._lost_metrics):
                 self._note("warning", self._losses(), ROOM)
             return True
-        lines = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
-        dropped = Counter(match[1] for _, line in lines if (match := _MANY.match(line)))
+        lines = [(file, line) for file, lines in self._buffer for line in lines.splitlines(keepends=True)]
+        dropped = Counter(match[1] for _, line in lines if (match := _FREQUENT.match(line)))
         self._lost_lines, self._lost_metrics = self._lost_lines + dropped[b"log"], dropped[b"metric"]
-        self._held = deque((file, line) for file, line in lines if not _MANY.match(line))
-        self._held_bytes = sum(len(line) for _, line in self._held)
+        self._buffer = deque((file, line) for file, line in lines if not _FREQUENT.match(line))
+        self._buffer_bytes = sum(len(line) for _, line in self._buffer)
         self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", ROOM)
         self._release_reserve()
         if not self._wait(_WAIT_FOR_END):
-            print(f"Cannot write the end of the job log: {self._refused}.", file=sys.stderr)  # noqa: T201 - supervisor.log
+            print(f"Cannot write the end of the job log: {self._error}.", file=sys.stderr)  # noqa: T201 - supervisor.log
         return False
 
     def _release_reserve(self) -> None:
         files.free_reserve(self._folder.reserve)
-        self._kept_free = 0.0
+        self._reserved = 0.0
 
     def _wait(self, seconds: float) -> bool:
         """Retry for some seconds, or once if the file is at its size limit. Return whether the buffer was written."""
-        at_its_limit = self._refused is not None and self._refused.errno == errno.EFBIG
-        until = time.monotonic() + (0.0 if at_its_limit else seconds)
-        while self._refused is not None and not self._write_held():
-            if (left := until - time.monotonic()) <= 0:
+        is_at_limit = self._error is not None and self._error.errno == errno.EFBIG
+        deadline = time.monotonic() + (0.0 if is_at_limit else seconds)
+        while self._error is not None and not self._write_buffer():
+            if (remaining := deadline - time.monotonic()) <= 0:
                 return False
-            time.sleep(min(_RETRY_SECONDS, left))
+            time.sleep(min(_RETRY_SECONDS, remaining))
         return True
 
     def _losses(self) -> str:
@@ -164,7 +164,7 @@ class BufferedEventWriter(EventWriter):
     def _note(self, level: str, text: str, code: str) -> None:
         """Write a note before the buffered events, using the reserved space."""
         event = {"v": VERSION, "t": round(time.time(), 4), "type": "note", "level": level, "text": text, "code": code}
-        if self._refused is None:
+        if self._error is None:
             self.put([event])
         else:
             lines = encode(event)
@@ -172,8 +172,8 @@ class BufferedEventWriter(EventWriter):
             try:
                 self.events.append(lines)
             except OSError:
-                self._held.appendleft((self.events, lines[self.events.taken :]))
-                self._held_bytes += len(lines) - self.events.taken
+                self._buffer.appendleft((self.events, lines[self.events.taken :]))
+                self._buffer_bytes += len(lines) - self.events.taken
         self._fold(event)
 
     def close(self) -> None:

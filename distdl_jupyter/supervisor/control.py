@@ -31,7 +31,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 
 #: Prefixes of the job's variables that are passed to its trackers.
-_OF_TRACKERS = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
+_TRACKER_PREFIXES = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
 
 
 def start_supervisor(
@@ -98,7 +98,7 @@ def start_trackers(
 
     A process exits immediately if another one already writes the job to its tracker.
     """
-    tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
+    tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_TRACKER_PREFIXES)}
     pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
     return {name: start_reporter(folder, "runs", name, input_=tracker_variables, detached=detached) for name in pending}
 
@@ -150,7 +150,7 @@ def _append(control: Path, line: bytes) -> None:
 
 
 #: Seconds between two checks of the process that drives a job, and the cancel reason after that process has exited.
-_LOOK = 1.0
+_DRIVER_POLL = 1.0
 DRIVER_ENDED = "The process that measured it has ended."
 
 
@@ -165,18 +165,18 @@ class ControlReader:
         self._control = control
         self._lock = lock
         self._driver = driver
-        self._beat = self._look = time.monotonic()
+        self._next_beat = self._next_poll = time.monotonic()
         self._cursor = 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return the requests since the last call."""
-        if self._lock is not None and time.monotonic() >= self._beat:
-            self._beat = time.monotonic() + locks.BEAT
+        if self._lock is not None and time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + locks.BEAT
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
         requests, self._cursor = events.read(self._control, self._cursor)
-        if self._driver and time.monotonic() >= self._look:
-            self._look = time.monotonic() + _LOOK
+        if self._driver and time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + _DRIVER_POLL
             if processes.has_ended(self._driver):
                 self._driver = ""
                 requests.append({"type": "cancel", "reason": DRIVER_ENDED})

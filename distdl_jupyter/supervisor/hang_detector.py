@@ -1,4 +1,4 @@
-"""Detect stalls and hangs of one attempt, and collect the stacks of its ranks.
+"""Detects stalls and hangs of one attempt, and collects the stacks of its ranks.
 
 ``HangDetector`` does not stop ranks: it sets ``hang``, and the attempt stops itself for that reason. ``StallTimer`` has
 no side effects. ``core.stacks`` is imported lazily, because most jobs never need it.
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 #: Environment variable with the stall limit in seconds (0: never); by default the limit follows the job's pace.
 VARIABLE = "DISTDL_STALL_SECONDS"
 #: The minimum stall limit in seconds, and the limit while ranks import or the job's pace is unknown.
-_SHORT, _UNKNOWN = 60.0, 300.0
+_MIN_LIMIT, _DEFAULT_LIMIT = 60.0, 300.0
 #: Timeout in seconds for stacks that are requested because a rank failed; the other ranks are stopped after it.
 _FAILURE_SECONDS = 1.5
 #: The stall limit as a multiple of the longest pause so far.
-_TIMES = 5.0
+_PAUSE_FACTOR = 5.0
 
 
 class HangDetector:
@@ -51,10 +51,10 @@ class HangDetector:
         self._stalled_at: float | None = None
         #: The reason for the pending request of stacks ("" if none is pending), its end, and its responses so far.
         self.pending = ""
-        self._until = 0.0
+        self._deadline = 0.0
         self._dumps: dict[int, StackDump] = {}
         #: The last collected stacks.
-        self._last: Taken | None = None
+        self._stacks: Taken | None = None
         self._collected_for = ""
         #: Why the job must be stopped, "" while it may run.
         self.hang = ""
@@ -105,20 +105,20 @@ class HangDetector:
         if timeout is None or self.hang or not self._is_expected:
             return
         if self._timer.silence(now) > self._timer.effective(timeout) and self.stacks_collected("hang"):
-            where = f": {self._last.sentence}" if self._last is not None and self._last.sentence else ""
-            why = f"no rank made progress for {duration(timeout)} (hang_timeout_seconds){where}"
-            self.hang = f"The job was stopped because {why}."
-            if self._last is not None and self._last.finding is not None:
-                self.hang += f" {self._last.explanation}"
+            location = f": {self._stacks.sentence}" if self._stacks is not None and self._stacks.sentence else ""
+            reason = f"no rank made progress for {duration(timeout)} (hang_timeout_seconds){location}"
+            self.hang = f"The job was stopped because {reason}."
+            if self._stacks is not None and self._stacks.finding is not None:
+                self.hang += f" {self._stacks.explanation}"
 
     def collect_stacks(self, why: str) -> None:
         """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
         seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
         if self.pending:
-            self._until = min(self._until, time.monotonic() + seconds)
+            self._deadline = min(self._deadline, time.monotonic() + seconds)
             self.pending = why if self.pending == "request" or why == "failure" else self.pending
             return
-        self.pending, self._until, self._dumps = why, time.monotonic() + seconds, {}
+        self.pending, self._deadline, self._dumps = why, time.monotonic() + seconds, {}
         if not self._run.no_stacks():
             self._run.ask_stacks()
 
@@ -140,7 +140,7 @@ class HangDetector:
             return None
         self._dumps.update(self._run.stacks())
         running = {rank.rank for rank in self._recorder.view.ranks if rank.status != "ended"}
-        if running - self._dumps.keys() and not self._run.no_stacks() and time.monotonic() < self._until:
+        if running - self._dumps.keys() and not self._run.no_stacks() and time.monotonic() < self._deadline:
             return None
         return self._record_stacks()
 
@@ -149,8 +149,8 @@ class HangDetector:
 
         why, self.pending = self.pending, ""
         folder, recorder = self._recorder.folder, self._recorder
-        known = [*stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]
-        number = max(known, default=0) + 1
+        numbers = [*stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]
+        number = max(numbers, default=0) + 1
         code = stacks.payload(folder)
         data = self._stacks_data(why)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
@@ -159,7 +159,7 @@ class HangDetector:
             path = stacks.path(folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             files.keep(path, json.dumps(data))
-        taken = self._last = stacks.taken(number, data, code)
+        taken = self._stacks = stacks.taken(number, data, code)
         finding = None if taken.finding is None else asdict(taken.finding)
         ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}
         table = [asdict(row) for row in taken.collectives]
@@ -188,8 +188,8 @@ class HangDetector:
                     "about": dump.about,
                 }
             elif rank.status == "ended":
-                at = "" if rank.ended is None else date_and_clock(rank.ended)
-                missing[key] = f"It ended at {at}." if at else "Its process has ended."
+                end_time = "" if rank.ended is None else date_and_clock(rank.ended)
+                missing[key] = f"It ended at {end_time}." if end_time else "Its process has ended."
             else:
                 missing[key] = dump.missing if dump is not None else self._run.no_stacks() or "No response in time."
             if rank.collectives:
@@ -218,24 +218,24 @@ class StallTimer:
     def __init__(self, now: float, limit: float | None = None) -> None:
         self._limit = limit
         self._since = now
-        self._longest: float | None = None
-        self._last: dict[int, float] = {}
-        self._signs = 0
+        self._longest_pause: float | None = None
+        self._last_activity: dict[int, float] = {}
+        self._activity_count = 0
         #: Whether a rank has finished its imports, because it connected, printed or reported something.
         self.begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
         """Record activity of a rank (None: of all ranks); ``begins`` is False if the rank may still be importing."""
-        if self._signs and self.begun:
-            self._longest = max(self._longest or 0.0, now - self._since)
-        self._signs += 1
+        if self._activity_count and self.begun:
+            self._longest_pause = max(self._longest_pause or 0.0, now - self._since)
+        self._activity_count += 1
         self._since, self.begun = now, self.begun or begins
         if rank is not None:
-            self._last[rank] = now
+            self._last_activity[rank] = now
 
     def pause(self, now: float) -> None:
         """Restart the inactivity count, and exclude the current pause from the estimated pace."""
-        self._since, self._signs = now, 0
+        self._since, self._activity_count = now, 0
 
     def silence(self, now: float) -> float:
         """Return the seconds since any rank was active."""
@@ -243,18 +243,18 @@ class StallTimer:
 
     def silence_of(self, rank: int, now: float) -> float | None:
         """Return the seconds since one rank was active, None if it never was."""
-        return max(0.0, now - self._last[rank]) if rank in self._last else None
+        return max(0.0, now - self._last_activity[rank]) if rank in self._last_activity else None
 
     def effective(self, seconds: float) -> float:
-        """Return the limit that applies now: ``seconds``, or longer during imports, which a slow disk can delay."""
-        return seconds if self.begun else max(seconds, _UNKNOWN)
+        """Return the current limit: ``seconds``, or longer during imports, which a slow disk can delay."""
+        return seconds if self.begun else max(seconds, _DEFAULT_LIMIT)
 
     @property
     def limit(self) -> float | None:
         """The seconds without activity that count as a stall, None for never."""
         if self._limit is not None:
             return self.effective(self._limit) if self._limit else None
-        return _UNKNOWN if self._longest is None else max(_SHORT, _TIMES * self._longest)
+        return _DEFAULT_LIMIT if self._longest_pause is None else max(_MIN_LIMIT, _PAUSE_FACTOR * self._longest_pause)
 
     def stalled(self, now: float) -> bool:
         """Return whether the limit is exceeded."""

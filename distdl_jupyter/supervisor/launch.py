@@ -146,7 +146,7 @@ class Launch:
         This time counts neither as running nor as preparing.
         """
         earlier = self._recorder.view
-        # An earlier supervisor may have seen them complete; they may have been deleted since.
+        # An earlier supervisor may have seen them complete, and they may have been deleted since then.
         is_done = bool(earlier.restart_count) or (earlier.queue is not None and AFTER not in earlier.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
         predecessors = [] if is_done else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
@@ -350,7 +350,7 @@ class Wait:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self.priority = recorder.spec.priority
-        #: The job's queue number from an earlier wait, so that it keeps its position.
+        #: The job's queue number from an earlier wait, with which it keeps its position.
         self.number: int | None = None
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
@@ -387,7 +387,7 @@ class Predecessor:
     def _follow(self, folder: JobFolder) -> None:
         self._folder, self._cursor = folder, 0
         self._view: JobView | None = None
-        #: Until when the job that replaces a moved one may appear, or a supervisor that replaces a dead one.
+        #: Deadline for the job that replaces a moved one, or the supervisor that replaces a dead one, to appear.
         self._appears_until: float | None = None
         self.name = short_id(folder.id)
 

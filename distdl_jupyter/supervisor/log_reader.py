@@ -1,6 +1,6 @@
 """Reads the streams of a run and splits them into items: log texts and reports, in the order they were written.
 
-* ``LogReader`` reads file descriptors, and bytes received by other threads. It keeps no state of the job; its ``sink``
+* ``LogReader`` reads file descriptors, and bytes received by other threads. It keeps no job state; its ``sink``
   interprets the reports. Each round reads every readable stream once, so that a busy stream cannot starve the others.
   Unread output stays in the pipe, and a large pipe keeps the writer from blocking.
 * ``LineSplitter`` does no I/O: it splits bytes into lines, redrawn lines and reports between them. Lines without a
@@ -97,7 +97,7 @@ class LogReader:
         self._selector = selectors.DefaultSelector()
         self._sink = sink
         #: Open streams, streams with a fed inbox, and streams not yet read in this round.
-        self._open: dict[_Source, None] = {}
+        self._sources: dict[_Source, None] = {}
         self._fed: deque[_Source] = deque()
         self._ready: deque[_Source] = deque()
         self._pending_at = time.monotonic() + _PENDING_AFTER
@@ -118,10 +118,10 @@ class LogReader:
             else:
                 source = _Source(stream, splitter, channels.widen(stream.source, len(streams)) // 2)
                 self._selector.register(stream.source, selectors.EVENT_READ, source)
-            self._open[source] = None
+            self._sources[source] = None
 
     def _on_fed(self, source: _Source) -> None:
-        """Note that an inbox was fed; thread-safe."""
+        """Record that an inbox received data. Thread-safe."""
         self._fed.append(source)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
@@ -147,14 +147,14 @@ class LogReader:
                     source = self._ready.popleft()
                     count = self._read(source, self._max_read)
                     total, is_busy = total + count, is_busy or count >= source.half
-                    if source.has_pending and source in self._open:
+                    if source.has_pending and source in self._sources:
                         self._fed.append(source)
         if total:
             self._pace.round(hurried=is_busy)
         if time.monotonic() > self._pending_at:
             self._pending_at = time.monotonic() + _PENDING_AFTER
             with self._sink.together():
-                for source in self._open:
+                for source in self._sources:
                     self._emit(source, source.splitter.pending())
         return total > 0
 
@@ -175,7 +175,7 @@ class LogReader:
         """
         total = 0
         with self._sink.together():
-            for source in list(self._open):
+            for source in list(self._sources):
                 rank = source.stream.rank
                 if ranks is None or rank is None or rank in ranks:
                     remaining = source.waiting()
@@ -189,23 +189,23 @@ class LogReader:
         while self.drain() and time.monotonic() < deadline:
             pass
         with self._sink.together():
-            for source in list(self._open):
-                self._end(source)
+            for source in list(self._sources):
+                self._close_source(source)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
     def _read(self, source: _Source, max_bytes: int) -> int:
-        data = source.read(max_bytes) if source in self._open else None
+        data = source.read(max_bytes) if source in self._sources else None
         if data:
             self._emit(source, source.splitter.feed(data))
         elif data is not None:
-            self._end(source)
+            self._close_source(source)
         return len(data or b"")
 
-    def _end(self, source: _Source) -> None:
+    def _close_source(self, source: _Source) -> None:
         self._emit(source, source.splitter.finish())
-        del self._open[source]
+        del self._sources[source]
         if isinstance(source.stream.source, channels.Inbox):
             source.stream.source.listen(bool)
         else:
@@ -257,14 +257,14 @@ class LineSplitter:
         self._in_order = in_order
         self._nonce = nonce
         self._marker = channel.marker(nonce) if nonce else b""
-        self._end = 0  # position after the last whole line, in bytes
+        self._position = 0  # position after the last whole line, in bytes
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
         self._limit = MAX_LINE  # size at which the tail is checked
         self._discarded = 0  # bytes of the unfinished line that were redrawn and discarded
         self._discarded_redraws = 0
-        self._open = 0  # redraws already passed on for that line
-        self._shown = b""
+        self._open_redraws = 0  # redraws already passed on for that line
+        self._shown_text = b""
         self._has_new_data = False  # whether the unfinished line grew since it was last shown
         self._has_new_line = False  # whether the previous line ended since the last check
         self._items: list[Item] = []  # complete items that are not returned yet
@@ -303,11 +303,11 @@ class LineSplitter:
         self._has_new_data = False
         begin, stop = _last_drawn(text := _without_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
         drawn = _whole_characters(text[begin:stop][:_MAX_SHOWN])
-        if not drawn or drawn == self._shown or (self._marker and self._marker[:1] in tail):
+        if not drawn or drawn == self._shown_text or (self._marker and self._marker[:1] in tail):
             return []
-        self._shown = drawn
-        self._open = max(1, self._discarded_redraws + tail.count(b"\r"))
-        return [LogText(drawn.decode(errors="replace"), redraws=self._open, end=self._end)]
+        self._shown_text = drawn
+        self._open_redraws = max(1, self._discarded_redraws + tail.count(b"\r"))
+        return [LogText(drawn.decode(errors="replace"), redraws=self._open_redraws, end=self._position)]
 
     def finish(self) -> list[Item]:
         """Return the remaining items at the end of the stream."""
@@ -360,18 +360,18 @@ class LineSplitter:
     def _split(self, block: bytes) -> list[Item]:
         begin = 0
         for start, stop in self._special_lines(block):
-            self._end += start - begin
-            self._add_lines(block[begin:start], self._end)
+            self._position += start - begin
+            self._add_lines(block[begin:start], self._position)
             self._add_line(block[start : stop - 1], stop - start)
             begin = stop
-        self._end += len(block) - begin
-        self._add_lines(block[begin:], self._end)
+        self._position += len(block) - begin
+        self._add_lines(block[begin:], self._position)
         return self._take_items()
 
     def _special_lines(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each line that has a report or a carriage return, or whose beginning was shown."""
         position = 0
-        if self._open or self._discarded:
+        if self._open_redraws or self._discarded:
             yield 0, (position := block.index(b"\n") + 1)
         mark, redraw = _find(block, self._marker, position), _find(block, b"\r", position)
         while (index := min(mark, redraw)) < len(block):
@@ -397,20 +397,20 @@ class LineSplitter:
     def _add_line(self, raw: bytes, length: int) -> None:
         """Process one line without its newline; ``length`` is its size in the stream, in bytes."""
         length += self._discarded
-        report, line = self._take_report(raw, self._end + length)
-        if line is not None and (self._open or self._discarded or b"\r" in line.rstrip(b"\r")):
+        report, line = self._take_report(raw, self._position + length)
+        if line is not None and (self._open_redraws or self._discarded or b"\r" in line.rstrip(b"\r")):
             visible = _without_cursor_codes(line)
             begin, stop = _last_drawn(visible)
-            if self._open or visible is line or begin < stop:
-                redraws = max(1, self._discarded_redraws + visible.count(b"\r"), self._open)
+            if self._open_redraws or visible is line or begin < stop:
+                redraws = max(1, self._discarded_redraws + visible.count(b"\r"), self._open_redraws)
                 text = visible[begin:stop].decode(errors="replace")
                 self._flush()
-                self._items.append(LogText(text, redraws=redraws, closed=True, end=self._end + length))
-                self._open, self._shown = 0, b""
+                self._items.append(LogText(text, redraws=redraws, closed=True, end=self._position + length))
+                self._open_redraws, self._shown_text = 0, b""
         elif line is not None:
             # Text before a report gets the position before its line, so that a resumed reader reads both again.
-            self._add_lines(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
-        self._end += length
+            self._add_lines(line.rstrip(b"\r") + b"\n", self._position + (0 if report else length))
+        self._position += length
         self._discarded = self._discarded_redraws = 0
         if report is not None:
             self._deferred.append(report)

@@ -2,7 +2,7 @@
 
 Only the last of several progress reports in quick succession becomes an event. The first ``_UNMERGED`` metric reports
 of a job are written immediately. After that, reports of one rank that fall into the same bucket of the curves
-(core.series) are merged into one event, which is written when the rank reports in another bucket or after ``_LONGEST``
+(core.series) are merged into one event, written when the rank reports in another bucket or after ``_MAX_DELAY``
 seconds. This limits a job to a few thousand events per day and rank.
 """
 
@@ -20,13 +20,13 @@ from distdl_jupyter.core.series import SeriesBook
 
 #: Pause between two progress events of a rank: the minimum in seconds, the fraction of the run time so far, and the
 #: maximum in seconds.
-_EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
+_MIN_PAUSE, _PAUSE_SHARE, _MAX_PAUSE = 0.1, 0.001, 10.0
 #: Number of metric reports of a job that are written immediately.
 _UNMERGED = 100_000
 #: Number of buckets of all series, of 56 bytes each, beyond which the curves are dropped and merging ends.
-_MOST_BUCKETS = 500_000
+_MAX_BUCKETS = 500_000
 #: Maximum seconds that metric reports are held back.
-_LONGEST = 30.0
+_MAX_DELAY = 30.0
 
 #: Type, fields and origin of an event to write. The origin is the report's position in a stored stream.
 Origin = dict[str, int]
@@ -40,17 +40,17 @@ class ReportMerger:
         self._report_count = 0
         #: The curves, from the first metric on; dropped when they have too many buckets.
         self._book: SeriesBook | None = None
-        self._gave_up = False
+        self._has_dropped_curves = False
         self._metrics: dict[int, _MergedMetrics] = {}
         self._progress: dict[int, tuple[dict[str, Any], Origin]] = {}
         self._progress_at: dict[int, float] = {}
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
 
     def apply(self, event: Event) -> None:
         """Fold one event into the curves."""
         if event["type"] == "metric":
             self._report_count += event.get("reports", 1)
-            if self._book is None and not self._gave_up:
+            if self._book is None and not self._has_dropped_curves:
                 self._book = SeriesBook()
         if self._book is not None:
             self._book.apply(event)
@@ -59,15 +59,15 @@ class ReportMerger:
         self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, replace: bool
     ) -> list[Merged]:
         """Add a metric report; with ``replace`` it replaces earlier ones. Return the events to write now."""
-        held = self._metrics.get(rank)
+        merged = self._metrics.get(rank)
         book = self._book if self._report_count >= _UNMERGED and not replace else None
-        is_alike = book is not None and book.extends(rank, step, values)
-        if not is_alike or (held is not None and not held.accepts(step, values)):
+        is_mergeable = book is not None and book.extends(rank, step, values)
+        if not is_mergeable or (merged is not None and not merged.accepts(step, values)):
             fields = {"rank": rank, "step": step, "values": values, **({"replace": True} if replace else {})}
-            return [*(self._take_metrics(rank) if held is not None else ()), ("metric", fields, origin)]
-        if held is None:
-            held = self._metrics[rank] = _MergedMetrics(values)
-        held.add(step, values, origin)
+            return [*(self._take_metrics(rank) if merged is not None else ()), ("metric", fields, origin)]
+        if merged is None:
+            merged = self._metrics[rank] = _MergedMetrics(values)
+        merged.add(step, values, origin)
         return []
 
     def progress(self, rank: int, fields: dict[str, Any], origin: Origin, *, now: bool = False) -> list[Merged]:
@@ -77,10 +77,10 @@ class ReportMerger:
 
     def due(self) -> list[Merged]:
         """Return the held-back events that are due."""
-        if self._book is not None and self._book.size > _MOST_BUCKETS:
-            self._book, self._gave_up = None, True
+        if self._book is not None and self._book.size > _MAX_BUCKETS:
+            self._book, self._has_dropped_curves = None, True
         now = time.monotonic()
-        metrics = [rank for rank, held in self._metrics.items() if now >= held.until]
+        metrics = [rank for rank, merged in self._metrics.items() if now >= merged.until]
         return [*self._take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
 
     def flush(self, *, only_metrics: bool = False) -> list[Merged]:
@@ -90,24 +90,24 @@ class ReportMerger:
 
     def _is_progress_due(self, rank: int) -> bool:
         now = time.monotonic()
-        pause = min(max(_EVERY, (now - self._begun) * _SHARE), _AT_MOST)
+        pause = min(max(_MIN_PAUSE, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE)
         return now - self._progress_at.get(rank, -math.inf) >= pause
 
     def _take_progress(self, *ranks: int) -> list[Merged]:
         self._progress_at |= dict.fromkeys(ranks, time.monotonic())
-        taken = [(rank, *self._progress.pop(rank)) for rank in ranks]
-        return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in taken]
+        reports = [(rank, *self._progress.pop(rank)) for rank in ranks]
+        return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in reports]
 
     def _take_metrics(self, *ranks: int) -> list[Merged]:
-        taken = [(rank, self._metrics.pop(rank)) for rank in ranks]
-        return [("metric", {"rank": rank, **held.fields()}, held.origin) for rank, held in taken]
+        reports = [(rank, self._metrics.pop(rank)) for rank in ranks]
+        return [("metric", {"rank": rank, **merged.fields()}, merged.origin) for rank, merged in reports]
 
 
 class _MergedMetrics:
     """Reports of one rank that are merged into one event. ``origin`` is that of the last report."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
-        self.until = time.monotonic() + _LONGEST
+        self.until = time.monotonic() + _MAX_DELAY
         self.origin: Origin = {}
         self._step, self._count = -math.inf, 0
         self._values = dict(values)

@@ -58,7 +58,7 @@ _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
 class ReportStore:
-    """Stores one type of data; created with the first of it."""
+    """Stores one type of data; created when the first report arrives."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder

@@ -19,9 +19,9 @@ from distdl_jupyter.core.stacks import Frame, Names, Thread, parse, sources
 from distdl_jupyter.core.store import JobFolder
 
 #: Maximum number of lines of a rank, and of bytes at the end of the log, to search: a dump has 100 lines per thread.
-_MOST, _END = 10_000, 16 * 1024 * 1024
+_MAX_LINES, _MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Maximum number of last error lines to show.
-_SHOWN = 10
+_MAX_SHOWN = 10
 _FATAL = "Fatal Python error: "
 #: Messages of C++ and glibc before they abort.
 _ABORT_MESSAGE = re.compile(
@@ -62,16 +62,16 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     """Return the error of an exited rank if its log says more than the rank has reported, else None."""
     if not is_in_log(rank):
         return None
-    lines = last_lines(folder.log, _MOST, rank.rank, within=_END)[0]
-    printed = [line.text for line in lines if line.stream == "err"]
-    error = _crash(folder, rank, printed) if _has_crashed(rank) else rank.error
+    lines = last_lines(folder.log, _MAX_LINES, rank.rank, within=_MAX_BYTES)[0]
+    error_lines = [line.text for line in lines if line.stream == "err"]
+    error = _crash_error(folder, rank, error_lines) if _has_crashed(rank) else rank.error
     if error is None:
         return None
     if error.get("code") == "device-side-assert":
-        more = _with_kernel_assert(error, [line.text for line in lines])
+        detailed = _with_kernel_assert(error, [line.text for line in lines])
     else:
-        more = _with_last_lines(error, printed) if _has_exit_code(error) else None
-    return more or (error if _has_crashed(rank) else None)
+        detailed = _with_last_lines(error, error_lines) if _has_exit_code(error) else None
+    return detailed or (error if _has_crashed(rank) else None)
 
 
 def _has_crashed(rank: RankView) -> bool:
@@ -95,7 +95,7 @@ def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[
 
 def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error of a rank that exited with a code, with the last lines that it printed to stderr."""
-    shown = [line for line in lines if line.strip()][-_SHOWN:]
+    shown = [line for line in lines if line.strip()][-_MAX_SHOWN:]
     if not shown:
         return None
     cause = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
@@ -104,7 +104,7 @@ def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str
     return {**error, "hint": hint, "traceback": trace}
 
 
-def _crash(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
+def _crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error of a rank that a signal ended, from the stacks in its lines; None if it has printed none."""
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
     if begin is None:
@@ -112,12 +112,12 @@ def _crash(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str,
     what, payload = lines[begin].removeprefix(_FATAL).strip(), stacks.payload(folder)
     thread = _crashed_thread(folder, payload, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
-    at = thread and (thread.user_frame or next(iter(thread.frames), None))
-    where = "" if not at else f" in {at.location}" + ("" if at.function.startswith("<") else f", in {at.function}")
+    top = thread and (thread.user_frame or next(iter(thread.frames), None))
+    where = "" if not top else f" in {top.location}" + ("" if top.function.startswith("<") else f", in {top.function}")
     before = reversed(lines[max(0, begin - 5) : begin])
     match = next((match for line in before if (match := _ABORT_MESSAGE.match(line))), None)
     message = (match["what"] or match["whole"]).strip()[:300] if match else ""
-    code, remedy = next((about for text, about in _CRASHES.items() if text in message), ("", ""))
+    code, remedy = next((entry for text, entry in _CRASHES.items() if text in message), ("", ""))
     trace = ["Traceback (most recent call last):"] if frames else []
     for frame in frames:
         trace.append(f'  File "{frame.label or frame.file}", line {frame.line}, in {frame.function}')
@@ -127,7 +127,7 @@ def _crash(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str,
     return {
         "type": what, "message": message, "crash": f"{what}{where}{f' ({message})' if message else ''}",
         "time": rank.ended, "values": [], "values_at": None, "code": code, "hint": remedy, "causes": [],
-        "frames": [_data(frame, cells) for frame in frames], "traceback": "\n".join(trace),
+        "frames": [_frame_data(frame, cells) for frame in frames], "traceback": "\n".join(trace),
     }  # fmt: skip
 
 
@@ -138,12 +138,12 @@ def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Th
     if thread is None:
         return None
     files = [frame.file for other in threads for frame in other.frames if "-packages/" not in frame.file]
-    worker, stdlib = (next((match[0] for file in files if (match := form.match(file))), "") for form in _FOLDERS)
+    worker, stdlib = (next((match[0] for file in files if (match := pattern.match(file))), "") for pattern in _FOLDERS)
     about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
     return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
 
 
-def _data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
+def _frame_data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "file": frame.file, "line": frame.line, "function": frame.function, "kind": frame.kind, "label": frame.label,
         "cell": (cells.get(frame.file) or {}).get("cell"),

@@ -1,7 +1,7 @@
 """Makes the ranks of one attempt record the same steps, and saves the result as one profile.
 
 1. The ranks read the request; each reports its current step.
-2. When all have reported, or after ``_ARM`` seconds, they receive the first step to record.
+2. When all have reported, or after ``_ARM_SECONDS`` seconds, they receive the first step to record.
 3. Each records, writes its trace on its own machine and reports it. A rank that exits or fails is left out.
 4. A thread fetches the traces and summaries, and masks secrets in them.
 
@@ -28,10 +28,10 @@ from distdl_jupyter.views.stacks import by_reason
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
-_ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
+_ARM_SECONDS, _LEAD_SECONDS, _SLOW_LEAD_SECONDS = 30.0, 0.5, 2.0
 #: Seconds without a report of any rank after which recording ranks count as missing, and timeout in seconds for saving.
-_SILENT, _SAVE = 600.0, 60.0
-_NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.STEP}."
+_SILENCE, _SAVE_SECONDS = 600.0, 60.0
+_NO_STEP = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP}."
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class ProfileCollector:
         self._recorder = recorder
         self._profile: _Profile | None = None
         self._work: Generator[None, None, str]
-        for left in recorder.view.profiles:
-            if not left.ended:  # left by an earlier attempt or a supervisor that died
-                profile = _Profile(left.number, left.steps, left.ranks)
-                self._event(profile, "failed", "The ranks that recorded the profile were replaced.")
+        for earlier in recorder.view.profiles:
+            if not earlier.ended:  # left by an earlier attempt or a supervisor that died
+                profile = _Profile(earlier.number, earlier.steps, earlier.ranks)
+                self._record(profile, "failed", "The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
         """Begin a profile of this many steps of some ranks (None: all), unless one is in progress."""
@@ -80,9 +80,9 @@ class ProfileCollector:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        number = max([0, *profiles.numbers(self._recorder.folder), *(known.number for known in view.profiles)]) + 1
+        number = max([0, *profiles.numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
         self._profile = _Profile(number, steps, running)
-        self._event(self._profile, "requested")
+        self._record(self._profile, "requested")
         self._work = self._collect(self._profile)
         self._advance()
 
@@ -97,7 +97,7 @@ class ProfileCollector:
                 if report.status == "failed":
                     profile.missing[rank] = report.text or "It could not record."
                 elif report.status == "recording" or (report.status == "saving" and not profile.having("recording")):
-                    self._event(profile, report.status)
+                    self._record(profile, report.status)
         for rank in profile.pending:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
                 profile.missing[rank] = "Its process ended before it had recorded the steps."
@@ -105,49 +105,49 @@ class ProfileCollector:
 
     def finish(self) -> None:
         """Save the profile in progress after all ranks have ended."""
-        until = time.monotonic() + _SAVE
+        deadline = time.monotonic() + _SAVE_SECONDS
         self.tick()
-        while self._profile is not None and time.monotonic() < until:
+        while self._profile is not None and time.monotonic() < deadline:
             time.sleep(0.02)
             self._advance()
         if self._profile is not None:
-            self._event(self._profile, "failed", "It was not saved in time.")
+            self._record(self._profile, "failed", "It was not saved in time.")
 
     def _advance(self) -> None:
         try:
             next(self._work)
         except StopIteration as end:
             assert self._profile is not None
-            self._event(self._profile, "failed" if end.value else "done", end.value)
+            self._record(self._profile, "failed" if end.value else "done", end.value)
             self._profile = None
 
     def _collect(self, profile: _Profile) -> Generator[None, None, str]:
         """Record and save a profile, and return why it failed, or "". Yields where it has to wait."""
-        if why := self._run.no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
-            return why
+        if problem := self._run.no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
+            return problem
         with contextlib.suppress(OSError):  # ``_save`` says why it cannot be stored
             profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
-        request, began = {"number": profile.number, "steps": profile.steps}, time.monotonic()
+        request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.ask_profile(profile.ranks, request)
-        while profile.having("") and time.monotonic() - began < _ARM:
+        while profile.having("") and time.monotonic() - start < _ARM_SECONDS:
             yield
         profile.missing |= dict.fromkeys(profile.having(""), _NO_STEP)
         if armed := profile.having("armed"):
-            lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
+            lead = _LEAD_SECONDS if self._recorder.spec.cluster == "local" else _SLOW_LEAD_SECONDS
             # The step that each rank will have reached when the request has certainly arrived.
             steps = [
-                report.step + 2 + math.ceil((time.monotonic() - at + lead) * 1e9 / max(report.pace, 1_000))
-                for report, at in map(profile.reports.__getitem__, armed)
+                report.step + 2 + math.ceil((time.monotonic() - reported + lead) * 1e9 / max(report.pace, 1_000))
+                for report, reported in map(profile.reports.__getitem__, armed)
             ]
             self._run.ask_profile(armed, {**request, "start": max(steps)})
-        began = time.monotonic()
+        start = time.monotonic()
         while pending := profile.pending:
-            if time.monotonic() - max([began, *(at for _, at in profile.reports.values())]) > _SILENT:
-                profile.missing |= dict.fromkeys(pending, f"No response for {_SILENT / 60:.0f} min.")
+            if time.monotonic() - max([start, *(reported for _, reported in profile.reports.values())]) > _SILENCE:
+                profile.missing |= dict.fromkeys(pending, f"No response for {_SILENCE / 60:.0f} min.")
             yield
         if not (done := profile.having("done")):
             return profile.why_missing
-        self._event(profile, "saving")
+        self._record(profile, "saving")
         failures: list[str] = []
 
         def save() -> None:
@@ -189,7 +189,7 @@ class ProfileCollector:
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return summary
 
-    def _event(self, profile: _Profile, status: str, why: str = "") -> None:
+    def _record(self, profile: _Profile, status: str, why: str = "") -> None:
         recorded = min(
             (profile.reports[rank][0].step for rank in profile.having("recording", "saving", "done")), default=0
         )

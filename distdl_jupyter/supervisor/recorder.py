@@ -76,13 +76,13 @@ class EventRecorder:
         self.folder = folder
         self._writer = BufferedEventWriter(folder, self.view.apply)
         self._merger = ReportMerger()
-        #: Bytes of text left in the current log file; the first gets half of the limit, of later ones two are retained.
-        self._room = spec.max_log_bytes // 2
-        self._part_room = max(_MIN_PART, spec.max_log_bytes // 4)
+        #: Free bytes in the current log file. The first file gets half of the limit; the last two later ones are kept.
+        self._free_bytes = spec.max_log_bytes // 2
+        self._part_bytes = max(_MIN_PART, spec.max_log_bytes // 4)
         #: Lines in the first file, None while it is the current one.
         self._first_lines: int | None = None
         self._has_dropped_lines = False
-        #: Bytes of text to write before the log's lines are counted.
+        #: Bytes of text left to write before the next count of the log's lines.
         self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
         self.ready: set[int] = set()
@@ -115,7 +115,7 @@ class EventRecorder:
         self._next_troubles = 0.0
         #: Output of a launcher that the run has not received yet.
         self.launcher_output: list[str] = []
-        #: Ranks with recent activity, and whether it shows that their imports are finished.
+        #: Ranks with recent activity, and whether that activity shows that they have finished their imports.
         self._activity: dict[int, bool] = {}
         #: Reports of ranks on the profile in progress, for its collector.
         self.profile_reports: list[tuple[int, ProfileReport]] = []
@@ -133,9 +133,9 @@ class EventRecorder:
         if event["type"] == "rank" and event.get("pid") is not None:
             self.connected.add(event["rank"])
         if event["type"] == "log" and "at" in event:
-            self._room -= len(event["text"].encode(errors="replace")) + 1
+            self._free_bytes -= len(event["text"].encode(errors="replace")) + 1
         elif event["type"] == "count" and "first" in event:
-            self._room, self._first_lines = self._part_room, event["first"]
+            self._free_bytes, self._first_lines = self._part_bytes, event["first"]
         self._has_dropped_lines = self._has_dropped_lines or event.get("code") == _LOG_LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
@@ -148,7 +148,7 @@ class EventRecorder:
             self._put(type_, **self.redactor.event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
-        # An earlier supervisor may have written this event of a rank's output and died before it wrote the log.
+        # An earlier supervisor may have written this event from a rank's output and died before it wrote the log.
         is_read_again = (
             self._in_events
             and "at" in self._origin
@@ -302,7 +302,7 @@ class EventRecorder:
                     self._record_report(stream, item)
             self._origin = {}
             if items and stream.start is not None:
-                # A new supervisor resumes where the log ends, so it also has the position of a stream without output.
+                # A new supervisor resumes where the log ends, so the log also has positions in streams without output.
                 at, is_text = stream.start + items[-1].end, isinstance(items[-1], LogText)
                 is_behind = at - self._noted_positions.setdefault(stream, stream.start) > _POSITION_BYTES
                 if is_text or is_behind:
@@ -313,19 +313,19 @@ class EventRecorder:
     def _record_text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
             self.launcher_output.append(item.text + "\n")
-        if item.redraws and not item.closed:  # an unfinished line, whose end may be a part of a secret
+        if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
             whole = len(item.text) < _MAX_OPEN
             shown = self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
         else:
             shown = self.redactor.lines((stream.rank, stream.name), item.text)
         content = shown.encode() + b"\n"
-        if len(content) > self._room:
-            whole_lines, newline, rest = content[: max(0, self._room)].rpartition(b"\n")
+        if len(content) > self._free_bytes:
+            whole_lines, newline, rest = content[: max(0, self._free_bytes)].rpartition(b"\n")
             if newline:
                 self._write_log(stream, item, whole_lines.decode())
-                content = rest + content[max(0, self._room) :]
+                content = rest + content[max(0, self._free_bytes) :]
             self._begin_part()
-        self._room -= len(content)
+        self._free_bytes -= len(content)
         self._write_log(stream, item, content[:-1].decode())
         self._uncounted -= len(content)
         if self._uncounted < 0:
@@ -344,7 +344,7 @@ class EventRecorder:
         if self._first_lines is None:
             self._first_lines = self.view.lines
         has_dropped = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
-        self._room = self._part_room
+        self._free_bytes = self._part_bytes
         if has_dropped and not self._has_dropped_lines:
             self._has_dropped_lines = True
             limit = size_in_words(self.spec.max_log_bytes)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 #: Maximum number of notes of one job, because one page shows all; further notes of ranks are dropped.
-_MOST_NOTES = 300
+_MAX_NOTES = 300
 
-_LARGEST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 #: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
-_DEEPEST = 6
-_LARGEST_COLLECTIVES = 200_000
+_MAX_DEPTH = 6
+_MAX_COLLECTIVES = 200_000
 _PicturePosition = Annotated[int, Meta(ge=0, lt=4 * LARGEST // 3 + 5)]
 
 # Limits of one report, because a program could report gigabytes.
@@ -36,7 +36,7 @@ Sentence = Annotated[str, Meta(max_length=20_000)]
 Text = Annotated[str, Meta(max_length=200_000)]
 Whole = Annotated[int, Meta(ge=0, lt=2**53)]
 #: A finite number.
-Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | Annotated[float, Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 Plain = bool | Number | Sentence | None
 T = TypeVar("T")
 Several = Annotated[list[T], Meta(max_length=200)]
@@ -116,7 +116,7 @@ class _Note(Report, tag="note"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         notes = recorder.view.notes
-        if len(notes) < _MOST_NOTES and not any(note["text"] == self.text for note in notes):
+        if len(notes) < _MAX_NOTES and not any(note["text"] == self.text for note in notes):
             recorder.write("note", level=self.level, text=self.text, code=self.code, rank=rank)
 
 
@@ -226,7 +226,7 @@ class _Error(msgspec.Struct):
     def __post_init__(self) -> None:
         if self.values_at is not None and self.values_at >= len(self.frames):
             raise ValueError("values_at is not the number of a frame")
-        if self.depth > _DEEPEST:
+        if self.depth > _MAX_DEPTH:
             raise ValueError("too many errors caused each other")
 
     @property
@@ -248,7 +248,7 @@ class _Result(Report, tag="result"):
     def __post_init__(self) -> None:
         if self.error is not None:
             msgspec.convert(self.error, _Error)
-        if self.collectives is not None and len(str(self.collectives)) > _LARGEST_COLLECTIVES:
+        if self.collectives is not None and len(str(self.collectives)) > _MAX_COLLECTIVES:
             raise ValueError("the last operations are too long")
 
     def record(self, recorder: EventRecorder, rank: int) -> None:

@@ -19,13 +19,13 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 
 #: Number of supervisors that may die in a row without a new event or log line of the job.
-_TRIES = 3
+_MAX_TRIES = 3
 #: Code of the note that a supervisor has reattached to the job.
 REATTACHED = "found-again"
 
 
 #: Frequent events; only the last of several in a row is stored.
-_MANY = ("metric", "progress")
+_FREQUENT = ("metric", "progress")
 #: A rank and one of its streams; output of no particular rank, such as a launcher's, is (-1, "sys").
 Key = tuple[int, str]
 
@@ -55,7 +55,7 @@ class History:
 
     def add(self, event: Event) -> None:
         """Add the next event; the events come before the lines of the log."""
-        if self.events and event["type"] in _MANY and self.events[-1]["type"] in _MANY:
+        if self.events and event["type"] in _FREQUENT and self.events[-1]["type"] in _FREQUENT:
             self.events[-1] = event
         else:
             self.events.append(event)
@@ -78,9 +78,9 @@ class History:
 
 
 def _advance(positions: dict[Key, int], event: Event) -> None:
-    if isinstance(at := event.get("at"), int):
+    if isinstance(position := event.get("at"), int):
         key = key_of(event)
-        positions[key] = max(at, positions.get(key, 0))
+        positions[key] = max(position, positions.get(key, 0))
 
 
 def is_between_attempts(history: Sequence[Event]) -> bool:
@@ -100,8 +100,8 @@ def last_handle(history: Sequence[Event]) -> Event | None:
 def is_waiting(history: Sequence[Event]) -> bool:
     """Return whether the job was still queued: nothing was started, so it can start over."""
     kinds = {event["type"] for event in history}
-    queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
-    return "queue" in kinds and queued and not kinds & {"handle", "rank", "restart"}
+    is_queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
+    return "queue" in kinds and is_queued and not kinds & {"handle", "rank", "restart"}
 
 
 def is_hopeless(history: Sequence[Event], lines: int) -> bool:
@@ -115,7 +115,7 @@ def is_hopeless(history: Sequence[Event], lines: int) -> bool:
             tries += 1
         elif event.get("code") != REATTACHED:
             break
-    return tries >= _TRIES
+    return tries >= _MAX_TRIES
 
 
 def can_attach(folder: JobFolder) -> bool:

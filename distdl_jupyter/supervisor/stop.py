@@ -15,7 +15,7 @@ from typing import Any
 from distdl_jupyter.clusters.base import Run, Unkillable
 
 #: Seconds after KILL before surviving processes are examined.
-_OUTLIVES = 5.0
+_EXAMINE_AFTER = 5.0
 #: Seconds between two polls of the process table while processes survive KILL.
 POLL_SECONDS = 1.0
 
@@ -95,7 +95,7 @@ class UnkillableProcesses:
 
     def poll_new(self, stopper: Stopper) -> list[Unkillable]:
         """Return the processes that have newly survived KILL for some time; they may never exit."""
-        if stopper.killing < _OUTLIVES or time.monotonic() < self._next_poll:
+        if stopper.killing < _EXAMINE_AFTER or time.monotonic() < self._next_poll:
             return []
         self._next_poll = time.monotonic() + POLL_SECONDS
         current = set(self._run.unkillable())

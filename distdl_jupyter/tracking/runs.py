@@ -35,11 +35,11 @@ from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
 #: Seconds between two polls, and the maximum between two retries.
-_POLL, _LONGEST_PAUSE = 1.0, 30.0
+_POLL, _MAX_PAUSE = 1.0, 30.0
 #: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
 PATIENCE = 600.0
 #: Seconds, by the times of events, after which the mean of a step no longer waits for missing ranks.
-_LATE = 10.0
+_MAX_WAIT = 10.0
 #: The maximum number of bytes of events per batch.
 _BATCH = 1_000_000
 #: Options that are not parameters, because they are tags or may contain private data.
@@ -55,7 +55,7 @@ class MeanFold:
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
-        """Return the means that an event completes, and the partial means of steps older than ``_LATE`` seconds."""
+        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT`` seconds."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()
@@ -68,7 +68,7 @@ class MeanFold:
                 points[int(event["rank"])] = MeanPoint(name, step, now, float(value))
                 complete += [(name, step)] if len(points) >= self._count else []
         means = [self._mean(key) for key in complete]
-        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _LATE:
+        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT:
             means.append(self._mean(next(iter(self._pending))))
         return means
 
@@ -150,22 +150,22 @@ class RunWriter:
 
         Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
-        pause, over_since = _POLL, None
+        pause, ended_at = _POLL, None
         while self._folder.spec_file.exists():
             try:
                 if self._step():
                     return "complete"
-                self._keep(trouble="")
+                self._update_record(trouble="")
                 pause = _POLL
             except (ImportError, DistDLError):
                 raise
             except Exception as error:  # noqa: BLE001 - its text may contain a secret
                 if pause > _POLL or self._view.state.ended:  # a single failure is not reported
-                    self._keep(trouble=explain(self._record.title, self._tracker.location, error))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            is_over = self._view.state.ended or self._folder.supervisor().is_dead
-            over_since = (over_since or time.monotonic()) if is_over else None
-            if over_since and time.monotonic() - over_since > PATIENCE:
+                    self._update_record(trouble=explain(self._record.title, self._tracker.location, error))
+                pause = min(2 * pause, _MAX_PAUSE)
+            has_ended = self._view.state.ended or self._folder.supervisor().is_dead
+            ended_at = (ended_at or time.monotonic()) if has_ended else None
+            if ended_at and time.monotonic() - ended_at > PATIENCE:
                 return self._record.trouble or "the supervisor of the job has ended"
             time.sleep(pause)
         return "the job's folder no longer exists"
@@ -175,7 +175,7 @@ class RunWriter:
         if not self._is_open:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
-            self._keep(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
+            self._update_record(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
         current = self._folder.read_environment()
         if current != self._described:  # the versions and the state of git may be recorded after the start
             self._tracker.describe(parameters(self._spec), tags(self._spec, current))
@@ -187,14 +187,14 @@ class RunWriter:
             self._write()
             self._tracker.upload(self._folder.outputs, self._outputs())
             self._tracker.close(self._view.state, self._view.ended)
-            self._keep(done=True, trouble="")
+            self._update_record(done=True, trouble="")
         return self._record.done
 
     def _write(self) -> None:
         if self._points:
             self._tracker.write(self._points)
             self._points = []
-        self._keep(events=self._position)
+        self._update_record(events=self._position)
 
     def _outputs(self) -> list[Path]:
         if self._artifacts == "none":
@@ -209,7 +209,7 @@ class RunWriter:
             with contextlib.suppress(Exception):
                 self._tracker.close(None)
 
-    def _keep(self, **changes: Any) -> None:
+    def _update_record(self, **changes: Any) -> None:
         """Change the record and write it. Raises OSError."""
         record = replace(self._record, **changes)
         if record != self._record:

@@ -33,7 +33,7 @@ SILENCE = {
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
-_PARTS = ("stage", "start", "rendezvous", "train", "collect")
+_PHASES = ("stage", "start", "rendezvous", "train", "collect")
 _NAME = "distdl_jupyter"
 Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
 
@@ -55,7 +55,7 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
     left_queue = left_queue or end
     spans = [("job", view.created, end), ("queue", view.created, left_queue)]
     for phase in view.phases:
-        if phase.phase in _PARTS and phase.begun is not None:
+        if phase.phase in _PHASES and phase.begun is not None:
             # The queue of a cluster is not part of the start.
             begin = max(phase.begun, left_queue) if phase.phase == "start" else phase.begun
             stop = end if phase.seconds is None else phase.begun + phase.seconds

@@ -27,7 +27,7 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 #: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
 #: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
-_BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
+_BATCH, _PARAMS, _MAX_PARAM, _MAX_TAG = 1000, 100, 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 SILENCE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -150,8 +150,8 @@ class MLflow(Tracker):
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
         tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
         entities = self._mlflow.entities
-        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_LONGEST_TAG]) for name in tags])
-        params = [entities.Param(_name(name), value[:_LONGEST_PARAM]) for name, value in parameters.items()]
+        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG]) for name in tags])
+        params = [entities.Param(_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]
         for batch in _batched(params, _PARAMS):
             self._client.log_batch(self._run, params=batch)
 

@@ -123,7 +123,7 @@ def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_
     before = held()
     recorder.tick()
     assert len(metrics(folder)) == before, "not yet"
-    now[0] += merger._LONGEST
+    now[0] += merger._MAX_DELAY
     recorder.tick()
     assert len(metrics(folder)) == before + 1
     for write in (

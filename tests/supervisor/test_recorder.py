@@ -53,7 +53,7 @@ def progress(done):
 def test_log_beyond_its_limit_keeps_the_first_and_the_last_lines_and_says_so_once(tmp_path_factory, texts, limit):
     folder = JobFolder(tmp_path_factory.mktemp("job"))
     recorder = EventRecorder(folder, spec(max_log_bytes=limit))
-    recorder._part_room = part = max(1, limit // 4)
+    recorder._part_bytes = part = max(1, limit // 4)
     for text in texts:
         recorder.take(OUT, [LogText("\n".join(text)), metric(1)])
     recorder.close()
@@ -90,7 +90,7 @@ def test_what_a_launcher_and_the_system_say_is_heard_and_written_beyond_the_limi
 def test_log_whose_parts_cannot_be_made_goes_on_where_it_is(folder):
     (folder.path / "parts").touch()
     recorder = EventRecorder(folder, spec(max_log_bytes=100))
-    recorder._part_room = 25
+    recorder._part_bytes = 25
     for n in range(50):
         recorder.take(OUT, [LogText(f"line {n}")])
     recorder.close()
@@ -201,7 +201,7 @@ def test_a_supervisor_that_died_between_its_two_files_leaves_each_line_and_each_
 def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(folder):
     def recorder():
         made = EventRecorder(folder, spec(max_log_bytes=200))
-        made._part_room = 100
+        made._part_bytes = 100
         for event in all_written(folder):
             made.fold(event)
         return made
@@ -214,7 +214,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     first.close()
     second = recorder()
     assert (second.connected, second.ready) == ({1}, {1})
-    assert second._room == 200 // 2 - 60
+    assert second._free_bytes == 200 // 2 - 60
     second.take(KEPT, [LogText("z" * 39, end=100), LogText("a" * 49, end=150)])
     second.close()
     third = recorder()
