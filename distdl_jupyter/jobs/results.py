@@ -313,7 +313,7 @@ def output_files(root: Path) -> list[OutputFile]:
     for path in itertools.islice(paths, MOST_FILES):
         if (file := output_file(root, path)) is None:
             continue
-        with contextlib.suppress(OSError):  # the file was removed meanwhile
+        with contextlib.suppress(OSError):  # the file has been removed
             status = file.stat()
             # Bytes that are not UTF-8 cannot be part of an address, so they become question marks.
             shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()

@@ -59,7 +59,7 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
     store, studies = JobStore(kind="sweeps"), []
     for id_ in store.ids():
         if id_ not in with_trials:
-            with contextlib.suppress(JobNotFound):  # removed meanwhile
+            with contextlib.suppress(JobNotFound):  # has been removed
                 spec = store.folder(id_).spec()
                 if spec.group is not None:
                     studies.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))

@@ -127,7 +127,7 @@ def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     for row in rows:
         try:
             number = _spec(str(JobStore().folder(row.id).path)).trial
-        except DistDLError:  # removed meanwhile
+        except DistDLError:  # has been removed
             continue
         if number is not None:
             newest[number] = row
@@ -145,7 +145,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
     try:
         spec = _spec(path)
         points, value = (_curve if State(row.state).ended else _curve.__wrapped__)(path, plan.metric)
-    except DistDLError:  # removed meanwhile
+    except DistDLError:  # has been removed
         return None
     if spec.trial is None:
         return None

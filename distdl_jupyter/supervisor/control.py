@@ -1,9 +1,9 @@
 """Starts supervisors, sends them requests, and reports jobs to other programs.
 
 * A supervisor outlives the process that starts it. Jupyter signals the kernel's whole process group, so the supervisor
-  gets its own session. It inherits the open descriptor of the job's lock, so the job has a writer at every moment.
+  gets its own session. It inherits the open descriptor of the job's lock, so the job always has a writer.
 * A request is one JSON line appended to the job's ``control`` file. A file works from any process of the user, survives
-  its sender, and has neither an address nor a socket's path length limit. A request is read within 0.1 s.
+  its sender, and needs no address and no short path, unlike a socket. A request is read within 0.1 s.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) 
     environment = {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, **options)
     # An exited child stays a zombie until its parent waits for it. If no thread can be started, it stays one until this
-    # process exits; that must not fail a started job.
+    # process exits, which must not make a started job fail.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     assert process.stdin is not None

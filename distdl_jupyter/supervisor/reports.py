@@ -1,8 +1,8 @@
 """Reports of ranks: a class for each type of report, with its fields and how the event recorder records it.
 
 A training program can read the job's nonce in its environment and write anything after it. So a report is valid only if
-all fields of its type are present, have the right types, and are finite and of limited size. Anything else is output of
-the rank. A type without a class is valid and ignored.
+all fields of its type are present, have the right types, and are finite and of limited size. Anything else is treated
+as output of the rank. A type without a class is valid and ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distdl_jupyter.worker.step_times import HEAD
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Maximum number of notes of one job, because one page shows all; further notes of ranks are dropped.
+#: Maximum number of notes of one job, because one page shows all of them; further notes are dropped.
 _MAX_NOTES = 300
 
 _MAX_FLOAT = sys.float_info.max

@@ -99,7 +99,7 @@ class UnkillableProcesses:
             return []
         self._next_poll = time.monotonic() + POLL_SECONDS
         current = set(self._run.unkillable())
-        # A process that reads from a disk is briefly in that state, too.
+        # A process that reads from a disk is also in that state for a short time.
         new = sorted(current & self._suspects - self._stuck)
         self._stuck.update(new)
         self._suspects = current
