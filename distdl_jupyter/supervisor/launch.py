@@ -77,7 +77,7 @@ class Launch:
         #: The handle that an earlier supervisor recorded without starting the ranks.
         self._handle: Mapping[str, Any] | None = None
         self._is_queued = False
-        self._wait = Wait(recorder)
+        self._wait = QueueRecorder(recorder)
         self.cluster: Cluster
         self.backend: Backend
 
@@ -344,7 +344,7 @@ _NOTE_SECONDS, _NOTE_SECONDS_BEHIND, _FRONT_JOBS = 1.0, 10.0, 8
 _NOTE_SHARE, _MAX_NOTE_SECONDS = 0.1, 20.0
 
 
-class Wait:
+class QueueRecorder:
     """Records the position of a queued job, and applies the user's changes of its priority."""
 
     def __init__(self, recorder: EventRecorder) -> None:

@@ -80,7 +80,7 @@ class ReportMerger:
         if self._book is not None and self._book.size > _MAX_BUCKETS:
             self._book, self._has_dropped_curves = None, True
         now = time.monotonic()
-        metrics = [rank for rank, merged in self._metrics.items() if now >= merged.until]
+        metrics = [rank for rank, merged in self._metrics.items() if now >= merged.deadline]
         return [*self._take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
 
     def flush(self, *, only_metrics: bool = False) -> list[Merged]:
@@ -107,7 +107,7 @@ class _MergedMetrics:
     """Reports of one rank that are merged into one event. ``origin`` is that of the last report."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
-        self.until = time.monotonic() + _MAX_DELAY
+        self.deadline = time.monotonic() + _MAX_DELAY
         self.origin: Origin = {}
         self._step, self._count = -math.inf, 0
         self._values = dict(values)

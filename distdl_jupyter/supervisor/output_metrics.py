@@ -214,13 +214,13 @@ class _Axis:
         """
         shorter = of_split or (position.total or self.total) < self.total
         if position.step is not None and not (shorter and self.at is not None):
-            position_ = self._advance(position.step, position.total, self._finished_epochs(position))
+            point = self._advance(position.step, position.total, self._finished_epochs(position))
         else:
             reached = position.epoch if self.at is None else self.at
             last = max((self.ends[name] for name in names if name in self.ends), default=-1.0)
-            position_ = last + 1 if reached is None or reached <= last else reached
-        self.ends.update(dict.fromkeys(names, position_))
-        return position_
+            point = last + 1 if reached is None or reached <= last else reached
+        self.ends.update(dict.fromkeys(names, point))
+        return point
 
     def _finished_epochs(self, position: _Position) -> float | None:
         """Return the number of finished epochs, None if unknown."""
@@ -300,11 +300,11 @@ def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     for qualifier, name, number, total in pairs:
         if _STRONG.search(name) or (is_known and _WEAK.search(name)):
             value = float(number) / float(total) if total and float(total) else float(number)
-            values.setdefault(_named(prefix, _SPLITS.get(qualifier.lower(), qualifier.lower()), name.lower()), value)
+            values.setdefault(_to_name(prefix, _SPLITS.get(qualifier.lower(), qualifier.lower()), name.lower()), value)
     return position, values
 
 
-def _named(prefix: str, qualifier: str, name: str) -> str:
+def _to_name(prefix: str, qualifier: str, name: str) -> str:
     """Return a metric's name, built from the line's split, the word before the name and the name."""
     qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
     prefix = "" if prefix == qualifier or name.startswith(prefix) else prefix

@@ -45,7 +45,7 @@ class _Profile:
     missing: dict[int, str] = field(default_factory=dict)
     t: float = field(default_factory=time.time)
 
-    def having(self, *status: str) -> list[int]:
+    def in_status(self, *status: str) -> list[int]:
         """Return the ranks in one of these states; the state before the first report is ""."""
         present = [rank for rank in self.ranks if rank not in self.missing]
         return [rank for rank in present if (self.reports[rank][0].status if rank in self.reports else "") in status]
@@ -53,7 +53,7 @@ class _Profile:
     @property
     def pending(self) -> list[int]:
         """The ranks whose final report is still expected."""
-        return self.having("", "armed", "recording", "saving")
+        return self.in_status("", "armed", "recording", "saving")
 
     @property
     def why_missing(self) -> str:
@@ -96,7 +96,7 @@ class ProfileCollector:
                 profile.reports[rank] = report, time.monotonic()
                 if report.status == "failed":
                     profile.missing[rank] = report.text or "It could not record."
-                elif report.status == "recording" or (report.status == "saving" and not profile.having("recording")):
+                elif report.status == "recording" or (report.status == "saving" and not profile.in_status("recording")):
                     self._record(profile, report.status)
         for rank in profile.pending:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
@@ -129,10 +129,10 @@ class ProfileCollector:
             profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.ask_profile(profile.ranks, request)
-        while profile.having("") and time.monotonic() - start < _ARM_SECONDS:
+        while profile.in_status("") and time.monotonic() - start < _ARM_SECONDS:
             yield
-        profile.missing |= dict.fromkeys(profile.having(""), _NO_STEP)
-        if armed := profile.having("armed"):
+        profile.missing |= dict.fromkeys(profile.in_status(""), _NO_STEP)
+        if armed := profile.in_status("armed"):
             lead = _LEAD_SECONDS if self._recorder.spec.cluster == "local" else _SLOW_LEAD_SECONDS
             # The step that each rank will have reached when the request has certainly arrived.
             steps = [
@@ -145,7 +145,7 @@ class ProfileCollector:
             if time.monotonic() - max([start, *(reported for _, reported in profile.reports.values())]) > _SILENCE:
                 profile.missing |= dict.fromkeys(pending, f"No response for {_SILENCE / 60:.0f} min.")
             yield
-        if not (done := profile.having("done")):
+        if not (done := profile.in_status("done")):
             return profile.why_missing
         self._record(profile, "saving")
         failures: list[str] = []
@@ -160,7 +160,7 @@ class ProfileCollector:
         thread.start()
         while thread.is_alive():
             yield
-        return "".join(failures) or ("" if profile.having("done") else profile.why_missing)
+        return "".join(failures) or ("" if profile.in_status("done") else profile.why_missing)
 
     def _save(self, profile: _Profile, ranks: Sequence[int]) -> None:
         """Fetch the files of the ranks, mask secrets in them, and save the profile."""
@@ -191,7 +191,7 @@ class ProfileCollector:
 
     def _record(self, profile: _Profile, status: str, why: str = "") -> None:
         recorded = min(
-            (profile.reports[rank][0].step for rank in profile.having("recording", "saving", "done")), default=0
+            (profile.reports[rank][0].step for rank in profile.in_status("recording", "saving", "done")), default=0
         )
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (profile.number, status, recorded):

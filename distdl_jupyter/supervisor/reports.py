@@ -21,7 +21,7 @@ from distdl_jupyter.worker.step_times import HEAD
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Maximum number of notes of one job, because one page shows all of them; further notes are dropped.
+#: Maximum number of notes of one job, because one page shows all; further notes of ranks are dropped.
 _MAX_NOTES = 300
 
 _MAX_FLOAT = sys.float_info.max

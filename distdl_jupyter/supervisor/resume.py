@@ -138,9 +138,9 @@ def end_events(
     if gone is None:
         code, reason = "supervisor-killed", "The job's supervisor process was killed or crashed."
         try:
-            left = registry.get("clusters", kind).sweep(view.id, (view.handle or {}).get("data") or {})
-            stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
-            reason += f" {stopped if left else 'No process of the job is left.'}"
+            killed = registry.get("clusters", kind).sweep(view.id, (view.handle or {}).get("data") or {})
+            stopped = f"{plural(len(killed), 'process')} of the job {'was' if len(killed) == 1 else 'were'} stopped."
+            reason += f" {stopped if killed else 'No process of the job is left.'}"
         except DistDLError as error:
             reason += f" Its ranks could not be checked: {error}"
         with contextlib.suppress(OSError):

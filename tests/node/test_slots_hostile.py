@@ -486,7 +486,7 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     made = store.publish(made)
     recorder = EventRecorder(made, spec)
     try:
-        wait = launch.Wait(recorder)
+        wait = launch.QueueRecorder(recorder)
         now = [time.monotonic()]
         monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
         for number in range(1_000):
