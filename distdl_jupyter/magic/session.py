@@ -1,7 +1,4 @@
-"""The state that the magics of one kernel share, and how they show errors.
-
-Errors of this package are shown as one line, because frames of the magics do not help users.
-"""
+"""The state that the magics of one kernel share. Errors are one line: frames of the magics do not help users."""
 
 from __future__ import annotations
 
