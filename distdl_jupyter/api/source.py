@@ -1,7 +1,7 @@
-"""HTTP API for source text: jobs, sweeps and the launch form. It is parsed in a process of the Python that will run it.
+"""HTTP API for source text: jobs, sweeps and the launch form. It is parsed in a process of the Python that runs it.
 
 That process has the packages of the ranks' environment, and the job works in the notebook's folder as if a kernel had
-started it. The Python is that of a kernel, else that of the server.
+started it. The Python is the kernel's if a kernel is named, otherwise the server's.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.sweep import SweepPanel
 from distdl_jupyter.views.wire import PageRequest, to_json
 
-#: Number of last error lines that are reported of a failed process.
+#: Maximum number of stderr lines to report when a process fails.
 _MAX_ERROR_LINES = 15
-#: Maximum characters of a text whose form the server computes itself, in less than half a second.
+#: Maximum characters of source text that the server parses in its own process, in less than half a second.
 _MAX_LOCAL = 20_000
 
 
@@ -42,7 +42,7 @@ class SourceText(PageRequest, frozen=True, kw_only=True):
     """Source text to run as a cell on every rank. ``options`` are those of ``submit``, under any of their names.
 
     ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
-    beside it are copied. ``kernel_name`` chooses the Python; without one it is that of the server.
+    beside it are copied. ``kernel_name`` selects the Python (default: the server's).
     """
 
     code: str
@@ -85,7 +85,7 @@ def start_sweep(context: ServerContext, body: NewSweep) -> SweepPanel:
 
 
 def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
-    """Start the job or sweep and return its id. It is started even if the page is closed meanwhile."""
+    """Start the job or sweep and return its id. Closing the page does not cancel the start."""
     python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
@@ -101,7 +101,7 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
     """
     python, notebook, folder = _prepare(context, body, notebook_required=body.standalone)
     if body.standalone:
-        # Only the kernel can find the modules beside a notebook that a cell uses: there, the notebook is only a name.
+        # Only the kernel can find the modules beside a notebook that a cell uses, so the form gets only its name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL:
         from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here

@@ -69,7 +69,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The last collective operation, shared by all ``ranks``: an unfinished one, if there is one.
+    """One row of the table: ranks with the same last collective. An unfinished operation takes precedence.
 
     ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
     ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
@@ -135,7 +135,7 @@ def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
 def rows(
     reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Place]
 ) -> tuple[Collective, ...]:
-    """Return the table in rank order, with one row for all equal ranks; () if no operation is known.
+    """Return the table in rank order. Ranks in the same state share a row. () if no operation is known.
 
     ``states`` maps each rank to show to its state if it has ended, else to ""; ``locators`` has a function per rank.
     """

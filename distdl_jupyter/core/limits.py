@@ -36,7 +36,7 @@ LIMITS = {
 
 
 def remedy(error: BaseException) -> str:
-    """Return the remedy for an error, "" if no limit is the cause."""
+    """Return the remedy for an error, "" if no limit caused it."""
     if isinstance(error, MemoryError):
         return _MEMORY_REMEDY
     if isinstance(error, RuntimeError):  # a thread that cannot start has no errno

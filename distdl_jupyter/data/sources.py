@@ -1,7 +1,7 @@
 """Lists a job's data sources, and signs requests to read them.
 
-Listings have names, sizes, versions and MD5 sums; nothing is downloaded. Blob is listed as the signed-in user with
-Azure's package, which supports sums, tiers and folders; other stores with obstore and this machine's credentials.
+Listings have names, sizes, versions and MD5 sums; nothing is downloaded. Blob Storage is listed as the signed-in
+user with Azure's SDK, which has sums, tiers and folders; other stores with obstore and this machine's credentials.
 
 A node gets a user-delegation SAS (learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas): https only,
 read-only, valid for at most an hour, for a single blob or a directory (in an account with a hierarchical namespace),

@@ -1,4 +1,4 @@
-"""The values of the form as the options of ``submit``, and back. Pure functions."""
+"""Convert form values to options of ``submit`` and back. Pure functions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def to_options(values: FormValues, variables: Mapping[str, str], default_name: str) -> dict[str, Any]:
-    """Return the arguments of ``submit`` under their primary names; None stands for the default."""
+    """Return the arguments of ``submit`` under their primary names; None means the default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
         **{name: _parse_typed(name, values.other_options.get(name)) for name in other_options()},
@@ -101,7 +101,7 @@ def plan_of(values: FormValues) -> dict[str, Any]:
 def split_label(label: str) -> tuple[str, dict[str, Any]]:
     """Return the base label of ``label`` and the options that select it: ("torch", {transport: nccl}).
 
-    Raises InvalidSpec for a label that no backend knows.
+    Raises InvalidSpec for an unknown label.
     """
     plugin, _ = registry.backend(label, {})
     labels = registry.backend_labels()
@@ -113,7 +113,7 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
 
 
 def _data_rows(option: Any) -> Iterator[DataRow]:
-    """Yield rows for ``data=`` in any of its forms. Raises InvalidSpec for a value without names and addresses.
+    """Yield rows for any accepted value of ``data=``. Raises InvalidSpec for a value without names and addresses.
 
     A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
     """

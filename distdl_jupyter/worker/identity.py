@@ -81,7 +81,7 @@ def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
         environment["DISTDL_NODE_COUNT"] = str(nodes)
     if pipes is None:
         return
-    # The run has written the job's variables of each rank as a list of objects.
+    # The file has one object with the job's variables for each rank.
     with contextlib.suppress(OSError, ValueError, IndexError):
         variables = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[number]
         environment.update({str(name): str(value) for name, value in variables.items()})

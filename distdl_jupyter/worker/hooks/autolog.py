@@ -1,4 +1,4 @@
-"""Reports values that frameworks compute as metrics. The user's ``log`` takes precedence; nothing is reported twice.
+"""Reports the metrics that frameworks compute. The user's ``log`` takes precedence; nothing is reported twice.
 
 * A name that the user logs is not reported by a framework.
 * A name is reported only by the framework that reported it first, because Lightning also writes its metrics to a
