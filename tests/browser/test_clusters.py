@@ -89,7 +89,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
 
         # One is cut off: it turns red with the reason, the others and this machine stay as they are.
         three_hosts.cut("node-c")
-        expect(node(bar, "node-c")).to_have_attribute("data-state", "down", timeout=30_000)
+        expect(node(bar, "node-c")).to_have_attribute("data-state", "down", timeout=90_000)
         expect(node(bar, "node-c")).to_contain_text("The host does not respond.")
         for name in ("node-a", "node-b"):
             expect(node(bar, name)).to_have_attribute("data-state", "idle")
@@ -107,7 +107,7 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         assert book.copied().strip()
 
         three_hosts.join("node-c")
-        expect(node(bar, "node-c")).to_have_attribute("data-state", "idle", timeout=60_000)
+        expect(node(bar, "node-c")).to_have_attribute("data-state", "idle", timeout=90_000)
         checks.get_by_role("button", name="Check again").click()
         expect(checks).to_contain_text(re.compile("passed"), timeout=60_000)
         expect(checks.locator('.dd-check-item[data-level="error"]')).to_have_count(0)
@@ -116,10 +116,10 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         # A job from a cell: its ranks are seen on their nodes, and its value comes back.
         book.run_all()
         for name in ("node-a", "node-b"):
-            expect(node(bar, name)).to_have_attribute("data-state", "busy")
+            expect(node(bar, name)).to_have_attribute("data-state", "busy", timeout=90_000)
             expect(node(bar, name)).to_contain_text("running across")
             expect(node(bar, name)).to_contain_text("1 rank")
-        expect(node(bar, "node-c")).to_have_attribute("data-state", "idle")
+        expect(node(bar, "node-c")).to_have_attribute("data-state", "idle", timeout=90_000)
         gate.touch()
         output = book.cell(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)

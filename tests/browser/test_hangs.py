@@ -75,7 +75,7 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     row = book.sidebar().root.locator(".dd-job[data-id]").filter(has_text="stuck")
     expect(row).to_have_attribute("data-state", "stalled")
     expect(row).to_contain_text("No progress: rank 1 differs")  # as much as the narrowest list has room for
-    assert "stalled" in lab.run("ls")
+    assert "Stalled" in lab.run("ls")
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
     # The notice stays, with the button that hides them again, and no frame is ours.
