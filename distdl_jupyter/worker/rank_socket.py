@@ -24,7 +24,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +55,8 @@ class MessageConnection:
     """One end of a connection. It sends and receives complete messages."""
 
     def __init__(self, connected: socket.socket) -> None:
+        from multiprocessing.connection import Connection  # lazy: a job whose ranks end with it has no connections
+
         connected.settimeout(None)
         self._connection = Connection(connected.detach())
 
