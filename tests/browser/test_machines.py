@@ -64,7 +64,9 @@ def test_a_compute_cluster_is_picked_and_shown_with_its_cost(
     form.get_by_role("combobox", name="Kind").select_option("azureml")
     workspaces = field(form, "Workspace")
     workspaces.get_by_role("button", name="Choose").click()
-    expect(workspaces.get_by_role("status")).to_contain_text("subscription_id is missing")
+    expect(workspaces.get_by_role("status")).to_contain_text(
+        "The Azure ML cluster has no subscription_id. Set the cluster option subscription_id"
+    )
     choose(form, "Subscription id", next(iter(workspace.subscriptions)))
     workspaces.get_by_role("button", name="Choose").click()
     workspaces.get_by_role("button", name="Choose").click()
