@@ -202,10 +202,7 @@ def messages(job: Any) -> dict[str, Any]:
         live.poll()
     state = json.loads(live.state().line)
     names = [metric["name"] for metric in state["metrics"]]
-    requests = [
-        CurveRequest(metric=name, mode=mode, log=log)
-        for name in names for mode in ("band", "ranks") for log in (False, True)
-    ]  # fmt: skip
+    requests = [CurveRequest(metric=name, mode=mode) for name in names for mode in ("band", "ranks")]
     curves = [json.loads(live.curve(request, key).line) for request in requests if (key := live.curve_key(request))]
     default = live.curve_key(CurveRequest()).rpartition(" ")[0]
     resources = live.resources(key) if (key := live.resources_key()) else None
@@ -214,7 +211,7 @@ def messages(job: Any) -> dict[str, Any]:
         "job": state,
         "log": json.loads(live.log(0).line),
         "curves": curves,
-        "chosen": default,
+        "default_metric": default,
         "resources": json.loads(resources.line) if resources else None,
         "stacks": {number: to_json(shown(snapshot)) for number, snapshot in taken.items() if snapshot is not None},
     }

@@ -31,10 +31,10 @@
       this.say({ type: 'hello', number, server_id: 'kept', now: 0 });
       this.say(this.told.job);
       if (wanted.log && !wanted.log.mark) this.say(this.told.log);
-      for (const { metric, mode, log } of wanted.curves) {
-        const of = metric || this.told.chosen;
-        const curve = this.told.curves.find((one) => one.metric === of && one.mode === mode && one.log === log);
-        if (curve) this.say({ ...curve, asked: metric });
+      for (const { metric, mode } of wanted.curves) {
+        const shown = metric || this.told.default_metric;
+        const curve = this.told.curves.find((message) => message.metric === shown && message.mode === mode);
+        if (curve) this.say({ ...curve, requested: metric });
       }
       if (wanted.resources && this.told.resources) this.say(this.told.resources);
     }
