@@ -13,7 +13,7 @@ import { help } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { folded } from './text';
 import { python } from './pycolor';
-import { clock, count, listing, rankCount, ranks, secondsTaken } from '../ui/format';
+import { capital, clock, count, listing, rankCount, ranks, secondsTaken } from '../ui/format';
 
 /** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
 export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
@@ -179,10 +179,16 @@ function storyOf(failure: Failure, card: Card): HTMLElement | null {
   const begun = card.phases.find(({ phase }) => phase === 'train')?.begun ?? null;
   const what = failure.rank === null ? failure.what : shortened(failure.what);
   const moments: [number, string, boolean][] = begun === null ? [] : [[begun, __('%1 started training', rankCount(total)), false]];
-  moments.push([failure.when, failure.rank === null || total === 1 ? what : `${ranks([failure.rank])}: ${what}`, true]);
-  for (const { what: end, members, after } of endings(failure)) moments.push([failure.when + after, `${ranks(members)}: ${end}`, false]);
+  moments.push([failure.when, failure.rank === null || total === 1 ? what : event([failure.rank], what), true]);
+  for (const { what: end, members, after } of endings(failure)) moments.push([failure.when + after, event(members, end), false]);
   const rows = moments.map(([t, text, bad]) => h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)));
   return h('div', {}, partHead(__('What happened')), h('ol', { class: 'dd-story' }, ...rows));
+}
+
+/** "Rank 2 raised RuntimeError", "Ranks 0 and 1: ended by SIGTERM" */
+function event(members: number[], what: string): string {
+  const isException = /^[\w.]+$/.test(what);
+  return capital(isException ? __('%1 raised %2', ranks(members), what) : `${ranks(members)}: ${what}`);
 }
 
 function othersOf(failure: Failure): HTMLElement | null {
