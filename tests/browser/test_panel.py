@@ -225,7 +225,7 @@ def test_a_failure_says_rank_cell_and_line(static_page, tell):
     expect(alert.locator(".dd-line-hit").first).to_contain_text(words)
     expect(alert.locator(".dd-line-hit").first.locator("> span").nth(1)).to_have_text("11")
     expect(alert.locator(".dd-values")).to_contain_text("batch")
-    expect(alert.locator(".dd-story")).to_contain_text("rank 2: KeyError")
+    expect(alert.locator(".dd-story")).to_contain_text("Rank 2 raised KeyError")
     alert.get_by_role("button", name="Open cell").click()
     expect(page.locator(".dd-found")).to_contain_text(words)
     alert.get_by_role("button", name="Copy traceback").click()

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser import pages
 from tests.browser.conftest import Book
+from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -68,10 +69,15 @@ def test_a_picture_of_each_rank_is_seen_wherever_the_job_is(desk: Callable[..., 
     expect(cell.locator(".dd-log-whole img")).to_have_js_property("naturalWidth", 80)
     book.run(2)
     assert shown(book.output(2)) == [80, 100]
-    book.save()
+
+    def pictures_are_saved() -> bool:
+        book.save()
+        html = json.loads((book.lab.root / book.name).read_text())["cells"][1]["outputs"][0]["data"]["text/html"]
+        return "".join(html).count("data:image/png;base64,") == 2
+
+    # The kernel updates the saved page once a second.
+    wait_for(pictures_are_saved, what="the pictures in the saved page")
     saved = json.loads((book.lab.root / book.name).read_text())
-    html = "".join(saved["cells"][1]["outputs"][0]["data"]["text/html"])
-    assert html.count("data:image/png;base64,") == 2
     id_ = saved["cells"][1]["outputs"][0]["data"]["application/vnd.distdl.job+json"]["id"]
     page = book.open_job(id_)
     assert shown(page) == [80, 100]

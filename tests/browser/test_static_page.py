@@ -44,7 +44,7 @@ def test_on_a_page_of_any_colour_and_width(chromium: Browser) -> None:
                 assert box["x"] + box["width"] <= width
         page.screenshot(path=ARTIFACTS / f"static-{ground[1:]}.png", full_page=True)
     page.locator("summary").first.click()
-    assert page.get_by_text("rank.py").first.is_visible()
+    assert page.get_by_text("rank 3: ended by SIGTERM, after 2.1 s").first.is_visible()
     page.close()
 
 
