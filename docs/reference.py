@@ -28,7 +28,7 @@ from distdl_jupyter.clusters.slurm.text import REFUSALS
 from distdl_jupyter.clusters.ssh.command import CAUSES
 from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
-from distdl_jupyter.magic.extension import load
+from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
 from distdl_jupyter.server.handler import HINTS, STATUS, error_body
 from distdl_jupyter.supervisor import postmortem

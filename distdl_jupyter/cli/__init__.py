@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.cli import azure, clusters, jobs, scripts, terminal
-from distdl_jupyter.cli.command import Reply, add_command, print_reply, reply_of
+from distdl_jupyter.cli import azure, clusters, jobs, scripts
+from distdl_jupyter.cli.command import Reply, add_command, print_reply, reply_of, safe_output
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.form.arguments import Parser, with_flags
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         # Installers draw their own progress bars and print no untrusted text.
         is_raw = args.run is _install or getattr(args, "raw", False)
-        with contextlib.nullcontext() if is_raw else terminal.guarded():
+        with contextlib.nullcontext() if is_raw else safe_output():
             return _run(args)
     except DistDLError as error:
         print(f"distdl: {with_flags(str(error))}", file=sys.stderr)

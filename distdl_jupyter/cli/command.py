@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import STYLES, printable
 from distdl_jupyter.form.arguments import Parser
 from distdl_jupyter.views.wire import to_json
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _ID_HELP = "id of the job, or the last part of it"
+#: No length limit: a reader of a log may need any part of a line.
+_NO_LIMIT = sys.maxsize // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +142,58 @@ def find(id_: str | None) -> Job:
     except JobNotFound as error:
         hint = "List the jobs with 'distdl ls'." if id_ is not None else "Start one with: distdl submit -p 2 train.py"
         raise JobNotFound(error.message, code=error.code, hint=hint) from None
+
+
+# output that is safe for a terminal -------------------------------------------------------------------
+
+
+def safe_text(text: str, *, colors: bool) -> str:
+    """Return lines of text that are safe for a terminal."""
+    if text.isprintable():
+        return text
+    return "\n".join(_safe_line(line, colors=colors) for line in text.split("\n"))
+
+
+def _safe_line(line: str, *, colors: bool) -> str:
+    if not colors or "\x1b[" not in line or "\r" in line or "\b" in line:
+        return printable(line, _NO_LIMIT)
+    parts = STYLES.split(line)
+    safe_parts = [part if index % 2 else printable(part, _NO_LIMIT) for index, part in enumerate(parts)]
+    # The color of a line must not continue into the prompt.
+    return "".join(safe_parts) + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+class SafeStream:
+    """A wrapper of a stream that writes only safe text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._colors = stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        self._stream.write(safe_text(text, colors=self._colors))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def safe_output() -> Iterator[None]:
+    """Let only text, colors and font styles through to the terminal in this context.
+
+    A line printed by a job, a name or an error may contain sequences that retitle the terminal, move its cursor, hide
+    text or inject commands.
+    """
+    out: Any = SafeStream(sys.stdout)
+    err: Any = SafeStream(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
+def escape_unencodable() -> None:
+    """Allow text that cannot be encoded, such as lone surrogates, to be written."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")

@@ -8,8 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.cli import show, terminal
-from distdl_jupyter.cli.command import Reply, add_command, find, ranks_of
+from distdl_jupyter.cli import show
+from distdl_jupyter.cli.command import Reply, add_command, escape_unencodable, find, ranks_of
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
 from distdl_jupyter.core.options import ABOUT
@@ -160,7 +160,7 @@ def _show(args: argparse.Namespace) -> Reply:
 
 def _logs(args: argparse.Namespace) -> None:
     if args.raw:
-        terminal.escape_unencodable()
+        escape_unencodable()
     job = find(args.id)
     is_prefixed = job.spec.process_count > 1 and args.rank is None
     if args.tail and (hidden_count := _count_lines(job.view(), args.rank) - args.tail) > 0 and not args.follow:

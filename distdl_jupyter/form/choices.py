@@ -1,6 +1,8 @@
-"""The choices in the launch form: sizes, backends and clusters.
+"""The choices in the launch form: sizes, backends and clusters; and the selected cluster: its nodes, problems and cost.
 
-Unavailable choices are listed with the reason. No request is sent: prices come from the cache.
+Unavailable choices are listed with the reason. Their prices come from the cache. Only remote clusters have nodes here,
+because the form's checks cover this machine. The price of a cluster is set by the user, or requested from the Retail
+Prices API for a billed cluster in the region of ``%dist_config azure``. Without a region, no request is sent.
 """
 
 from __future__ import annotations
@@ -11,24 +13,38 @@ import functools
 import platform
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from distdl_jupyter import azure
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
-from distdl_jupyter.clusters.base import Provisioner
+from distdl_jupyter.clusters.base import Cluster, Provisioner
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.handle import merge_hosts
+from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
 from distdl_jupyter.form.arguments import option_field
-from distdl_jupyter.form.schema import BackendChoice, ClusterChoice, FormChoices, OptionField, OptionKind, VmSizeChoice
+from distdl_jupyter.form.schema import (
+    BackendChoice,
+    ClusterChoice,
+    CostNow,
+    FormChoices,
+    FormValues,
+    OptionField,
+    OptionKind,
+    VmSizeChoice,
+)
 from distdl_jupyter.form.values import other_options
+from distdl_jupyter.views.card import hourly_cost_text
 from distdl_jupyter.views.wire import from_fields
 
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 
-def choices() -> FormChoices:
+def all_choices() -> FormChoices:
     """Return all current choices."""
     return FormChoices(
         sizes=vm_sizes(),
@@ -140,3 +156,94 @@ def _cached_price(name: str) -> str:
     """Return ``3.50 USD/h (source)``, "" if none is cached."""
     price = prices.cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""
+
+
+# the selected cluster ---------------------------------------------------------------------------------
+
+#: Levels of checks that need a remedy, the most severe first.
+_LEVELS = ("error", "warning")
+
+
+def find_cluster(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
+    """Return a cluster and its class; None and None if it is unknown or cannot be loaded."""
+    with contextlib.suppress(DistDLError):
+        target = cluster_configs.find(name)
+        return target, registry.get("clusters", target.kind)
+    return None, None
+
+
+def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
+    """Return the current state of a remote cluster, None for others; polling continues in the background."""
+    target, plugin = find_cluster(compute_target)
+    if target is not None and plugin is not None and plugin.is_remote:
+        with contextlib.suppress(DistDLError):
+            return status.FORMS.cached(target, status.needs(backend), timeout, fresh=fresh)
+    return None
+
+
+def only_problems(status: CachedStatus) -> CachedStatus:
+    """Return the state with only those checks that need a remedy, the most severe first."""
+    if status.checks is None:
+        return status
+    checks = [check for check in merge_hosts(status.checks) if check.level in _LEVELS]
+    return dataclasses.replace(status, checks=tuple(sorted(checks, key=lambda check: _LEVELS.index(check.level))))
+
+
+def min_gpus_per_node(status: CachedStatus | None) -> int:
+    """Return the number of GPUs that every running node has, 0 if unknown."""
+    nodes = [node for node in status.status.nodes if node.state == "up"] if status and status.status else []
+    return min((node.gpus for node in nodes), default=0)
+
+
+# cost -------------------------------------------------------------------------------------------------
+
+#: The problem of an unknown price of Spot nodes.
+NO_SPOT_PRICE = "Spot prices vary. Enter the price yourself."
+
+
+class RentedNodes(NamedTuple):
+    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``interruptible`` nodes may be preempted."""
+
+    bills: bool = False
+    size: str = ""
+    interruptible: bool = False
+
+
+def rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
+    """Return the known facts about the nodes of a cluster without a request to it."""
+    target, plugin = find_cluster(compute_target)
+    is_provisioner = isinstance(plugin, Provisioner)
+    if target is None or not is_provisioner:
+        return RentedNodes()
+    options = target.options
+    is_spot = str(options.get("job_tier") or "").lower() == "spot"
+    return RentedNodes(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=is_spot)
+
+
+def current_cost(values: FormValues) -> CostNow | None:
+    """Return the current cost of all nodes, None if they are free. A price typed by the user takes precedence."""
+    nodes, node_count = rented_nodes(values.compute_target, values.vm_size), values.node_count
+    if not nodes.bills and not values.price_per_hour.strip():
+        return None
+    price, problem, is_wrong = None, "", False
+    if values.price_per_hour.strip():
+        try:
+            price = prices.own_price(values.price_per_hour)
+        except InvalidSpec as error:
+            problem, is_wrong = str(error), True
+    elif nodes.interruptible:
+        problem = NO_SPOT_PRICE
+    elif not nodes.size:
+        problem = "The price is unknown because no VM size is selected."
+    else:
+        price, problem = prices.lookup(nodes.size)
+    if price is None:
+        return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=is_wrong)
+    return CostNow(
+        bills=nodes.bills,
+        nodes=node_count,
+        per_hour=money(price.per_hour * node_count, price.currency),
+        text=hourly_cost_text(price.per_hour, price.currency, node_count),
+        source=price.source,
+        problem=problem,
+    )

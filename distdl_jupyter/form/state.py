@@ -7,27 +7,49 @@ response. The environment (backends, GPUs, the notebook's names) is that of the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from distdl_jupyter import azure
+from distdl_jupyter import azure, preflight
+from distdl_jupyter.capture import CapturedCode
+from distdl_jupyter.clusters.base import Cluster
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.core import machine
-from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core import data, machine, space
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import listing, plural
+from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.form import checks, line
-from distdl_jupyter.form import choices as offered
-from distdl_jupyter.form import cluster as clusters
+from distdl_jupyter.form import line
+from distdl_jupyter.form.choices import (
+    all_choices,
+    current_cost,
+    find_cluster,
+    likely_backend,
+    min_gpus_per_node,
+    only_problems,
+    poll_cluster,
+    rented_nodes,
+)
 from distdl_jupyter.form.line import MAGICS, SWEEP
-from distdl_jupyter.form.schema import FormChoices, FormRequest, FormState, FormValues, Variable
+from distdl_jupyter.form.schema import (
+    FormCheck,
+    FormChecks,
+    FormChoices,
+    FormRequest,
+    FormState,
+    FormValues,
+    Variable,
+)
 from distdl_jupyter.form.target import CodeInfo, KernelContext, Target, backend_of_code
-from distdl_jupyter.form.values import USE_GPU, backend_options, plan_of, to_options, unsigned, valid_data
-from distdl_jupyter.jobs import job_list
+from distdl_jupyter.form.values import USE_GPU, addresses, backend_options, plan_of, to_options, unsigned, valid_data
+from distdl_jupyter.jobs import job_list, jobspec
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
 
@@ -59,21 +81,21 @@ def cell_state(
 
 def state(target: Target, request: FormRequest, directory: str = "", timeout: float = CLUSTER_TIMEOUT) -> FormState:
     """Return the form for the values of the page (default: the initial values)."""
-    code, choices = target.inspect(), offered.choices()
+    code, choices = target.inspect(), all_choices()
     variables = variables_of(target, request)
     values = request.values or _initial_values(target, code, choices, timeout)
     rows = tuple(structs.replace(row, address=unsigned(row.address)) for row in values.data)
     values = structs.replace(values, data=rows, outputs=unsigned(values.outputs))
     if request.apply:
         values, code = _apply_advice(target, values, code, request.apply)
-    status = clusters.poll(values.compute_target, values.distributed_backend, timeout, fresh=request.refresh)
+    status = poll_cluster(values.compute_target, values.distributed_backend, timeout, fresh=request.refresh)
     gpu_count = gpus_per_node(values, status)
     if values.automatic:
         values = structs.replace(values, process_count_per_node=max(1, gpu_count))
-    _, cluster = clusters.find(values.compute_target)
+    _, cluster = find_cluster(values.compute_target)
     options = to_options(values, variables, code.name)
     working_directory = code.draft.payload_json.get("working_directory") if code.draft else ""
-    results = checks.run(code, values, options, Path(directory or working_directory or Path.cwd()), cluster)
+    results = _run_checks(code, values, options, Path(directory or working_directory or Path.cwd()), cluster)
     errors = (item for item in reversed(results.items) if item.level == "error" and item.field)
     problems = {item.field: f"{item.text} {item.remedy}".strip() for item in errors}
     if target.line.problem:
@@ -96,9 +118,9 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
         magic=magic,
         cell=cell,
         problems=problems,
-        cluster_status=status and clusters.with_problems(status),
+        cluster_status=status and only_problems(status),
         mounts=cluster is not None and cluster.mounts,
-        cost=clusters.cost(values),
+        cost=current_cost(values),
         options=_without_secrets(options),
         code=target.text.body,
     )
@@ -113,11 +135,11 @@ def _initial_values(target: Target, code: CodeInfo, choices: FormChoices, timeou
     count, backend = initial.pop("process_count_per_node", None), initial.pop("distributed_backend", "")
     values = FormValues(**initial)
     if not isinstance(count, int):
-        status = clusters.poll(values.compute_target, values.distributed_backend, timeout)
+        status = poll_cluster(values.compute_target, values.distributed_backend, timeout)
         gpu_count = gpus_per_node(values, status)
         values = structs.replace(values, automatic=count == "auto" or gpu_count > 0)
         count = max(1, gpu_count) if values.automatic else min(2, cores())
-    likely = offered.likely_backend(choices.backends, backend_of_code(code.training.code), values.node_count * count)
+    likely = likely_backend(choices.backends, backend_of_code(code.training.code), values.node_count * count)
     return structs.replace(values, process_count_per_node=count, distributed_backend=backend or likely)
 
 
@@ -142,6 +164,104 @@ def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str)
     return structs.replace(values, **change), target.inspect()
 
 
+# checks: capture, options, a dry run of the plan, and checks of the code -----------------------------
+
+#: Maximum number of ranks in a dry run, which creates a slot for each rank.
+_MAX_RANKS = 4096
+#: Fields for errors that do not name one.
+_DEFAULT_FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable": "distributed_backend"}
+
+
+def _run_checks(
+    code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
+) -> FormChecks:
+    """Return the results of all checks; local paths are relative to ``folder``."""
+    options = {name: value for name, value in options.items() if value is not None}
+    checks = {
+        name: _run_check(_title(name), partial(about.check, options[name], name))
+        for name, about in ABOUT.items()
+        if name in options
+    }
+    if "data" in checks:
+        checks["data"] = _run_check("Data", partial(_check_data, values, folder, cluster))
+    errors = {name: check for name, check in checks.items() if check.level == "error"}
+    plan, spec = _check_plan(code, {name: options[name] for name in options if name not in errors}, folder)
+    items = [_to_check("Capture", code.error)] if code.error else []
+    items += [*errors.values(), plan, *(checks[name] for name in checks if name == "data" and name not in errors)]
+    if values.sweep.strip():
+        check = _run_check("Sweep", partial(_check_sweep, values.sweep))
+        items.append(replace(check, field="sweep" if check.level == "error" else ""))
+    reports = preflight.report(code.draft, spec).checks if code.draft is not None and spec is not None else ()
+    count = len(items) + len(reports)
+    for report in reports:
+        items += [
+            FormCheck(report.name, finding.level, finding.text, finding.remedy, "", finding.code)
+            for finding in report.findings
+        ] or [FormCheck(report.name, "ok", report.result, "", "", report.code)]
+    levels = [item.level for item in items]
+    return FormChecks(
+        level="error" if "error" in levels else "warning" if "warning" in levels else "ok",
+        count=count,
+        errors=levels.count("error"),
+        warnings=levels.count("warning"),
+        items=tuple(items),
+    )
+
+
+def _run_check(name: str, check: Callable[[], object]) -> FormCheck:
+    """Return the result of a check as text, or the error that it raises."""
+    try:
+        return FormCheck(name, "ok", str(check()), "", "")
+    except DistDLError as error:
+        return _to_check(name, error)
+
+
+def _to_check(name: str, error: DistDLError) -> FormCheck:
+    field = getattr(error, "field", "") or _DEFAULT_FIELDS.get(error.code, "")
+    return FormCheck(name, "error", error.message, error.hint, field, error.code)
+
+
+def _title(option: str) -> str:
+    return ABOUT[option].label or option.replace("_", " ").capitalize()
+
+
+def _check_data(values: FormValues, folder: Path, cluster: Cluster | None) -> str:
+    """Check the addresses of data as text; their content is checked when the job starts."""
+    sources = [data.source(name, address) for name, address in addresses(values.data)]
+    if cluster is not None:
+        jobspec.data_sources(sources, folder, cluster)
+    return plural(len(sources), "source")
+
+
+def _check_sweep(search_space: str) -> str:
+    """Check the search space of a sweep as it was typed."""
+    parameters, rest = space.of_line(search_space)
+    if rest.strip():
+        raise InvalidSpec(
+            f"Cannot parse {rest.split()[0]}.",
+            code="sweep-unreadable",
+            hint="Write NAME=VALUES, such as width=64,128.",
+        )
+    return f"{listing([*parameters])} can be varied"
+
+
+def _check_plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[FormCheck, JobSpec | None]:
+    """Return the error that Submit would raise before the checks, and the job's spec if it can be created."""
+    draft = code.draft or CapturedCode(kind="cell", name=code.name, source=CodeSource())
+    draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
+    spec: JobSpec | None = None
+
+    def describe() -> str:
+        nonlocal spec
+        spec, _, run_dry = jobspec.planned(draft, options)
+        if spec.process_count <= _MAX_RANKS:
+            run_dry()
+        return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
+
+    check = _run_check("Backend and cluster", describe)
+    return replace(check, name=_title(check.field)) if check.field in ABOUT else check, spec
+
+
 # derived values -------------------------------------------------------------------------------------
 
 
@@ -151,7 +271,7 @@ def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
         return 0
     if values.vm_size:
         return azure.find(values.vm_size).whole_gpus
-    return len(machine.gpu_numbers()) if status is None else clusters.gpus_per_node(status)
+    return len(machine.gpu_numbers()) if status is None else min_gpus_per_node(status)
 
 
 def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +295,7 @@ def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) 
 
 
 def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
-    nodes, cost = clusters.rented(values.compute_target, values.vm_size), clusters.cost(values)
+    nodes, cost = rented_nodes(values.compute_target, values.vm_size), current_cost(values)
     request = replace(
         code.training,
         node_count=values.node_count,

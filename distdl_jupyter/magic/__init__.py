@@ -1,8 +1,84 @@
 """The magics: ``%%distributed`` runs a cell on many processes, ``%dist_...`` run commands.
 
 A thin adapter over ``capture``, ``client`` and ``widgets``: it parses the line, makes the call and displays the result.
+This module registers the magics with an IPython shell and answers the launch forms of its notebook.
 """
 
-from distdl_jupyter.magic.extension import load
+from __future__ import annotations
 
-__all__ = ["load"]
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from distdl_jupyter import capture
+from distdl_jupyter.magic import cell, commands
+from distdl_jupyter.magic.ranks_magic import RanksMagics
+from distdl_jupyter.magic.session import Session, say
+from distdl_jupyter.views import wire
+
+#: The target of the comms that pages open.
+TARGET = "distdl-jupyter"
+#: State of the magics of each shell, which is reused if the extension is loaded again.
+_SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+
+
+def load(ip: Any) -> None:
+    """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
+
+    Repeated calls are harmless. If another extension has defined ``%%distributed``, keep that one and print
+    a message.
+    """
+    session = _SESSIONS.setdefault(ip, Session(ip))
+    ranks, other_package = RanksMagics(session), owner(ip)
+    if other_package is not None:
+        say(f"%%distributed is already defined by {other_package}. Use %%distdl instead; it does the same.")
+    names = ("distributed", "distdl") if other_package is None else ("distdl",)
+    for name, function in {**cell.magics(session, names), "ranks": ranks.cell()}.items():
+        ip.register_magic_function(function, "cell", name)
+    for name, function in {**commands.magics(session), "dist_ranks": ranks.line()}.items():
+        ip.register_magic_function(function, "line", name)
+    if hasattr(ip, "kernel"):
+        from comm import get_comm_manager
+
+        get_comm_manager().register_target(TARGET, functools.partial(_handle_request, session))
+
+
+def owner(ip: Any) -> str | None:
+    """Return the name of another package that defines ``%%distributed``, None if there is none."""
+    manager = ip.magics_manager
+    magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
+    module = str(getattr(magic, "__module__", None) or type(magic).__module__) if magic is not None else str(lazy)
+    return module.partition(".")[0] if module and not module.startswith("distdl_jupyter") else None
+
+
+# the launch form of a cell ----------------------------------------------------------------------------
+
+
+def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> None:
+    """Close a comm that a page opened with a request, ``{"ask": name, "given": arguments}``, with the response.
+
+    Nothing is printed, and the execution count does not change.
+    """
+    # Lazy: few notebooks open a form.
+    from distdl_jupyter.form.schema import FormRequest
+    from distdl_jupyter.form.state import cell_state
+    from distdl_jupyter.form.target import KernelContext
+
+    def state(request: object) -> object:
+        ip = session.ip
+        magic = "%%distributed" if owner(ip) is None else "%%distdl"
+        kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, session.form_cache)
+        query = wire.from_data(FormRequest, request)
+        return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
+
+    comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
+
+
+def _keep_secrets(variables: Mapping[str, object]) -> dict[str, list[str]]:
+    """Put secrets into this kernel's environment, where ``--env NAME`` reads them; they are stored nowhere else."""
+    os.environ.update({str(name): str(value) for name, value in variables.items()})
+    return {"kept": sorted(variables)}

@@ -9,11 +9,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
-
-
-def is_sentence(text: str) -> bool:
-    """Return whether a text is one line that ends with a period, so that forms, tables and errors can show it."""
-    return bool(text.strip()) and text == text.strip() and "\n" not in text and text.endswith(".")
+from distdl_jupyter.testing.sample import is_sentence
 
 
 class BackendContract:

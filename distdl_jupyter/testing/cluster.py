@@ -19,8 +19,7 @@ from distdl_jupyter.clusters.base import NodeCheck
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.plan import Placement, Service
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.testing.backend import is_sentence
-from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener
+from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener, is_sentence
 
 #: Time limit of a check in seconds: 30 s, doubled in case the machine is busy with other tests.
 _CHECK_SECONDS = 60.0

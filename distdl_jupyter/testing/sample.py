@@ -41,6 +41,11 @@ except KeyboardInterrupt:
 _POLL_SECONDS, _MAX_READ_BYTES = 0.05, 64 * 1024
 
 
+def is_sentence(text: str) -> bool:
+    """Return whether a text is one line that ends with a period, so that forms, tables and errors can show it."""
+    return bool(text.strip()) and text == text.strip() and "\n" not in text and text.endswith(".")
+
+
 @dataclass
 class Sample:
     """One job that runs the script ``code``, with its folder, spec and context; ``start`` starts it."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment import patches
+from distdl_jupyter.environment import build
 from distdl_jupyter.environment.build import BuildFailed, apply_patches
 
 
-def source(folder: Path, *names: patches.Patch) -> Path:
+def source(folder: Path, *names: build.Patch) -> Path:
     for patch in names:
         file = folder / patch.path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def source(folder: Path, *names: patches.Patch) -> Path:
 
 @pytest.mark.parametrize("system_mpi", [False, True])
 def test_each_text_is_replaced_once(tmp_path: Path, system_mpi: bool) -> None:
-    folder = source(tmp_path, *patches.PATCHES, patches.SYSTEM_MPI)
+    folder = source(tmp_path, *build.PATCHES, build.SYSTEM_MPI)
     apply_patches(folder, system_mpi=system_mpi)
     text = (folder / "CMakeLists.txt").read_text()
     assert "CXX_STANDARD 17)" in text
@@ -32,7 +32,7 @@ def test_each_text_is_replaced_once(tmp_path: Path, system_mpi: bool) -> None:
 
 
 def test_a_source_that_is_another_one_is_refused(tmp_path: Path) -> None:
-    folder = source(tmp_path, *patches.PATCHES[1:])
+    folder = source(tmp_path, *build.PATCHES[1:])
     (folder / "CMakeLists.txt").write_text("project(other)\n")
     with pytest.raises(BuildFailed) as raised:
         apply_patches(folder, system_mpi=False)

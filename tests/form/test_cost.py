@@ -8,8 +8,8 @@ from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
-from distdl_jupyter.form import cluster as cost
-from distdl_jupyter.form.cluster import Rented, rented
+from distdl_jupyter.form import choices
+from distdl_jupyter.form.choices import RentedNodes, rented_nodes
 from distdl_jupyter.form.schema import FormValues
 from tests.form.page import Page
 
@@ -42,27 +42,27 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [
-        (Rented(bills=True), "The price is unknown because no VM size is"),
-        (Rented(bills=True, size=A100, interruptible=True), cost.NOT_USUAL),
-        (Rented(bills=True, size=A100), "Prices need a valid Azure region and currency"),
+        (RentedNodes(bills=True), "The price is unknown because no VM size is"),
+        (RentedNodes(bills=True, size=A100, interruptible=True), choices.NO_SPOT_PRICE),
+        (RentedNodes(bills=True, size=A100), "Prices need a valid Azure region and currency"),
     ],
 )
-def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "rented", lambda *_: nodes)
-    told = cost.cost(FormValues())
+def test_why_a_price_is_not_known_is_said(nodes: RentedNodes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "rented_nodes", lambda *_: nodes)
+    told = choices.current_cost(FormValues())
     assert told is not None
     assert told.problem.startswith(problem)
     assert told.per_hour == ""
 
 
 def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
-    assert rented("local", A100) == Rented()
-    assert rented("nowhere", A100) == Rented()
+    assert rented_nodes("local", A100) == RentedNodes()
+    assert rented_nodes("nowhere", A100) == RentedNodes()
     assert isinstance(registry.get("clusters", "azureml"), Provisioner)
     add("ml", "azureml", {**WORKSPACE, "vm_size": "Standard_" + A100, "job_tier": "Spot"})
-    assert rented("ml", "") == Rented(bills=True, size="Standard_" + A100, interruptible=True)
+    assert rented_nodes("ml", "") == RentedNodes(bills=True, size="Standard_" + A100, interruptible=True)
     add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
-    assert rented("gpu", A100) == Rented(bills=True, size=A100)
+    assert rented_nodes("gpu", A100) == RentedNodes(bills=True, size=A100)
 
 
 def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:

@@ -13,7 +13,7 @@ import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import { valueOf, type Answer } from '../widgets/kernel';
 
-/** The comm target that the kernel extension registers (`magic/extension.py`). */
+/** The comm target that the kernel extension registers (`magic/__init__.py`). */
 const TARGET = 'distdl-jupyter';
 /** Code that loads the kernel extension; loading it twice has no effect. */
 const LOAD = "get_ipython().extension_manager.load_extension('distdl_jupyter')";
@@ -30,7 +30,7 @@ export async function keepSecrets(kernel: Kernel.IKernelConnection, variables: R
   await sendRequest(kernel, 'form.keep', { variables });
 }
 
-/** Send a request to the kernel (`magic/extension.py`) and return its response, null if it was not handled. Throws Refusal. */
+/** Send a request to the kernel (`magic/__init__.py`) and return its response, null if it was not handled. Throws Refusal. */
 async function sendRequest(kernel: Kernel.IKernelConnection, method: string, params: Record<string, unknown>): Promise<unknown> {
   const loaded = await kernel.requestExecute({ code: LOAD, silent: true, store_history: false, stop_on_error: false, allow_stdin: false }).done;
   if (loaded.content.status === 'error') throw new Refusal(describeError(loaded.content));

@@ -11,7 +11,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.testing.backend import is_sentence
+from distdl_jupyter.testing.sample import is_sentence
 
 # azure-ai-ml warns of its own parts when it is imported.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
