@@ -154,7 +154,7 @@ class LocalCluster(Cluster):
             if not blocked and any(entry.holds and entry.is_own and entry.job == parent for entry in slots.entries()):
                 return None
             self._slot = slots.QueueSlot(spec.id, spec.name, number=number)
-        position = self._slot.ask(need, priority=spec.priority, blocked=blocked)
+        position = self._slot.acquire(need, priority=spec.priority, blocked=blocked)
         if position is None:
             numbers = {gpu.uuid: gpu.number for gpu in devices}
             self._gpu_numbers = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None

@@ -16,7 +16,7 @@ from distdl_jupyter.clusters.agents.agent import AgentConnection, AgentNode, Hos
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node import data_cache
+from distdl_jupyter.node import data_cache, devices
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
@@ -79,7 +79,7 @@ class LocalJob(Job):
     """
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        return {**variables, **self._gpu_variables(variables), **self.marks}
+        return {**variables, **devices.cuda_variables(variables), **self.marks}
 
 
 class LocalAgent(AgentConnection):
@@ -136,7 +136,7 @@ class LocalNodes(JobNodes):
         staged: Mapping[int, tuple[dict[str, str], str]],
     ) -> None:
         self._agent = agent = LocalAgent(spec, context.folder.path)
-        folder, run = str(context.folder.path), str(agent.job.pipes.folder)
+        folder, run = str(context.folder.path), str(agent.job.run.path)
         super().__init__([AgentNode(agent, folder, directory=spec.working_directory, run=run)])
         self._context = context
         self._ports = ports

@@ -369,7 +369,7 @@ class DataStager:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             with self._clear_lock:
-                self._cache.clear_unused()
+                self._cache.make_room(0, limit=0)
             part.write(position, content)
 
     def _add_counts(self, source: str, **added: int) -> None:

@@ -14,17 +14,13 @@ from distdl_jupyter.node.agent import Agent, serve
 def main(arguments: list[str]) -> int:
     """Serve the supervisor over the standard streams and return the exit code."""
     timeout = float(arguments[0]) if arguments else 20.0
-    return serve(lambda watchdog: Agent(*_duplicate_streams(), timeout, watchdog))
-
-
-def _duplicate_streams() -> tuple[int, int]:
-    """Return copies of stdin and stdout; redirect stdin to /dev/null and stdout to stderr, for all other code."""
     source, sink = os.dup(0), os.dup(1)
+    # No other code may read or write frames: its stdin is empty, and its stdout is stderr.
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    return source, sink
+    return serve(lambda watchdog: Agent(source, sink, timeout, watchdog))
 
 
 if __name__ == "__main__":

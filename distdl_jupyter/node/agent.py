@@ -69,18 +69,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.node import data_cache, files, frames, processes, run_dir
+from distdl_jupyter.node import data_cache, files, frames, processes, run_dir, slots
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import ports as node_ports
 from distdl_jupyter.node.channels import Channels, Inbox, Outbox, Outgoing, watch
 from distdl_jupyter.node.files import Refused
 from distdl_jupyter.node.job import Answer, Fields, Job, RequestFailed
 from distdl_jupyter.node.mpi_shell import Shells
-
-if TYPE_CHECKING:
-    from distdl_jupyter.node.slots import QueueSlot
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
@@ -92,7 +89,8 @@ _LAST_SECONDS = 5.0
 _MAX_POSTED = 16
 #: Timeout in seconds for connecting to a rank's socket, which blocks only under very many connections.
 _CONNECT_SECONDS = 1.0
-_GOODBYE = "goodbye"
+#: The message that dismisses the watchdog.
+_GOODBYE = b"null"
 
 
 class Watchdog:
@@ -107,16 +105,14 @@ class Watchdog:
 
     def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
         """Set the marks of the processes to kill, and the private, copied and staged folders to remove."""
-        self._send({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
+        job = {"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base}
+        os.write(self._pipe_fd, json.dumps(job).encode() + b"\n")
 
     def dismiss(self) -> None:
         """Stop the watchdog and wait for its exit."""
-        self._send(_GOODBYE)
+        os.write(self._pipe_fd, _GOODBYE + b"\n")
         os.close(self._pipe_fd)
         os.waitpid(self.pid, 0)
-
-    def _send(self, content: Any) -> None:
-        os.write(self._pipe_fd, json.dumps(content).encode() + b"\n")
 
 
 def _watch(pipe_fd: int) -> None:
@@ -133,8 +129,7 @@ def _watch(pipe_fd: int) -> None:
         os.closerange(4, 65_536)
         with open(3, encoding="utf-8") as pipe:
             messages = [json.loads(line) for line in pipe]
-        if messages and messages[-1] != _GOODBYE:
-            job = messages[-1]
+        if job := messages and messages[-1]:
             processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
             shutil.rmtree(job["run"], ignore_errors=True)
             data_cache.forget(job["marks"][processes.MARK], job["base"] or files.DEFAULT_BASE)
@@ -177,7 +172,7 @@ class Agent:
         self._ports = node_ports.Ports()
         self.job: Job | None = None
         #: The resources of this machine that the job holds.
-        self._slot: QueueSlot | None = None
+        self._slot: slots.QueueSlot | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     def wake(self) -> None:
@@ -229,7 +224,8 @@ class Agent:
             if self.job is not None:
                 self.job.give_up()
                 self.job.clear(files.abandon)
-            self._release()
+            if self._slot is not None:
+                self._slot.release()
             if not isinstance(error, SupervisorLost):
                 raise
             return 1
@@ -246,7 +242,11 @@ class Agent:
         # Pause before reading busy ranks again; requests and process exits interrupt the pause.
         if (pause := self._channels.pause()) and not self._is_writing:
             self._urgent_selector.select(pause)
-        for key, _ in self._selector.select(self._seconds_to_next()):
+        job, now = self.job, time.monotonic()
+        timeout = min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.sample_due(now))
+        if self.terminating or (job is not None and job.polls_soon):
+            timeout = _SOON_SECONDS
+        for key, _ in self._selector.select(max(0.0, timeout)):
             key.data()
         while not (self._outbox.full or self._posted.empty()):
             self._outbox.put(self._posted.get_nowait())
@@ -256,13 +256,6 @@ class Agent:
         self._channels.regulate()
         if self.is_over():
             raise SupervisorLost
-
-    def _seconds_to_next(self) -> float:
-        """Return for how many seconds the loop may wait for an event."""
-        job, now = self.job, time.monotonic()
-        if self.terminating or (job is not None and job.polls_soon):
-            return _SOON_SECONDS
-        return max(0.0, min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.sample_due(now)))
 
     def _receive(self) -> None:
         content = b""
@@ -313,10 +306,6 @@ class Agent:
             raise SupervisorLost from None
         self._is_writing = not self._outbox.empty
         watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._is_writing)
-
-    def _release(self) -> None:
-        if self._slot is not None:
-            self._slot.release()
 
     # requests ---------------------------------------------------------------------------------
 
@@ -388,7 +377,7 @@ class Agent:
                 self.job.kill()
                 self.job.clear(None)
             self.job = Job(name, workdir, self._channels, [self._watchdog.pid], base)
-            run = self.job.pipes.folder
+            run = self.job.run.path
             self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.copied else None, base)
             self._shells.listen(run / run_dir.SOCKET)
         except OSError:
@@ -420,23 +409,27 @@ class Agent:
 
     def _on_get(self, fields: Fields) -> Callable[[], Answer]:
         folder, channel = self._prepared_job.workdir.folder, int(fields["channel"])
-        return lambda: files.send_files(folder, [str(path) for path in fields["paths"]], channel, self._post)
+
+        def send() -> Answer:
+            try:
+                paths = [str(path) for path in fields["paths"]]
+                return files.pack(folder, paths, lambda part: self._post(frames.data(channel, part)))._asdict()
+            finally:
+                self._post(frames.data(channel, b""))
+
+        return send
 
     def _on_slots(self, fields: Fields) -> Callable[[], Answer]:
-        from distdl_jupyter.node import slots
+        slot = self._slot = self._slot or slots.QueueSlot(str(fields["job"]), str(fields["name"]), fields.get("number"))
+        gpus, devices, amounts = fields["need"]
+        need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
 
-        def ask() -> Answer:
-            if self._slot is None:
-                self._slot = slots.QueueSlot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
-            gpus, devices, amounts = fields["need"]
-            need = slots.Need(
-                int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts}
-            )
-            position = self._slot.ask(need, priority=float(fields["priority"]))
-            held = list(self._slot.gpus) if position is None else None
+        def acquire() -> Answer:
+            position = slot.acquire(need, priority=float(fields["priority"]))
+            held = list(slot.gpus) if position is None else None
             return {"held": held, "position": position, "limits": slots.limits()}
 
-        return ask
+        return acquire
 
     def _on_feed(self, fields: Fields) -> Callable[[], None]:
         return functools.partial(self._prepared_job.feed, str(fields["kind"]), str(fields["text"]))
@@ -471,7 +464,8 @@ class Agent:
         self._has_ended = True
         if self.job is not None:
             self.job.clear(None if fields.get("keep") else files.remove)
-        self._release()
+        if self._slot is not None:
+            self._slot.release()
         return {"ended": ended}
 
 
@@ -482,8 +476,8 @@ def _invoke(type_: str, work: Callable[[], Any]) -> Any:
     except (RequestFailed, Refused) as error:
         text = str(error)
     except OSError as error:
-        text = f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
-        text = text if error.strerror is not None else str(error)
+        reason = f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+        text = str(error) if error.strerror is None else reason
     except Exception as error:  # noqa: BLE001  no request may end the agent
         reason = str(error).removesuffix(".")
         text = f"The request {type_!r} is not valid: {type(error).__name__}: {reason}."

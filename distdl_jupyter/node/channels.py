@@ -307,7 +307,7 @@ class Channels:
     def end_all(self) -> None:
         """Forward everything written so far and end every channel."""
         self.drain_all()
-        for source in list(self._sources):
+        for source in self._sources.copy():
             self.close_source(source)
 
     def discard_all(self) -> None:
@@ -333,11 +333,11 @@ class Outgoing:
         self._outbox = Outbox(connection.fileno())
         self._selector = selector
         self._hold = hold
-        self._has_ended = self._is_held = self._is_closed = False
+        self._has_ended = self._is_held = False
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece; b"" is the end."""
-        if self._is_closed:
+        if self._socket.fileno() < 0:  # closed
             return
         if piece:
             self._outbox.put(piece)
@@ -356,7 +356,6 @@ class Outgoing:
             self._hold(held=is_held)
         watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.empty)
         if self._has_ended and self._outbox.empty:
-            self._is_closed = True
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)  # the other direction is read elsewhere
             self._socket.close()

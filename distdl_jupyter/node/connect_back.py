@@ -27,22 +27,14 @@ _PIECE = 64 * 1024
 _PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
-class NotReached(RuntimeError):
-    """The supervisor's port cannot be reached from this host."""
-
-
-def serve(back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
-    """Run an agent until it exits. Raises NotReached.
+async def serve(
+    back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
+) -> None:
+    """Run an agent until it exits. Raises RuntimeError if the supervisor's port cannot be reached from this host.
 
     ``back`` has the supervisor's host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
     interpreter of the agent ("": the current one).
     """
-    asyncio.run(_serve(back, identity, python or sys.executable, environment))
-
-
-async def _serve(
-    back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
-) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # only the job's own certificate is trusted
@@ -52,12 +44,12 @@ async def _serve(
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
     except (TimeoutError, OSError) as error:
         reason = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
-        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
+        raise RuntimeError(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
     address = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
     try:
         writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
         await writer.drain()
-        await _relay(reader, writer, python, environment)
+        await _relay(reader, writer, python or sys.executable, environment)
     except OSError:
         pass  # the supervisor is gone
     finally:
@@ -70,15 +62,9 @@ async def _relay(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, python: str, environment: Mapping[str, str]
 ) -> None:
     """Start the agent and forward its bytes until it has exited."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     agent = await asyncio.create_subprocess_exec(
-        python,
-        "-c",
-        _PROGRAM,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
+        python, "-c", _PROGRAM, env=environment, start_new_session=True, **pipes
     )
     stdin, stdout, stderr = agent.stdin, agent.stdout, agent.stderr
     assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"  # noqa: PT018

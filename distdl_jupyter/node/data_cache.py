@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import math
 import os
@@ -144,17 +145,11 @@ class Cache:
                 break
             if used_at < _IN_USE and _remove(path):
                 excess, missing = excess - size, missing - size
-        if (free := self._free_bytes()) < needed:
+        if needed and (free := self._free_bytes()) < needed:
             raise StagingFailed(
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
             )
         return max(excess, 0)
-
-    def clear_unused(self) -> None:
-        """Remove all unused files, when the disk or the user's quota is full."""
-        for used_at, _size, path in self._entries():
-            if used_at < _IN_USE:
-                _remove(path)
 
     def _free_bytes(self) -> int:
         """Return the usable bytes; 1 % of the disk, at most 64 MiB, is left free."""
@@ -229,11 +224,9 @@ class PartialFile:
 
     def md5(self) -> bytes:
         """Return the MD5 of the content."""
-        digest, offset = hashlib.md5(usedforsecurity=False), 0
-        while content := os.pread(self.fd, _SMALL_BYTES, offset):
-            digest.update(content)
-            offset += len(content)
-        return digest.digest()
+        with open(self.fd, "rb", closefd=False) as file:
+            file.seek(0)
+            return hashlib.file_digest(file, functools.partial(hashlib.md5, usedforsecurity=False)).digest()
 
     def publish(self, link: Callable[[str], None]) -> None:
         """Move the complete file to its path; ``link`` is called first, so that the file is never unused."""
@@ -279,19 +272,13 @@ class Tree:
     def add(self, source: str, path: str, file: str) -> None:
         """Link to ``file`` of the cache as ``path`` below a source's folder.
 
-        Raises FileNotFoundError if the file was removed, and StagingFailed if another file has that name or if the file
-        system has no hard links.
+        Raises FileNotFoundError if the file was removed, FileExistsError if the file system does not distinguish upper
+        and lower case and another file has that name, and StagingFailed if it has no hard links.
         """
         folder, _, name = path.rpartition("/")
         link = f"{self.folder(source, folder)}/{name}"
         try:
             os.link(file, link)
-        except FileExistsError:
-            raise StagingFailed(
-                f"Two objects have the same name on this file system: {path!r}.",
-                "Rename one of them, or choose a folder on another disk.",
-                source,
-            ) from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

@@ -96,9 +96,14 @@ def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
     return matches
 
 
-def with_cuda_identifiers(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
-    """Return a rank's GPU variables with CUDA identifiers in place of numbers."""
-    identifiers = {str(gpu.number): gpu.identifier for gpu in present}
+def cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return a rank's GPU variables with this host's CUDA identifiers in place of numbers; {} if they are unknown."""
+    if not variables.get("CUDA_VISIBLE_DEVICES"):
+        return {}
+    try:
+        identifiers = {str(gpu.number): gpu.identifier for gpu in visible()}
+    except (OSError, subprocess.SubprocessError):
+        return {}
     return {
         name: ",".join(identifiers.get(number, number) for number in variables[name].split(","))
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
@@ -128,35 +133,32 @@ class Gpus:
             return
         try:
             import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            handles = self._list_handles()
         except ImportError:
             self._problem = (
                 "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
             )
             return
-        try:
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            handles = self._list_handles()
         except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
             self._problem = f"GPU utilization cannot be read: {error}."
             return
-        present = [
-            (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
-        ]
         for rank, identifiers in visible.items():
-            for index in named(identifiers, present):
-                self._gpus.setdefault(index, (handles[index][1], []))[1].append(rank)
+            for index in named(identifiers, [(number, uuid) for number, uuid, _handle in handles]):
+                self._gpus.setdefault(index, (handles[index][2], []))[1].append(rank)
 
-    def _list_handles(self) -> list[tuple[str, Any]]:
-        """Return UUID and handle of each GPU, then of each MIG instance."""
+    def _list_handles(self) -> list[tuple[str, str, Any]]:
+        """Return the number (as text), UUID and handle of each GPU, then of each MIG instance, which has no number."""
         nvml, gpus, instances = self._nvml, [], []
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
-            gpus.append((nvml.nvmlDeviceGetUUID(gpu), gpu))
+            gpus.append((str(number), nvml.nvmlDeviceGetUUID(gpu), gpu))
             for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
                 with contextlib.suppress(nvml.NVMLError):  # no instance with this number
                     instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-                    instances.append((nvml.nvmlDeviceGetUUID(instance), instance))
+                    instances.append(("", nvml.nvmlDeviceGetUUID(instance), instance))
         return gpus + instances
 
     def about(self) -> tuple[list[dict[str, Any]], str]:

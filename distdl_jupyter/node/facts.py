@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -78,19 +78,17 @@ def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) ->
 
 def _package_versions(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
     """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
-    names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
-    versions = {name: _installed_version(name) for name in names}
-    if missing := [name for name in names if not versions[name] and _is_importable(name)]:
-        distributions = metadata.packages_distributions()  # a distribution of another name, such as PyYAML for yaml
-        versions |= {name: _installed_version(distributions[name][0]) for name in missing if name in distributions}
-    return {name: version for name, version in versions.items() if version}
-
-
-def _installed_version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    distributions: Mapping[str, Sequence[str]] | None = None
+    versions = {}
+    for name in dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules))):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if _is_importable(name):  # from a distribution of another name, such as PyYAML for yaml
+                distributions = distributions or metadata.packages_distributions()
+                with contextlib.suppress(LookupError, metadata.PackageNotFoundError):
+                    versions[name] = metadata.version(distributions[name][0])
+    return versions
 
 
 def _is_importable(module: str) -> bool:
@@ -106,8 +104,8 @@ def find_program(name: str) -> str:
     """
     if "/" in name:
         return name if Path(name).exists() else ""
-    path = shutil.which(name, path=str(Path(sys.executable).parent))
-    return path or shutil.which(name) or ""
+    folders = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
 def _mpirun_version(program: str) -> str:

@@ -19,10 +19,9 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 from distdl_jupyter import permissions
-from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 
 #: Bytes of one read or write; a multiple of tar's block size of 512.
@@ -53,9 +52,9 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
     files = count = 0
     skipped: list[str] = []
-    target = cast("IO[bytes]", SimpleNamespace(write=lambda content: write(bytes(content))))
+    target = cast("IO[bytes]", SimpleNamespace(write=lambda content: content and write(bytes(content))))
     with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
-        for name in itertools.chain.from_iterable(_list_files(root, "/".join(path)) for path in outermost):
+        for name in (name for path in outermost for name in _list_files(root, "/".join(path))):
             if (file := _open(root, name)) is None:
                 skipped.append(name)
                 continue
@@ -63,7 +62,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                 status = os.fstat(file.fileno())
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
-                archive.addfile(info, cast("IO[bytes]", _FixedSizeFile(file, info.size)))
+                archive.addfile(info, _padded(file))
                 files, count = files + 1, count + info.size
     return TransferSummary(files, count, tuple(skipped))
 
@@ -98,18 +97,9 @@ def _open(root: Path, name: str) -> io.BufferedReader | None:
     return None
 
 
-class _FixedSizeFile:
-    """A file truncated or padded to its announced size, in case it is modified while it is read."""
-
-    def __init__(self, file: io.BufferedReader, size: int) -> None:
-        self._file = file
-        self._remaining = size
-
-    def read(self, size: int) -> bytes:
-        length = min(size, self._remaining)
-        content = self._file.read(length)
-        self._remaining -= length
-        return content + bytes(length - len(content))
+def _padded(file: io.BufferedReader) -> IO[bytes]:
+    """Return a reader of ``file`` that never ends, in case the file is truncated while it is read."""
+    return cast("IO[bytes]", SimpleNamespace(read=lambda size: file.read(size).ljust(size, b"\0")))
 
 
 # unpack into a folder ------------------------------------------------------------------------------
@@ -174,9 +164,6 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, paren
         os.close(parent)
 
 
-# streams between the connection and a folder, each in its own thread -------------------------------
-
-
 def receive_files(
     folder: Path, inbox: Inbox, accepts: Callable[[str, int], bool] = lambda _name, _size: True
 ) -> TransferSummary:
@@ -190,15 +177,6 @@ def receive_files(
     finally:
         inbox.close()
     return summary
-
-
-def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:
-    """Send files as data of ``channel`` through ``post``, which applies backpressure."""
-    try:
-        summary = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
-    finally:
-        post(frames.data(channel, b""))
-    return summary._asdict()
 
 
 # the folder of a job -------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from distdl_jupyter.node import frames, job
-from distdl_jupyter.node.agent import Agent, serve
+from distdl_jupyter.node.agent import Agent, Watchdog, serve
 from distdl_jupyter.node.job import RANK
 from distdl_jupyter.node.processes import signal_number
 
@@ -73,14 +73,10 @@ class Follower:
 
     def read(self, max_bytes: int = _PIECE) -> bytes:
         """Return new bytes, b"" if there are none. Raises OSError."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            content = os.pread(descriptor, max_bytes, self.position)
-        finally:
-            os.close(descriptor)
-        return content
+        with self._path.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), max_bytes, self.position)
 
-    def took(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Advance the position by ``count`` bytes."""
         self.position += count
         self._grew_at = time.monotonic()
@@ -89,58 +85,6 @@ class Follower:
     def pause(self) -> float:
         """Seconds until the next read."""
         return _FAST_POLL if time.monotonic() - self._grew_at < _BUSY_SECONDS else _SLOW_POLL
-
-
-class _Mailbox:
-    """Connects the files of one node to two pipes, from which the agent reads and to which it writes."""
-
-    def __init__(self, folder: Path, node: int) -> None:
-        inbox, self._read_path, outbox = (folder / name for name in files(node))
-        self._inbox = Follower(inbox)
-        self._warning = Follower(folder / WARNED)
-        #: Whether the job will end soon; from then on ``wake`` is called about once a second.
-        self.is_warned = False
-        self.wake: Callable[[], object] = bool
-        self._out_fd = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self.source, self._to_agent = os.pipe()
-        self._from_agent, self.sink = os.pipe()
-        threading.Thread(target=self._receive, name="receive", daemon=True).start()
-        self._sender = threading.Thread(target=self._send, name="send", daemon=True)
-        self._sender.start()
-
-    def _receive(self) -> None:
-        """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
-        max_bytes, check_at = _PIECE, 0.0
-        while True:
-            content = b""
-            with contextlib.suppress(OSError):  # the file server may recover
-                content = self._inbox.read(max_bytes)
-            count = frames.whole(content)
-            _write(self._to_agent, content[:count])
-            if count:
-                self._inbox.took(count)
-                with contextlib.suppress(OSError), self._read_path.open("r+b", buffering=0) as file:
-                    file.write(b"%020d" % self._inbox.position)
-                max_bytes = _PIECE
-            elif len(content) == max_bytes:
-                max_bytes *= 2
-                continue
-            if time.monotonic() >= check_at:
-                check_at = time.monotonic() + _WARN_SECONDS
-                with contextlib.suppress(OSError):
-                    self.is_warned = self.is_warned or bool(self._warning.read(1))
-                if self.is_warned:
-                    self.wake()
-            time.sleep(self._inbox.pause)
-
-    def _send(self) -> None:
-        while content := os.read(self._from_agent, _PIECE):
-            _write(self._out_fd, content)
-
-    def close(self) -> None:
-        """Write the last frames of the agent."""
-        os.close(self.sink)
-        self._sender.join(_LAST_SECONDS)
 
 
 def _write(fd: int, content: bytes) -> None:
@@ -154,20 +98,64 @@ def _write(fd: int, content: bytes) -> None:
 
 
 class FolderAgent(Agent):
-    """The agent of a job that outlives its supervisor."""
+    """The agent of a job that outlives its supervisor. Two threads connect it to the files of its node with pipes."""
 
     beat_seconds: ClassVar[float] = BEAT_SECONDS
 
-    def __init__(self, folder: Path, mailbox: _Mailbox, watchdog: Any) -> None:
-        super().__init__(mailbox.source, mailbox.sink, TIMEOUT, watchdog)
-        self._mailbox = mailbox
-        mailbox.wake = self.wake
+    def __init__(self, folder: Path, node: int, watchdog: Watchdog) -> None:
+        inbox, self._read_path, outbox = (folder / name for name in files(node))
+        self._inbox = Follower(inbox)
+        self._warning = Follower(folder / WARNED)
         self._failed_path = folder / FAILED
-        #: Whether the warning was reported to the supervisor.
-        self._has_reported_warning = False
+        #: Whether the job will end soon, and whether that was reported to the supervisor.
+        self._is_warned = self._has_reported_warning = False
         self._warn_at = 0.0
         #: Whether SIGTERM was forwarded to the ranks.
         self._has_forwarded = False
+        out_fd = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        source, self._to_agent = os.pipe()
+        from_agent, self._sink = os.pipe()
+        super().__init__(source, self._sink, TIMEOUT, watchdog)
+        threading.Thread(target=self._read_inbox, name="receive", daemon=True).start()
+        self._sender = threading.Thread(target=self._write_outbox, args=(from_agent, out_fd), name="send", daemon=True)
+        self._sender.start()
+
+    def run(self) -> int:
+        """Serve until the end, write the last frames, and return the exit code."""
+        try:
+            return super().run()
+        finally:
+            os.close(self._sink)
+            self._sender.join(_LAST_SECONDS)
+
+    def _read_inbox(self) -> None:
+        """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
+        max_bytes, check_at = _PIECE, 0.0
+        while True:
+            content = b""
+            with contextlib.suppress(OSError):  # the file server may recover
+                content = self._inbox.read(max_bytes)
+            count = frames.whole(content)
+            _write(self._to_agent, content[:count])
+            if count:
+                self._inbox.advance(count)
+                with contextlib.suppress(OSError), self._read_path.open("r+b", buffering=0) as file:
+                    file.write(b"%020d" % self._inbox.position)
+                max_bytes = _PIECE
+            elif len(content) == max_bytes:
+                max_bytes *= 2
+                continue
+            if time.monotonic() >= check_at:
+                check_at = time.monotonic() + _WARN_SECONDS
+                with contextlib.suppress(OSError):
+                    self._is_warned = self._is_warned or bool(self._warning.read(1))
+                if self._is_warned:
+                    self.wake()
+            time.sleep(self._inbox.pause)
+
+    def _write_outbox(self, from_agent: int, out_fd: int) -> None:
+        while content := os.read(from_agent, _PIECE):
+            _write(out_fd, content)
 
     def is_over(self) -> bool:
         """Return whether to stop: there is no supervisor, and the ranks have exited or ranks elsewhere have failed.
@@ -175,7 +163,7 @@ class FolderAgent(Agent):
         SIGTERM comes from the batch system, which ends the job soon. Ranks receive it too; their exits are reported.
         """
         active_job, now = self.job, time.monotonic()
-        if active_job is not None and self._mailbox.is_warned and now >= self._warn_at:
+        if active_job is not None and self._is_warned and now >= self._warn_at:
             self._warn_at = now + _WARN_SECONDS
             self._report_warning(active_job)
             active_job.warn()
@@ -187,19 +175,18 @@ class FolderAgent(Agent):
             return self.terminating or self.silence > TIMEOUT
         if not self.terminating and self.silence <= _LEAVE_SECONDS:
             return False
-        has_ended = not active_job.unreported and not active_job.alive()
-        return has_ended or (not self.terminating and self._others_failed())
+        if not active_job.unreported and not active_job.alive():
+            return True
+        with contextlib.suppress(OSError):
+            status = self._failed_path.stat()
+            has_failed = status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
+            return has_failed and not self.terminating
+        return False
 
     def _report_warning(self, active_job: job.Job) -> None:
         if active_job.any_started and not self._has_reported_warning:
             self._has_reported_warning = True
             self.send("warned")
-
-    def _others_failed(self) -> bool:
-        with contextlib.suppress(OSError):
-            status = self._failed_path.stat()
-            return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
-        return False
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
         """Record the exit code of the first failed rank, with which the batch system ends the job."""
@@ -213,20 +200,10 @@ class FolderAgent(Agent):
 
 def main(folder: Path, node: int) -> int:
     """Serve the supervisor through the files of a node and return the exit code."""
-    mailboxes: list[_Mailbox] = []
-
-    def build(watchdog: Any) -> Agent:
-        # Start threads only after the watchdog was forked.
-        mailboxes.append(_Mailbox(folder, node))
-        return FolderAgent(folder, mailboxes[0], watchdog)
-
-    code = serve(build)
-    for mailbox in mailboxes:
-        mailbox.close()
-    return code
+    return serve(lambda watchdog: FolderAgent(folder, node, watchdog))
 
 
 if __name__ == "__main__":
-    ended = main(Path(sys.argv[1]), int(sys.argv[2]))
+    code = main(Path(sys.argv[1]), int(sys.argv[2]))
     sys.stderr.flush()
-    os._exit(ended)  # threads that wait for a disk or a host must not delay the exit
+    os._exit(code)  # threads that wait for a disk or a host must not delay the exit

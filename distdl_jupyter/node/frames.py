@@ -96,19 +96,15 @@ class Reader:
         while (end := _find_end(buffer, offset)) is not None:
             body = offset + _HEADER.size
             if buffer[offset] == ord("J"):
-                frames.append(_parse_message(bytes(buffer[body:end])))
+                try:
+                    message = json.loads(buffer[body:end])
+                except ValueError:
+                    raise BrokenWire("A message is not valid JSON.") from None
+                if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                    raise BrokenWire("A message has no type.")
+                frames.append(message)
             else:
                 frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))
             offset = end
         del buffer[:offset]
         return frames
-
-
-def _parse_message(body: bytes) -> dict[str, Any]:
-    try:
-        message = json.loads(body)
-    except ValueError:
-        raise BrokenWire("A message is not valid JSON.") from None
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise BrokenWire("A message has no type.")
-    return message

@@ -21,7 +21,8 @@ _UNLIMITED = 1 << 60
 
 def room() -> dict[str, int | None]:
     """Return the remaining ``files``, ``processes`` (``ulimit -u``), ``tasks`` (``pids.max``), ``memory`` (bytes)."""
-    return {"files": files(), "processes": processes(), "tasks": tasks(), "memory": memory()}
+    tasks = _minimum(_remaining(group / "pids.max", group / "pids.current") for group in _groups("pids"))
+    return {"files": files(), "processes": processes(), "tasks": tasks, "memory": memory()}
 
 
 def files() -> int | None:
@@ -48,11 +49,6 @@ def processes() -> int | None:
     return max(0, limit - count)
 
 
-def tasks() -> int | None:
-    """Return how many more processes the control groups of this process may have."""
-    return _minimum(_remaining(group / "pids.max", group / "pids.current") for group in _groups("pids"))
-
-
 def memory() -> int | None:
     """Return the available bytes of memory, including reclaimable caches."""
     amounts = [meminfo("MemAvailable")]
@@ -71,7 +67,7 @@ def memory_limit() -> int | None:
     """
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
-        amounts += [_read_limit(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+        amounts += [_remaining(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
     return _minimum(amounts)
 
 
@@ -111,16 +107,11 @@ def _groups(controller: str) -> Iterator[Path]:
             yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
 
 
-def _read_limit(path: Path) -> int | None:
+def _remaining(limit_path: Path, used_path: Path | None = None) -> int | None:
+    """Return the limit of a control group minus what it uses; None without a limit."""
     with contextlib.suppress(OSError, ValueError):  # "max" is not a number
-        return None if (limit := int(path.read_text())) >= _UNLIMITED else limit
-    return None
-
-
-def _remaining(limit_path: Path, used_path: Path) -> int | None:
-    if (limit := _read_limit(limit_path)) is not None:
-        with contextlib.suppress(OSError, ValueError):
-            return max(0, limit - int(used_path.read_text()))
+        if (limit := int(limit_path.read_text())) < _UNLIMITED:
+            return max(0, limit - (int(used_path.read_text()) if used_path else 0))
     return None
 
 

@@ -19,16 +19,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.node import data_cache, devices, files, headroom, processes, run_dir
 from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
-from distdl_jupyter.node.run_dir import Pipes
-
-if TYPE_CHECKING:
-    from distdl_jupyter.node.resources import Sampler
-    from distdl_jupyter.node.stacks import StackRequest
+from distdl_jupyter.node.resources import Sampler
+from distdl_jupyter.node.run_dir import RunFolder
+from distdl_jupyter.node.stacks import StackRequest
 
 #: Types of processes. A type and a number identify a process; the number of a rank is its rank.
 RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
@@ -95,7 +93,7 @@ class Job:
         self._memory = headroom.counters()
         self.workdir = workdir
         self._base = base
-        self.pipes = Pipes(name)
+        self.run = RunFolder(name)
         self._excluded_pids = {*ignore, os.getpid()}
         #: Whether a signal to its processes was requested.
         self.signaled = False
@@ -110,7 +108,7 @@ class Job:
     @property
     def marks(self) -> dict[str, str]:
         """The environment variables that mark every process of the job."""
-        return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
+        return {processes.MARK: self.name, "DISTDL_PIPES": str(self.run.path)}
 
     def handle(self, type_: str, fields: Fields) -> Answer:
         """Handle a request of the supervisor (see ``node.agent``) and return the response."""
@@ -151,11 +149,15 @@ class Job:
         python, open_input = fields.get("python") or self._python, bool(fields.get("open_input"))
         name, *arguments = [python if argument == PYTHON else str(argument) for argument in fields["argv"]]
         environment = self._environment(fields.get("environment", {}))
+        folders = str(Path(self._python).parent), environment.get("PATH", os.defpath)
+        path = name if "/" in name else shutil.which(name, path=os.pathsep.join(folders))
+        if path is None:
+            raise FileNotFoundError(2, "not found next to the job's Python or on PATH")
+        program = [path, *arguments]
         out = int(fields["out"])
         outputs = [self._channels.open(channel) for channel in dict.fromkeys((out, int(fields.get("err", out))))]
         sources = tuple(source for _, source in outputs if source is not None)
         try:
-            program = [self._find_program(name, environment), *arguments]
             options: dict[str, Any] = {
                 "stdin": subprocess.PIPE if open_input else subprocess.DEVNULL,
                 "stdout": outputs[0][0],
@@ -176,18 +178,6 @@ class Job:
         gpus = environment.get("CUDA_VISIBLE_DEVICES", "")
         return Child(str(fields.get("kind") or RANK), int(fields["process"]), popen, sources, open_input, gpus)
 
-    def _find_program(self, name: str, environment: Mapping[str, str]) -> str:
-        """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
-        if "/" in name:
-            return name
-        candidate = Path(self._python).parent / name
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return str(candidate)
-        path = shutil.which(name, path=environment.get("PATH", os.defpath))
-        if path is None:
-            raise FileNotFoundError(2, "not found next to the job's Python or on PATH")
-        return path
-
     def feed(self, kind: str, text: str) -> None:
         """Write to the standard input of the process of this type. May block; does nothing if it has exited."""
         for child in self._children:
@@ -202,29 +192,21 @@ class Job:
         inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")).split(os.pathsep)
         path = os.pathsep.join([package_root, *(path for path in inherited if path not in ("", package_root))])
         agent_env = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
-        return {**agent_env, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
-
-    def _gpu_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the GPU variables with their CUDA identifiers on this host."""
-        if not variables.get("CUDA_VISIBLE_DEVICES"):
-            return {}
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return devices.with_cuda_identifiers(variables, devices.visible())
-        return {}
+        return {**agent_env, **variables, **devices.cuda_variables(variables), **self.marks, "PYTHONPATH": path}
 
     def _on_pipes(self, fields: Fields) -> None:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may set another TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
         rank_environments = [
-            {**shared, **variables, **self._gpu_variables(variables)} for variables in fields.get("variables", ())
+            {**shared, **variables, **devices.cuda_variables(variables)} for variables in fields.get("variables", ())
         ]
-        self.pipes.write_variables(rank_environments)
+        self.run.write("ranks.json", rank_environments)
         self._launcher_gpus = {
             rank: variables.get("CUDA_VISIBLE_DEVICES", "") for rank, variables in enumerate(rank_environments)
         }
         for rank in fields["ranks"]:
-            out, err = self.pipes.for_rank(int(rank["rank"]))
+            out, err = self.run.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
             self._channels.add(err, int(rank["err"]))
 
@@ -296,11 +278,8 @@ class Job:
         """Return the seconds until the next resource sample; inf before any rank was started."""
         if not self.any_started:
             return math.inf
-        if self._sampler is None:
-            from distdl_jupyter.node.resources import Sampler  # lazy: must not delay ranks
-
-            self._sampler = Sampler()
-        return self._sampler.due(now)
+        self._sampler = self._sampler or Sampler()
+        return self._sampler.due_at - now
 
     def sample(self) -> dict[str, Any] | None:
         """Return the resource usage of ranks and this host (see ``node.resources``), None until a sample is due."""
@@ -313,9 +292,7 @@ class Job:
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
 
     def _on_stacks(self, fields: Fields) -> None:
-        from distdl_jupyter.node.stacks import StackRequest  # lazy: must not delay ranks
-
-        self._stacks = {int(rank): StackRequest(self.pipes.folder, int(rank)) for rank in fields["ranks"]}
+        self._stacks = {int(rank): StackRequest(self.run.path, int(rank)) for rank in fields["ranks"]}
 
     def stacks(self) -> dict[str, dict[str, Any]]:
         """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
@@ -325,11 +302,12 @@ class Job:
         return {str(rank): asdict(dump) for rank, dump in dumps.items()}
 
     def _on_profile(self, fields: Fields) -> None:
-        self.pipes.ask_profile([int(rank) for rank in fields["ranks"]], dict(fields["recording"]))
+        for rank in fields["ranks"]:
+            self.run.write(f"rank-{int(rank)}.profile", dict(fields["recording"]))
 
     def _on_serving(self, fields: Fields) -> Answer:
         try:
-            return self.pipes.serving(int(fields["rank"]))
+            return self.run.serving(int(fields["rank"]))
         except FileNotFoundError:
             raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
@@ -419,7 +397,7 @@ class Job:
                     child.popen.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.popen.wait(1.0)
-        self.pipes.close()
+        self.run.close()
         if self._base is not None:
             data_cache.forget(self.name, self._base or files.DEFAULT_BASE)
         if self.workdir.copied and remove is not None:

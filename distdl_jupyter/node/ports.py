@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter import permissions
+from distdl_jupyter.node import data_cache
 
 LOW, HIGH = 20_000, 32_000
 
@@ -63,10 +64,8 @@ def locks(kind: str) -> Path:
     try:
         return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
-        from distdl_jupyter.node.data_cache import default_base
-
         # A home may be shared by several hosts.
-        base = permissions.user_folder(default_base())
+        base = permissions.user_folder(data_cache.default_base())
         return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 
@@ -96,14 +95,8 @@ def listen(address: str) -> tuple[socket.socket, int]:
 
     Raises OSError when the address is not this host's.
     """
-    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        server.bind((address, 0))
-        server.listen(128)
-        server.settimeout(0.5)
-    except OSError:
-        server.close()
-        raise
+    server = socket.create_server((address, 0), backlog=128)
+    server.settimeout(0.5)
     port: int = server.getsockname()[1]
     threading.Thread(target=_send_greetings, args=(server, _build_greeting(address, port)), daemon=True).start()
     return server, port

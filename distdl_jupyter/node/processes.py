@@ -204,6 +204,16 @@ def mark() -> str:
     return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _start_time(os.getpid())})
 
 
+def _parse_mark(text: str) -> tuple[str, str, int, int]:
+    """Return host and boot id of a mark, then its pid and start time, zeros if it is from another boot or host."""
+    try:
+        mark = json.loads(text)
+        host, boot_id, pid, started = str(mark["host"]), str(mark["boot"]), int(mark["pid"]), int(mark["started"])
+    except (ValueError, TypeError, KeyError):
+        return "", "", 0, 0
+    return (host, boot_id, pid, started) if boot() and f"{host}/{boot_id}" == boot() else (host, boot_id, 0, 0)
+
+
 def other_host(text: str) -> str:
     """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
     host, boot_id, _pid, _started = _parse_mark(text)
@@ -211,30 +221,15 @@ def other_host(text: str) -> str:
     return "" if not this_host or host == this_host or boot_id == this_boot_id else host
 
 
-def _parse_mark(text: str) -> tuple[str, str, int, int]:
-    """Return host, boot id, pid and start time of a mark; empty values for an invalid mark."""
-    try:
-        mark = json.loads(text)
-        return str(mark["host"]), str(mark["boot"]), int(mark["pid"]), int(mark["started"])
-    except (ValueError, TypeError, KeyError):
-        return "", "", 0, 0
-
-
-def _parse_local_mark(text: str) -> tuple[int, int]:
-    """Return pid and start time of the process that wrote a mark; zeros if it is from another boot or host."""
-    host, boot_id, pid, started = _parse_mark(text)
-    return (pid, started) if boot() and f"{host}/{boot_id}" == boot() else (0, 0)
-
-
 def has_ended(text: str) -> bool:
     """Return whether the process that wrote a mark has provably exited (this host and boot only)."""
-    pid, started = _parse_local_mark(text)
+    _host, _boot_id, pid, started = _parse_mark(text)
     return bool(started) and (_start_time(pid) != started or stat(pid)[:1] == [b"Z"])
 
 
 def send_marked(text: str, number: int) -> bool:
     """Signal the process that wrote a mark, if it is provably still running here; return whether it was signaled."""
-    pid, started = _parse_local_mark(text)
+    _host, _boot_id, pid, started = _parse_mark(text)
     if not pid:
         return False
     with contextlib.suppress(OSError):

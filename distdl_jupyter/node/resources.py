@@ -53,7 +53,8 @@ class Sampler:
     """Samples the resource usage of one job's ranks and this host. The first sample has no rates."""
 
     def __init__(self) -> None:
-        self._due_at = self._sampled_at = time.monotonic()
+        #: When the next sample is due, on the clock ``time.monotonic``.
+        self.due_at = self._sampled_at = time.monotonic()
         self._trees: dict[int, set[int]] = {}
         self._trees_due_at = 0.0
         self._usage: dict[int, _Usage] = {}
@@ -61,10 +62,6 @@ class Sampler:
         self._shared: dict[int, int] = {}
         self._counters: dict[str, float] = {}
         self._gpus: devices.Gpus | None = None
-
-    def due(self, now: float) -> float:
-        """Return in how many seconds the next sample is due."""
-        return self._due_at - now
 
     def sample(self, started: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
         """Return a sample.
@@ -74,7 +71,7 @@ class Sampler:
         """
         now = time.monotonic()
         seconds, self._sampled_at = now - self._sampled_at, now
-        self._due_at = max(self._due_at + SECONDS, now + SECONDS / 2)
+        self.due_at = max(self.due_at + SECONDS, now + SECONDS / 2)
         if now >= self._trees_due_at or not started.keys() <= self._trees.keys():
             self._find_trees(started, launchers)
         before, self._usage = self._usage, {}

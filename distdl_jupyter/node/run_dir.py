@@ -20,7 +20,6 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,35 +41,11 @@ _SHORT_PARENT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
 _NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
 
 
-def make(job: str, socket: str = "") -> Path:
-    """Create a folder for a run of the job, private to this user, whose path leaves room for a socket of that name.
-
-    Raises OSError.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
-    if socket and len(os.fsencode(folder / socket)) > _MAX_SOCKET_PATH:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT_PARENT))
-    with contextlib.suppress(OSError):
-        (_SHARED_MEMORY / folder.name).mkdir(mode=0o700)
-    return folder
-
-
 def _prefix(job: str) -> str:
     return f"distdl-{zlib.crc32(job.encode()):08x}-"
 
 
-def lifeline(folder: Path) -> int:
-    """Create the lifeline and return a descriptor that keeps it open until it is closed or this process exits."""
-    return _mkfifo(folder / LIFELINE, os.O_RDWR)
-
-
-def _mkfifo(path: Path, flags: int) -> int:
-    os.mkfifo(path, 0o600)
-    return os.open(path, flags | os.O_CLOEXEC)
-
-
-def remove(folder: Path) -> None:
+def _remove(folder: Path) -> None:
     """Remove a folder after its counterpart in shared memory, because ``sweep`` finds that through the folder."""
     for path in (_SHARED_MEMORY / folder.name, folder):
         if permissions.is_own(path):
@@ -80,23 +55,16 @@ def remove(folder: Path) -> None:
 def sweep(job: str = "") -> None:
     """Remove the folders of dead runs of this user, or of ``job`` after its processes were killed."""
     deadline = time.monotonic() + (_DYING_SECONDS if job else 0.0)
-    for folder in _list_folders(_prefix(job) if job else "distdl-"):
+    pattern = f"{_prefix(job) if job else 'distdl-'}*"
+    for folder in [path for parent in {tempfile.gettempdir(), _SHORT_PARENT} for path in Path(parent).glob(pattern)]:
         with contextlib.suppress(OSError):
-            if not job and time.time() - folder.stat().st_mtime < _FRESH_SECONDS:
+            is_fresh = not job and time.time() - folder.lstat().st_mtime < _FRESH_SECONDS
+            if is_fresh or not _NAME.fullmatch(folder.name) or not permissions.is_own(folder):
                 continue
             while (is_held := _is_held(folder)) and time.monotonic() < deadline:
                 time.sleep(0.02)
             if is_held is False:
-                remove(folder)
-
-
-def _list_folders(prefix: str) -> Iterator[Path]:
-    for parent in {tempfile.gettempdir(), _SHORT_PARENT}:
-        with contextlib.suppress(OSError), os.scandir(parent) as entries:
-            for entry in entries:
-                is_match = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
-                if is_match and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
-                    yield Path(entry.path)
+                _remove(folder)
 
 
 def _is_held(folder: Path) -> bool | None:
@@ -108,46 +76,48 @@ def _is_held(folder: Path) -> bool | None:
     return True
 
 
-class Pipes:
-    """The folder of a run, with its lifeline and pipes; ``close`` removes it. Raises OSError."""
+def _mkfifo(path: Path, flags: int) -> int:
+    os.mkfifo(path, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC)
+
+
+class RunFolder:
+    """The folder of a run, with its lifeline and pipes; ``close`` removes it. Raises OSError.
+
+    Its path leaves room for a socket with the name ``socket``.
+    """
 
     def __init__(self, job: str, socket: str = SOCKET) -> None:
-        self.folder = make(job, socket)
-        self._lifeline = lifeline(self.folder)
+        self.path = Path(tempfile.mkdtemp(prefix=_prefix(job)))
+        if len(os.fsencode(self.path / socket)) > _MAX_SOCKET_PATH:
+            self.path.rmdir()
+            self.path = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT_PARENT))
+        with contextlib.suppress(OSError):
+            (_SHARED_MEMORY / self.path.name).mkdir(mode=0o700)
+        self._lifeline = _mkfifo(self.path / LIFELINE, os.O_RDWR)
 
     def for_rank(self, rank: int) -> tuple[int, int]:
         """Return descriptors to read a rank's output and error output; they never reach end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
-        out, err = (_mkfifo(self.folder / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
+        out, err = (_mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err
 
-    def write_variables(self, variables: Sequence[Any]) -> None:
-        """Write each rank's environment variables, for launchers that start all ranks with the same environment."""
-        _write(self.folder / "ranks.json", list(variables))
+    def write(self, name: str, content: Any) -> None:
+        """Write a file with ``content`` as JSON, which is complete when it appears. Raises OSError."""
+        temporary, flags = self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+            json.dump(content, file)
+        temporary.replace(self.path / name)
 
     def serving(self, rank: int) -> dict[str, Any]:
         """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
 
         Raises OSError while it does not listen.
         """
-        return dict(json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
-
-    def ask_profile(self, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
-        """Request a profile from ranks, with one file each (``worker.hooks.profile``). Raises OSError."""
-        for rank in ranks:
-            path = self.folder / f"rank-{rank}.profile"
-            temporary = self.folder / f".{path.name}"
-            _write(temporary, dict(request))
-            temporary.replace(path)
+        return dict(json.loads((self.path / f"rank-{rank}.json").read_text(encoding="utf-8")))
 
     def close(self) -> None:
         """Close the lifeline, so that ranks that are still alive exit, and remove the folder."""
         os.close(self._lifeline)
-        remove(self.folder)
+        _remove(self.path)
         sweep()
-
-
-def _write(path: Path, content: Any) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
-        json.dump(content, file)

@@ -35,7 +35,7 @@ import struct
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,8 +238,20 @@ def base() -> Path:
 
 
 def entries() -> list[QueueEntry]:
-    """Return the running and waiting jobs of all users, in order of time."""
-    return sorted((job for uid, folders in _find_folders().items() for job in _read_user(uid, folders)), key=_time_key)
+    """Return the running and waiting jobs of all users, in order of time; of other users, a bounded number of files."""
+    jobs = list[QueueEntry | None]()
+    for uid, paths in _find_folders().items():
+        remaining = None if uid == os.geteuid() else _MAX_FILES
+        for path in paths:
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+                folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, folder)
+                if os.fstat(folder).st_uid == uid:
+                    with os.scandir(folder) as items:
+                        names = [item.name for item in itertools.islice(items, remaining)]
+                    remaining = remaining and remaining - len(names)
+                    jobs += [_read_file(folder, name, uid) for name in filter(_FILE_NAME.fullmatch, names)]
+    return sorted(filter(None, jobs), key=_time_key)
 
 
 def _find_folders() -> dict[int, list[str]]:
@@ -263,36 +275,17 @@ def _find_folders() -> dict[int, list[str]]:
     return folders
 
 
-def _read_user(uid: int, folders: Iterable[str]) -> Iterator[QueueEntry]:
-    """Yield one user's jobs; for another user, those of a bounded number of files."""
-    remaining = None if uid == os.geteuid() else _MAX_FILES
-    for path in folders:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            stack.callback(os.close, folder)
-            if os.fstat(folder).st_uid == uid:
-                with os.scandir(folder) as items:
-                    names = [item.name for item in itertools.islice(items, remaining)]
-                remaining = remaining and remaining - len(names)
-                yield from filter(None, (_read_file(folder, name, uid) for name in filter(_FILE_NAME.fullmatch, names)))
-
-
 def _read_file(folder: int, name: str, uid: int) -> QueueEntry | None:
     """Return the job of a file, None if the job has ended. Delete files of ended jobs that belong to this user."""
-    fd = -1
-    try:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        stack.callback(os.close, fd)
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022:
             if _is_locked(fd):
                 return _parse(os.pread(fd, 2 * _RECORD_BYTES, 0), name, uid)
             if uid == os.geteuid():
                 os.unlink(name, dir_fd=folder)  # this name is never used again
-    except OSError:
-        pass
-    finally:
-        if fd >= 0:
-            os.close(fd)
     return None
 
 
@@ -389,7 +382,7 @@ class QueueSlot:
     ``number`` is its earlier position by time, if it waited before. ``gpus`` are the devices that the job holds.
     """
 
-    def __init__(self, job: str, name: str, *, number: int | None = None) -> None:
+    def __init__(self, job: str, name: str, number: int | None = None) -> None:
         now = int(time.monotonic() * 1e6)
         self._fields: dict[str, Any] = {
             "boot": _boot_id(),
@@ -414,7 +407,7 @@ class QueueSlot:
         """Whether the job holds what it needs."""
         return self._fields.get("state") == HOLDS
 
-    def ask(self, need: Need, *, priority: float = 0.0, blocked: bool = False) -> QueuePosition | None:
+    def acquire(self, need: Need, *, priority: float = 0.0, blocked: bool = False) -> QueuePosition | None:
         """Acquire what the job needs and return None, or return its position while it waits. Call it repeatedly.
 
         A call too soon after the last one returns the same position. A ``blocked`` job only keeps its position.
@@ -436,7 +429,7 @@ class QueueSlot:
             else:
                 if has_changed or not self._has_file():
                     self._write(request)
-                self._position = self._acquire(need)
+                self._position = self._acquire_if_free(need)
         except OSError as error:
             # Keep the position when the disk is full or the folder was just deleted.
             problem = f"Cannot write to the queue in {base()}: {error.strerror or error}."
@@ -445,7 +438,7 @@ class QueueSlot:
         self._read_at = time.monotonic()
         return self._position
 
-    def _acquire(self, need: Need) -> QueuePosition | None:
+    def _acquire_if_free(self, need: Need) -> QueuePosition | None:
         """Read the queue; acquire what the job needs if it can start, else return its position. Raises OSError."""
         now, fields, uid = time.monotonic(), self._fields, os.geteuid()
         jobs = [entry for entry in entries() if entry.key != self._key]

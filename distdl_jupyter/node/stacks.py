@@ -53,7 +53,7 @@ class StackRequest:
         self._path = Path(os.path.realpath(folder), f"rank-{rank}.stacks")
         self._started_at = self._grew_at = time.monotonic()
         self._size = self._offset = 0
-        self._about = _first_line(self._path)
+        self._about = _read_header(self._path)
         self._state = ""
         self._problem = self._send_signal()
 
@@ -62,8 +62,16 @@ class StackRequest:
         if not self._about:
             return "Its process is still starting."
         pid, number = int(self._about["pid"]), int(self._about["signal"])
-        if sys.platform == "linux" and (reason := self._refusal(pid, number)):
-            return reason
+        if sys.platform == "linux":
+            if self._has_ended(pid):
+                return _ENDED
+            if self._state.startswith("stopped"):
+                return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
+            if not processes.catches(pid, number):
+                name = processes.read(pid, "comm").decode(errors="replace").strip()
+                return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
+            if Path(f"/proc/{pid}/fd/{self._about.get('fd')}").resolve() != self._path:
+                return "It has closed the file for its stack traces."
         self._offset = _size(self._path)
         try:
             os.kill(pid, number)
@@ -72,21 +80,6 @@ class StackRequest:
         except PermissionError:
             return "Its process now belongs to another user."
         return ""
-
-    def _refusal(self, pid: int, number: int) -> str:
-        """Return why the signal must not be sent, "" when it may."""
-        if self._has_ended(pid):
-            return _ENDED
-        if self._state.startswith("stopped"):
-            return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
-        if not processes.catches(pid, number):
-            name = processes.read(pid, "comm").decode(errors="replace").strip()
-            return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{int(self._about.get('fd', -1))}")  # noqa: PTH115
-        except OSError:
-            target = ""
-        return "" if target == str(self._path) else "It has closed the file for its stack traces."
 
     def _has_ended(self, pid: int) -> bool:
         """Return whether the rank's process has exited; else update its state."""
@@ -133,7 +126,7 @@ class StackRequest:
         return StackDump(stacks, missing, self._state, self._about, collectives)
 
 
-def _first_line(path: Path) -> dict[str, Any]:
+def _read_header(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
         line = file.readline(10_000)
         header = json.loads(line) if line.endswith(b"\n") else None

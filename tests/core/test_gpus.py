@@ -83,9 +83,7 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     nvidia_smi(DIVIDED)
     assert [gpu.identifier for gpu in machine.gpus()] == words
     for number, word in zip(machine.gpu_numbers(), words, strict=True):
-        assert devices.with_cuda_identifiers({"CUDA_VISIBLE_DEVICES": str(number)}, machine.gpus()) == {
-            "CUDA_VISIBLE_DEVICES": word
-        }
+        assert devices.cuda_variables({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
     assert machine.gpu_name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
 
 

@@ -61,7 +61,7 @@ def test_the_narrowest_control_group_counts_whatever_its_version(groups):
          "a/b/memory.max": "3000000\n", "a/b/memory.current": "2500000\n",
          "a/b/memory.stat": "anon 1\ninactive_file 400000\n"},
     )  # fmt: skip
-    assert headroom.tasks() == 60
+    assert headroom.room()["tasks"] == 60
     assert headroom.memory() == 900_000
 
 
@@ -71,13 +71,13 @@ def test_the_first_version_of_control_groups_is_read_too(groups):
         {"pids/pids.max": "20\n", "pids/pids.current": "20\n", "memory/y/memory.limit_in_bytes": "9223372036854771712",
          "memory/memory.limit_in_bytes": "5000000", "memory/memory.usage_in_bytes": "1000000"},
     )  # fmt: skip
-    assert headroom.tasks() == 0
+    assert headroom.room()["tasks"] == 0
     assert headroom.memory() == 4_000_000
 
 
 def test_without_control_groups_the_machine_counts(groups):
     groups("", {})
-    assert headroom.tasks() is None
+    assert headroom.room()["tasks"] is None
     assert headroom.memory() == 8000 * 1024
 
 

@@ -16,7 +16,7 @@ from distdl_jupyter.node import run_dir
 JOB, OTHER = "20261121-024912-k3f9x", "20261121-024912-k3f9y"
 HOLDS = (
     "import sys, time; from distdl_jupyter.node import run_dir as r;"
-    "f = r.make(sys.argv[1]); r.lifeline(f); print(f, flush=True); time.sleep(600)"
+    "run = r.RunFolder(sys.argv[1]); print(run.path, flush=True); time.sleep(600)"
 )
 
 
@@ -102,8 +102,9 @@ def test_a_folder_is_short_enough_for_a_socket(tmp_path, monkeypatch):
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    folder = run_dir.make(JOB, "shell")
+    run = run_dir.RunFolder(JOB, "shell")
     try:
-        assert len(os.fsencode(folder / "shell")) <= 107
+        assert len(os.fsencode(run.path / "shell")) <= 107
     finally:
-        run_dir.remove(folder)
+        run.close()
+    assert not run.path.exists()

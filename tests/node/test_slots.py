@@ -26,7 +26,7 @@ def gpus(count, among=GPUS):
 
 def takes(one, need, **more):
     """Request the resources until the job has them."""
-    wait_for(lambda: one.ask(need, **more) is None, 10, "the job's turn")
+    wait_for(lambda: one.acquire(need, **more) is None, 10, "the job's turn")
     return one.gpus
 
 
@@ -36,38 +36,38 @@ def own_files(folder):
 
 def test_free_gpus_come_first_and_are_given_back(slot):
     first, second, third = slot("first"), slot("second"), slot("third")
-    assert first.ask(gpus(1)) is None
-    assert second.ask(gpus(2)) is None
+    assert first.acquire(gpus(1)) is None
+    assert second.acquire(gpus(2)) is None
     assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b", "MIG-GPU-c/1/0"))
-    turn = third.ask(gpus(2))
+    turn = third.acquire(gpus(2))
     assert (turn.position, turn.of, turn.lacks) == (1, 1, ("gpus",))
     jobs = {entry.key: entry.job for entry in turn.entries}
     assert [jobs[key] for key in turn.holders] == ["20260101-000000-first", "20260101-000000-second"]
     first.release()
-    assert third.ask(gpus(2)) is not None
+    assert third.acquire(gpus(2)) is not None
     second.release()
     assert takes(third, gpus(2)) == ("GPU-a", "GPU-b")
 
 
 def test_the_order_is_that_of_coming_and_another_priority_changes_it(slot):
     holder, early, late = slot("holder"), slot("early"), slot("late")
-    holder.ask(gpus(3))
-    assert early.ask(gpus(3)).position == 1
-    assert late.ask(gpus(1)).position == 2
-    assert late.ask(gpus(1), priority=1).position == 1
+    holder.acquire(gpus(3))
+    assert early.acquire(gpus(3)).position == 1
+    assert late.acquire(gpus(1)).position == 2
+    assert late.acquire(gpus(1), priority=1).position == 1
     time.sleep(0.6)
-    turn = early.ask(gpus(3))
+    turn = early.acquire(gpus(3))
     assert turn.position == 2
     holder.release()
     assert takes(late, gpus(1), priority=1) == ("GPU-a",)
-    wait_for(lambda: early.ask(gpus(3)).position == 1, 5, "the place to change")
+    wait_for(lambda: early.acquire(gpus(3)).position == 1, 5, "the place to change")
 
 
 def test_a_job_with_its_number_takes_its_place_again(slot):
     holder, first, again = slot("holder"), slot("first"), slot("again", number=0)
-    holder.ask(gpus(3))
-    first.ask(gpus(1))
-    assert again.ask(gpus(1)).position == 1
+    holder.acquire(gpus(3))
+    first.acquire(gpus(1))
+    assert again.acquire(gpus(1)).position == 1
 
 
 CODE = """
@@ -75,7 +75,7 @@ import sys, time
 from distdl_jupyter.node.slots import QueueSlot
 from distdl_jupyter.node.slots import Need
 slot = QueueSlot(sys.argv[1], "it")
-while slot.ask(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
+while slot.acquire(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
     time.sleep(0.05)
 print(*slot.gpus, time.monotonic(), flush=True)
 time.sleep(float(sys.argv[3]))
@@ -97,7 +97,7 @@ def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
         waiting = process("waiting", 3, 600)
         wait_for(lambda: len(slots.entries()) == 2, 30, "the second process")
         mine = slot("mine")
-        assert mine.ask(gpus(1)).position == 2
+        assert mine.acquire(gpus(1)).position == 2
         waiting.send_signal(signal.SIGKILL)
         waiting.wait()
         holder.send_signal(signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
 
 def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
     held, other = slot("held"), slot("other")
-    held.ask(gpus(3))
+    held.acquire(gpus(3))
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -123,7 +123,7 @@ def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
         os.read(read, 1)
         os._exit(0)
     held.release()
-    assert other.ask(gpus(3)) is None
+    assert other.acquire(gpus(3)) is None
     os.close(write)
     os.close(read)
     os.waitpid(child, 0)
@@ -135,17 +135,17 @@ def test_gpus_are_free_although_a_forked_process_has_inherited_the_lock(slot):
 @pytest.mark.fault("queue", "the queue's folder is deleted: its files are restored before anything is assigned twice")
 def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_twice(slot, folder, monkeypatch):
     holder, waiting = slot("holder"), slot("waiting")
-    holder.ask(gpus(3))
-    waiting.ask(gpus(1))
+    holder.acquire(gpus(3))
+    waiting.acquire(gpus(1))
     monkeypatch.setattr(slots.processes, "variables", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
     shutil.rmtree(folder)
     until = time.monotonic() + 3.5
     while time.monotonic() < until:
-        assert waiting.ask(gpus(1)) is not None
+        assert waiting.acquire(gpus(1)) is not None
         if time.monotonic() > until - 2.5:
             holder.beat()
         time.sleep(0.05)
-    assert waiting.ask(gpus(1)).lacks == ("gpus",)
+    assert waiting.acquire(gpus(1)).lacks == ("gpus",)
     assert len(own_files(folder)) == 2
     holder.release()
     takes(waiting, gpus(1))
@@ -157,7 +157,7 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
     try:
         fill(folder)
         one = slot("one")
-        assert one.ask(gpus(1)).problem == f"Cannot write to the queue in {slots.base()}: No space left on device."
+        assert one.acquire(gpus(1)).problem == f"Cannot write to the queue in {slots.base()}: No space left on device."
         free(folder)
         assert takes(one, gpus(1)) == ("GPU-a",)
     finally:
@@ -166,7 +166,7 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
 
 def test_a_record_that_is_half_written_leaves_the_one_before(slot, folder):
     one = slot("one")
-    one.ask(gpus(2))
+    one.acquire(gpus(2))
     [path] = own_files(folder)
     with path.open("r+b") as file:
         file.seek(4096 * ((one._sequence + 1) % 2))
@@ -181,8 +181,8 @@ def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, mon
     with monkeypatch.context() as patched:
         patched.setattr(slots, "_boot_id", lambda: "an earlier one")
         holder._fields["boot"] = "an earlier one"
-        holder.ask(gpus(3))
-    assert other.ask(gpus(3)) is None
+        holder.acquire(gpus(3))
+    assert other.acquire(gpus(3)) is None
     left = own_files(folder)[0].with_name("20250101-000000-dead.0000")
     shutil.copy(own_files(folder)[0], left)
     assert [one.name for one in slots.entries()] == ["other"]
@@ -192,15 +192,15 @@ def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, mon
 @pytest.mark.fault("queue", "a wall clock that jumps changes no order")
 def test_a_clock_that_jumps_changes_no_order(slot, monkeypatch):
     holder, early, late = slot("holder"), slot("early"), slot("late")
-    holder.ask(gpus(3))
-    early.ask(gpus(3))
+    holder.acquire(gpus(3))
+    early.acquire(gpus(3))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 86_400)
-    turn = late.ask(gpus(3))
+    turn = late.acquire(gpus(3))
     assert turn.position == 2
     monkeypatch.setattr(time, "time", lambda: now + 86_400)
     time.sleep(0.6)
-    assert early.ask(gpus(3)).position == 1
+    assert early.acquire(gpus(3)).position == 1
 
 
 # claims ---------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ def claims_between(first, second, need, monkeypatch):
         if one is second and changes.get("state") == slots.CLAIMS:
             with monkeypatch.context() as patched:
                 patched.setattr(QueueSlot, "_write", write)
-                first.ask(need, priority=1.0)
+                first.acquire(need, priority=1.0)
 
     monkeypatch.setattr(QueueSlot, "_write", writes)
-    return second.ask(need)
+    return second.acquire(need)
 
 
 @pytest.mark.parametrize("need", [gpus(2), MEMORY])
@@ -229,17 +229,17 @@ def claims_between(first, second, need, monkeypatch):
 def test_of_two_claims_at_once_at_most_one_holds(slot, need, numbers, monkeypatch):
     monkeypatch.setattr(slots, "limits", lambda: {"memory": 79})
     first, second = slot("first", number=numbers[0]), slot("second", number=numbers[1])
-    first.ask(need, blocked=True)
+    first.acquire(need, blocked=True)
     claims_between(first, second, need, monkeypatch)
     assert [first.holds, second.holds].count(True) <= 1
-    wait_for(lambda: first.ask(need) is None or second.ask(need) is None, 10, "one of them to start")
+    wait_for(lambda: first.acquire(need) is None or second.acquire(need) is None, 10, "one of them to start")
     assert [first.holds, second.holds].count(True) == 1
 
 
 def test_two_claims_at_once_both_hold_where_there_is_enough(slot, monkeypatch):
     monkeypatch.setattr(slots, "limits", lambda: {"memory": 80})
     first, second = slot("first"), slot("second")
-    first.ask(MEMORY, blocked=True)
+    first.acquire(MEMORY, blocked=True)
     assert claims_between(first, second, MEMORY, monkeypatch) is None
     takes(first, MEMORY)
 
@@ -256,7 +256,7 @@ def test_two_hundred_jobs_at_once(tmp_path):
         "running = {}\n"
         "while jobs or running:\n"
         "    for number, slot in enumerate(list(jobs)):\n"
-        "        if slot.ask(Need(1 + len(slot._fields['job']) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
+        "        if slot.acquire(Need(1 + len(slot._fields['job']) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
         "            jobs.remove(slot); running[slot] = time.monotonic()\n"
         "    for slot, began in list(running.items()):\n"
         "        if time.monotonic() > began + 0.05:\n"

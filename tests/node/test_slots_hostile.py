@@ -125,12 +125,12 @@ def names():
 @pytest.mark.fault("queue", "two users of one machine never hold the same GPU, and see each other wait")
 def test_two_users_never_get_the_same_gpu(attacker, slot):
     mine = slot("mine")
-    assert mine.ask(gpus(2)) is None
+    assert mine.acquire(gpus(2)) is None
 
     def theirs():
         other = QueueSlot("theirs", "theirs")
-        first = other.ask(gpus(1)) is None
-        waits = QueueSlot("waits", "waits").ask(gpus(1))
+        first = other.acquire(gpus(1)) is None
+        waits = QueueSlot("waits", "waits").acquire(gpus(1))
         return [first, list(other.gpus), waits.lacks, [(one.name, one.user, one.is_own) for one in waits.entries]]
 
     first, got, lacks, seen = attacker(theirs)
@@ -141,7 +141,7 @@ def test_two_users_never_get_the_same_gpu(attacker, slot):
 
 def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(attacker, slot, folder):
     mine = slot("mine")
-    mine.ask(gpus(3))
+    mine.acquire(gpus(3))
     [file], own = own_files(folder), folder / f"distdl-queue-{os.getuid()}"
     assert stat.S_IMODE(own.stat().st_mode) == 0o755
 
@@ -157,7 +157,7 @@ def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(attack
                 deed()
             except PermissionError:
                 refused += 1
-        return [refused, QueueSlot("theirs", "theirs").ask(gpus(1)) is None]
+        return [refused, QueueSlot("theirs", "theirs").acquire(gpus(1)) is None]
 
     assert attacker(attack) == [4, False]
 
@@ -240,13 +240,13 @@ def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, 
     holder, mine = slot("holder"), slot("mine")
     assert takes(holder, gpus(3)) == GPUS
     need = Need(1, GPUS[1:])
-    assert mine.ask(need) is not None
+    assert mine.acquire(need) is not None
     file = own_files(folder)[1].name
     planted = record(job=mine._fields["job"], name="mine", **changes) * 2
     attacker(lambda: plant(folder, {file: planted, "other": planted}))
     until = time.monotonic() + 1.2
     while time.monotonic() < until:
-        turn = mine.ask(need)
+        turn = mine.acquire(need)
         assert turn is not None
         assert turn.lacks == ("gpus",)
         time.sleep(0.05)
@@ -298,7 +298,7 @@ def test_no_lock_of_another_user_keeps_a_job_from_the_queue(attacker, slot, fold
     attacker(attack)
     for number in range(100):
         mine = slot(f"mine{number}")
-        turn = mine.ask(gpus(0), blocked=True)
+        turn = mine.acquire(gpus(0), blocked=True)
         assert turn.problem == ""
         assert takes(mine, gpus(1)) == ("GPU-a",)
         mine.release()
@@ -394,7 +394,7 @@ def test_an_administrator_can_keep_all_other_folders_out(attacker, slot, folder)
 
     def start():
         theirs = QueueSlot("20260101-000000-theirs", "theirs")
-        return [theirs.ask(Need(1, GPUS)) is None, *theirs.gpus]
+        return [theirs.acquire(Need(1, GPUS)) is None, *theirs.gpus]
 
     assert attacker(attack) == 3
     assert attacker(start, USER + 1) == [True, "GPU-a"]
@@ -443,7 +443,7 @@ def test_names_of_ones_own_folder_that_another_user_has_taken(attacker, slot, fo
     mine.release()
     (folder / "distdl-queue-0.9").rmdir()
     attacker(lambda: os.makedirs(folder / "distdl-queue-0.9" / "x"))
-    problem = slot("second").ask(gpus(1)).problem
+    problem = slot("second").acquire(gpus(1)).problem
     assert f"user {USER} has taken the names" in problem
     assert "distdl-queue-0*" in problem
 
@@ -460,7 +460,7 @@ def test_a_user_writes_no_more_files_than_others_read(slot, monkeypatch):
     first, second, third = slot("first"), slot("second"), slot("third")
     takes(first, gpus(1))
     takes(second, gpus(1))
-    assert third.ask(gpus(1)).problem.startswith("You already have 2 jobs in the queue")
+    assert third.acquire(gpus(1)).problem.startswith("You already have 2 jobs in the queue")
     first.release()
     takes(third, gpus(1))
 
@@ -476,7 +476,7 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     }  # fmt: skip
     attacker(lambda: plant(folder, fake))
     mine = slot("mine")
-    turn = mine.ask(Need(1, GPUS[:1], {"cores": 1.0}))
+    turn = mine.acquire(Need(1, GPUS[:1], {"cores": 1.0}))
     view = queueing.view(turn, Need(1, GPUS[:1], {"cores": 1.0}), {}, 0)
     store = JobStore()
     spec = JobSpec(id=new_id(), name="mine", created=time.time())
@@ -527,7 +527,7 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
     attacker(lambda: plant(folder, {"one": record(**changes) * 2, "two": record(**changes) + b" " * 4096}))
     mine, third = slot("mine"), slot("third")
     assert takes(mine, gpus(2)) == ("GPU-a", "GPU-b")
-    assert third.ask(gpus(3)) is not None
+    assert third.acquire(gpus(3)) is not None
     for entry in slots.entries():
         assert (entry.name + entry.job + entry.user).isprintable()
         assert len(entry.name) <= 60
@@ -538,7 +538,7 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
     shown = repr(queue)
     assert queue._repr_html_()
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
-    json.dumps(dataclasses.asdict(queueing.view(third.ask(gpus(3)), gpus(3), {}, 0)), allow_nan=False)
+    json.dumps(dataclasses.asdict(queueing.view(third.acquire(gpus(3)), gpus(3), {}, 0)), allow_nan=False)
 
 
 # turns ------------------------------------------------------------------------------------------
@@ -550,12 +550,12 @@ def test_a_job_that_never_takes_its_turn_is_passed(attacker, slot, folder, monke
     all_of_it = record(count=3, among=list(GPUS)) * 2
     attacker(lambda: plant(folder, {"one": all_of_it, "two": all_of_it}))
     mine = slot("mine")
-    assert mine.ask(gpus(1)).lacks == ("order",)
+    assert mine.acquire(gpus(1)).lacks == ("order",)
     began = time.monotonic()
     assert takes(mine, gpus(1)) == ("GPU-a",)
     assert time.monotonic() - began > 0.9
     second = slot("second")
-    second.ask(gpus(1))
+    second.acquire(gpus(1))
 
 
 def test_new_files_in_the_place_of_those_that_never_start_win_no_time(attacker, slot, folder, monkeypatch):
@@ -577,4 +577,4 @@ def test_new_files_in_the_place_of_those_that_never_start_win_no_time(attacker, 
 
     attacker(attack)
     mine = slot("mine")
-    wait_for(lambda: mine.ask(gpus(1)) is None, 5, "the job's turn")
+    wait_for(lambda: mine.acquire(gpus(1)) is None, 5, "the job's turn")

@@ -33,7 +33,7 @@ def rank(tmp_path):
     def start(then="time.sleep(600)"):
         code = textwrap.dedent(OFFERS).format(then=then)
         begun.append(subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]))
-        wait_for(lambda: stacks._first_line(tmp_path / "rank-3.stacks"), 30)
+        wait_for(lambda: stacks._read_header(tmp_path / "rank-3.stacks"), 30)
         return begun[-1]
 
     yield start
@@ -67,7 +67,7 @@ def test_a_process_that_has_ended_and_whose_number_another_one_has(rank, tmp_pat
     assert "has ended" in gather(tmp_path, 3).missing
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
-            about = stacks._first_line(tmp_path / "rank-3.stacks") | {"pid": other.pid}
+            about = stacks._read_header(tmp_path / "rank-3.stacks") | {"pid": other.pid}
             (tmp_path / "rank-3.stacks").write_text(json.dumps(about) + "\n")
             assert "has ended" in gather(tmp_path, 3).missing
             time.sleep(0.2)

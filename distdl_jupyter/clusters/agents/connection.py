@@ -28,7 +28,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.run_dir import Pipes
+from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.rank_socket import NOTES, listening, note_of, peer_uid, write_note
 
@@ -342,7 +342,7 @@ class RankRelay:
 
     def __init__(self, folder: JobFolder) -> None:
         self._notes_folder = folder.path / NOTES
-        self._run = Pipes(folder.id, "rank-00000.sock")
+        self._run = RunFolder(folder.id, "rank-00000.sock")
         self._servers: list[asyncio.Server] = []
 
     def offer(
@@ -356,7 +356,7 @@ class RankRelay:
         async def create_socket() -> None:
             with contextlib.suppress(DistDLError):  # the host is lost or the rank has ended; reported elsewhere
                 note = answer.result()
-                path = self._run.folder / f"rank-{rank}.sock"
+                path = self._run.path / f"rank-{rank}.sock"
                 serve = functools.partial(_relay, connection, rank)
                 try:
                     self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))

@@ -38,7 +38,7 @@ class Tail:
         while True:
             with contextlib.suppress(OSError):  # the file server may be temporarily unavailable
                 if content := self._follower.read():
-                    self._follower.took(len(content))
+                    self._follower.advance(len(content))
                     return content
             if self._is_over():
                 self._over_since = min(self._over_since, time.monotonic())

@@ -140,6 +140,7 @@ def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFu
     """
 
     def run(rows: Iterable[Any]) -> Iterator[Any]:
+        import asyncio
         import os
 
         from pyspark import BarrierTaskContext
@@ -157,7 +158,8 @@ def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFu
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
         scope: dict[str, Any] = {"__name__": "connect_back"}
         exec(source, scope)  # noqa: S102 - it is the source of a module of this package
-        scope["serve"](back, {"number": task.partitionId(), "attempt": task.attemptNumber()}, python, environment)
+        identity = {"number": task.partitionId(), "attempt": task.attemptNumber()}
+        asyncio.run(scope["serve"](back, identity, python, environment))
         return iter(())
 
     return run
