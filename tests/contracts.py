@@ -88,7 +88,7 @@ class DataContract(ClusterTests):
             texts.append(str(error))
         assert any(str(staging.path) in text for text in texts), f"the messages do not name the missing data: {texts}"
         assert not list(sample.folder.outputs.glob("ran-*"))
-        self.leaves_nothing(sample.id)
+        self.wait_until_gone(sample.id)
 
     def test_a_cancel_while_data_is_copied_takes_effect(self):
         sample, staging = self.with_data(MARKS, endless=True)
@@ -104,7 +104,7 @@ class DataContract(ClusterTests):
             listener.until_ended(self.ranks, self.timeout)
         assert staging.asked.is_set()
         assert not list(sample.folder.outputs.glob("ran-*"))
-        self.leaves_nothing(sample.id)
+        self.wait_until_gone(sample.id)
 
 
 class Placing(threading.Thread):
@@ -161,7 +161,7 @@ class QueueContract(ClusterTests):
         placing.is_canceled = True
         assert isinstance(placing.ended(self.timeout), StartCanceled)
         assert list(self.cluster.sweep(sample.id, placing.handles[-1])) == []
-        self.leaves_nothing(sample.id)
+        self.wait_until_gone(sample.id)
 
     @pytest.mark.parametrize("known", [True, False])
     def test_a_waiting_job_without_a_supervisor_is_swept(self, known):

@@ -190,7 +190,7 @@ def _rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 # MPI ------------------------------------------------------------------------------------------------
 
 #: Ranks on one machine use shared memory, not TCP, with which each rank listens on every interface (Open MPI 5.0).
-_ONE_NODE_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
+_SINGLE_NODE_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
 #: first rank that failed.
 _ABORT_DELAY = 2
@@ -204,7 +204,11 @@ def find_mpirun() -> str:
 
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning_variables(options)}
-    launcher = _mpirun_on_nodes(spec, placement) if placement.node_count > 1 else _mpirun_here(placement)
+    if placement.node_count > 1:
+        launcher = _mpirun_on_nodes(spec, placement)
+    else:
+        command = _mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE")
+        launcher = LaunchCommand(command, first_exit, _SINGLE_NODE_SETTINGS)
     return Plan(
         environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
         launcher=launcher,
@@ -215,10 +219,6 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
 def _mpirun(ranks: int, *arguments: str) -> tuple[str, ...]:
     # Only root needs --allow-run-as-root, but the user on the other host is not known here.
     return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none", *arguments)
-
-
-def _mpirun_here(placement: Placement) -> LaunchCommand:
-    return LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _ONE_NODE_SETTINGS)
 
 
 def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:

@@ -91,32 +91,22 @@ class TorchBackend(Backend):
         """Return the plan: rank 0 hosts the store at the reserved port of the first node."""
         if options.transport == "nccl" and not may_share_gpus(spec.environment_variables):
             _check_gpus(placement)
-        rendezvous_variables = {
+        job_variables = {
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.ports[0]),
+            # All ranks have the same role of torchrun.
+            "ROLE_NAME": "default",
+            "ROLE_WORLD_SIZE": str(len(placement.ranks)),
+            "GROUP_WORLD_SIZE": str(placement.node_count),
         }
         if options.transport != "auto":
-            rendezvous_variables["DISTDL_TORCH_TRANSPORT"] = options.transport
-        return Plan(
-            environments=tuple(
-                common_environment(placement, slot)
-                | _role(placement, slot)
-                | rendezvous_variables
-                | _interface(placement.interface_of(slot))
-                for slot in placement.ranks
-            )
-        )
+            job_variables["DISTDL_TORCH_TRANSPORT"] = options.transport
+        return Plan(tuple(self._rank_variables(placement, slot) | job_variables for slot in placement.ranks))
 
-
-def _role(placement: Placement, slot: RankSlot) -> dict[str, str]:
-    """Return torchrun's role variables; all ranks have the same role."""
-    size = str(len(placement.ranks))
-    return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(slot.rank),
-            "ROLE_WORLD_SIZE": size}  # fmt: skip
-
-
-def _interface(name: str) -> dict[str, str]:
-    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+    def _rank_variables(self, placement: Placement, slot: RankSlot) -> dict[str, str]:
+        interface = placement.interface_of(slot)
+        variables = {"ROLE_RANK": str(slot.rank), "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        return common_environment(placement, slot) | variables
 
 
 def _check_gpus(placement: Placement) -> None:
@@ -130,7 +120,7 @@ def _check_gpus(placement: Placement) -> None:
             f"{'is' if count == 1 else 'are'} {plural(count, 'GPU') if count else 'none'}.",
             code="nccl-needs-gpus",
             field="distributed_backend",
-            hint=f"Type {f'-p {count}, or ' if count and placement.node_count == 1 else ''}-b torch-gloo.",
+            hint=f"Use {f'-p {count}, or ' if count and placement.node_count == 1 else ''}-b torch-gloo.",
         )
 
 
@@ -160,7 +150,7 @@ def nccl(
         "nccl-call-needs-gpus",
         f"NCCL in {first.location} needs {plural(spec.process_count, 'GPU')} for {processes}, but this machine has "
         f"{plural(count, 'GPU') if count else 'none'}.",
-        f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
+        f'Use {f"-p {count}, or " if count else ""}Gloo: init_process_group("gloo").',
     )
     return Check("NCCL", summary, (finding,))
 

@@ -17,7 +17,6 @@ To test a plug-in, add one test file to its package; only pytest is needed:
 Nothing is simulated: the tests place, start, monitor, stop and collect jobs of two processes, and kill a process that
 supervises a job. The jobs are stored in the data directory (``DISTDL_HOME``). ``node_count`` and
 ``process_count_per_node`` set the layout of a job, ``timeout`` the time limit of each step in seconds.
-
 ``distdl_jupyter.clusters.base`` documents the methods that the tests call.
 """
 

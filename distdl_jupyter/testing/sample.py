@@ -1,7 +1,7 @@
 """Small real jobs for the contract tests of clusters, started and monitored without a supervisor.
 
-``python -m distdl_jupyter.testing.sample`` takes the role of a supervisor that the tests kill. It reads the job from
-one line of JSON and starts it, prints a record as JSON once every rank has printed some lines, and waits.
+``python -m distdl_jupyter.testing.sample JOB`` takes the role of a supervisor that the tests kill. It starts the job,
+which is JSON, prints a record as JSON once every rank has printed some lines, and waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import secrets
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -83,8 +83,8 @@ class Sample:
         )
         variables = {"DISTDL_JOB_ID": self.id, "DISTDL_JOB_DIR": folder, "DISTDL_NONCE": self.nonce}
         variables |= {"PYTHONUNBUFFERED": "1", **HASH_SEED, **self.variables}
-        names = [name for name in os.environ if not name.startswith("DISTDL_") or name == "DISTDL_CACHE"]
-        inherited = {name: os.environ[name] for name in names}
+        names = {name for name in os.environ if not name.startswith("DISTDL_")} | {"DISTDL_CACHE"}
+        inherited = {name: value for name, value in os.environ.items() if name in names}
         self.context = Context(self.folder, variables, inherited, report=self.report)
         script = self.folder.path / "script.py"
         script.write_text(self.code, encoding="utf-8")
@@ -165,8 +165,7 @@ class RunListener:
         """Read the new output, exits and notices; wait briefly if there is no output."""
         if not self.drain():
             time.sleep(_POLL_SECONDS)
-        exits = self.run.poll()
-        if exits:
+        if exits := self.run.poll():
             self.drain()
         for exit_ in exits:
             assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was reported twice"
@@ -242,31 +241,24 @@ class ClusterTests:
         sample = code if isinstance(code, Sample) else self.sample(code, **more)
         with contextlib.closing(RunListener(sample.start(), sample.nonce)) as listener:
             yield sample, listener
-        self.leaves_nothing(sample.id)
+        self.wait_until_gone(sample.id)
 
     def until_output(self, listener: RunListener, line: str) -> None:
         """Listen until every rank has printed this line."""
-        listener.until(
-            lambda: all(line in listener.output(rank) for rank in range(self.ranks)),
-            self.timeout,
-            f"{line!r} of every rank",
-        )
+        for rank in range(self.ranks):
+            listener.until(lambda rank=rank: line in listener.output(rank), self.timeout, f"{line!r} of rank {rank}")
 
-    def left(self, job_id: str) -> Sequence[object]:
-        """Return the remaining processes of a job on this machine. Override it to find other processes too."""
-        return sorted(processes.of_job({processes.MARK: job_id}))
-
-    def leaves_nothing(self, job_id: str) -> None:
-        """Wait until no process of a job is left. Raises AssertionError after ``timeout`` seconds."""
+    def wait_until_gone(self, job_id: str) -> None:
+        """Wait until no process of a job is left on this machine. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + self.timeout
-        while remaining := self.left(job_id):
-            assert time.monotonic() < deadline, f"these parts of job {job_id} were left behind: {remaining}"
+        while remaining := processes.of_job({processes.MARK: job_id}):
+            assert time.monotonic() < deadline, f"these processes of job {job_id} were left behind: {remaining}"
             time.sleep(0.1)
 
 
 def main() -> None:
-    """Start the job from standard input, print a record once every rank has printed some lines, and wait."""
-    job = json.loads(sys.stdin.readline())
+    """Start a job, print a record once every rank has printed some lines, and wait."""
+    job = json.loads(sys.argv[1])
     sample = Sample(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
     listener = RunListener(sample.start(), sample.nonce)
     streams = [(rank, name) for rank in range(job["nodes"] * job["per_node"]) for name in ("out", "err")]

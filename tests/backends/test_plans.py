@@ -113,9 +113,9 @@ def test_each_rank_gets_a_gpu_of_its_own():
 @pytest.mark.parametrize(
     ("gpus", "there", "remedy"),
     [
-        (0, "there are none", "Type -b torch-gloo."),
-        (1, "there is 1 GPU", "Type -p 1, or -b torch-gloo."),
-        (2, "there are 2 GPUs", "Type -p 2, or -b torch-gloo."),
+        (0, "there are none", "Use -b torch-gloo."),
+        (1, "there is 1 GPU", "Use -p 1, or -b torch-gloo."),
+        (2, "there are 2 GPUs", "Use -p 2, or -b torch-gloo."),
     ],
 )
 def test_nccl_without_a_gpu_for_each_rank_is_refused(gpus, there, remedy):

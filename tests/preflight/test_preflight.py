@@ -413,10 +413,10 @@ NCCL_IF_CUDA = (
 @pytest.mark.parametrize(
     ("line", "devices", "level", "remedy"),
     [
-        (NCCL_ALONE, (0,), "error", "Type -p 1, or use Gloo"),
+        (NCCL_ALONE, (0,), "error", "Use -p 1, or Gloo"),
         (NCCL_ALONE, (), "error", "Use Gloo"),
-        (NCCL_ALONE.replace("(", "(backend="), (0,), "error", "Type -p 1, or use Gloo"),
-        (NCCL_IF_CUDA, (0,), "warning", "Type -p 1, or use Gloo"),
+        (NCCL_ALONE.replace("(", "(backend="), (0,), "error", "Use -p 1, or Gloo"),
+        (NCCL_IF_CUDA, (0,), "warning", "Use -p 1, or Gloo"),
     ],
 )
 def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
