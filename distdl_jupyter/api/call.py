@@ -8,7 +8,7 @@ arguments of the call:
 - ``body``: a JSON body whose shape is a ``PageRequest``
 - ``context``: the services of the server for the call
 - ``reader``: the up-to-date reader of the job in the path, shared by all pages
-- ``gone``: a future that is done when the page no longer waits for the response
+- ``disconnected``: a future that is done when the page no longer waits for the response
 
 Its return value is the response; its docstring is the description.
 """

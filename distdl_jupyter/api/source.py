@@ -93,7 +93,7 @@ def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
 
 
 @post("/form", action="execute", slow=True)
-def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormState:
+def form(context: ServerContext, disconnected: Future[None], body: FormRequest) -> FormState:
     """Return the form for a source text and the choices so far.
 
     An idle kernel computes the form of its notebook itself, with the notebook's names. This call is for a kernel that
@@ -109,7 +109,7 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
         return cell_state(body, directory=str(folder))
     # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
     # FormState.
-    return _call(python, "form", to_json(body), folder, context.form_seconds, gone)  # type: ignore[no-any-return]
+    return _call(python, "form", to_json(body), folder, context.form_seconds, disconnected)  # type: ignore[no-any-return]
 
 
 def _prepare(
@@ -154,10 +154,10 @@ def _find_python(context: ServerContext, kernel_name: str) -> tuple[str, dict[st
             path = sys.executable if is_server_python else shutil.which(program)
     if path is None:
         raise InvalidSpec(
-            f"{kernel_name!r} is not a kernel with a Python on this machine, so it cannot run jobs.",
+            f"{kernel_name!r} is not a Python kernel of this machine, so it cannot run jobs.",
             code="kernel-not-python",
             field="kernel_name",
-            hint="Choose an ipykernel kernel.",
+            hint="Select a kernel of ipykernel that is installed on this machine.",
         )
     return path, {name: string.Template(text).safe_substitute(os.environ) for name, text in (spec.env or {}).items()}
 
@@ -168,12 +168,12 @@ def _call(
     arguments: Mapping[str, Any],
     folder: Path,
     seconds: float,
-    gone: Future[None] | None = None,
+    disconnected: Future[None] | None = None,
 ) -> Any:
     """Run a call of ``submit_process`` with a Python in a folder and return its value.
 
-    The process is killed after ``seconds``, and when ``gone`` is done. Raises the error of the call, PluginUnavailable
-    if this package is missing there, and LaunchFailed.
+    The process is killed after ``seconds``, and when ``disconnected`` is done. Raises the error of the call,
+    PluginUnavailable if this package is missing there, and LaunchFailed.
     """
     path, variables = python
     try:
@@ -186,10 +186,10 @@ def _call(
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            if gone is not None:
-                gone.add_done_callback(lambda _: process.kill())
+            if disconnected is not None:
+                disconnected.add_done_callback(lambda _: process.kill())
             try:
-                output, error_output = process.communicate(json.dumps({"ask": call, "given": arguments}), seconds)
+                output, error_output = process.communicate(json.dumps({"call": call, "arguments": arguments}), seconds)
             finally:
                 process.kill()
         response = json.loads(output.strip().rpartition("\n")[2])

@@ -1,6 +1,6 @@
 """``python -m distdl_jupyter.api.submit_process``: submit source text, or compute its launch form, for a server.
 
-Standard input holds a call as JSON, ``{"ask": "submit" or "form", "given": arguments}``. Secret environment variables
+Standard input holds a call as JSON, ``{"call": "submit" or "form", "arguments": {...}}``. Secret environment variables
 are sent only here. The last line of standard output is the result of ``views.wire.answer``: ``value`` or ``error``.
 The job works in the current directory.
 """

@@ -94,7 +94,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
         fields, variables = values.from_options({name: options[name] for name in options if name in names})
         other_options = {name: value for name, value in options.items() if name not in names}
         other_options |= {"wait": parsed["wait"]} if "wait" in parsed else {}
-        plan = {name: parsed[name] for name in values.PLAN if name in parsed}
+        plan = {name: parsed[name] for name in values.SWEEP_ARGUMENTS if name in parsed}
         magic_only = {name: parsed[name] for name in ("panel", *arguments.SWEEP) if name in parsed and name not in plan}
         return MagicLine(
             values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},

@@ -48,7 +48,15 @@ from distdl_jupyter.form.schema import (
     Variable,
 )
 from distdl_jupyter.form.target import CodeInfo, KernelContext, Target, backend_of_code
-from distdl_jupyter.form.values import USE_GPU, addresses, backend_options, plan_of, to_options, unsigned, valid_data
+from distdl_jupyter.form.values import (
+    USE_GPU,
+    addresses,
+    backend_options,
+    mask_signature,
+    sweep_arguments,
+    to_options,
+    valid_data,
+)
 from distdl_jupyter.jobs import job_list, jobspec
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
@@ -84,8 +92,8 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     code, choices = target.inspect(), all_choices()
     variables = variables_of(target, request)
     values = request.values or _initial_values(target, code, choices, timeout)
-    rows = tuple(structs.replace(row, address=unsigned(row.address)) for row in values.data)
-    values = structs.replace(values, data=rows, outputs=unsigned(values.outputs))
+    rows = tuple(structs.replace(row, address=mask_signature(row.address)) for row in values.data)
+    values = structs.replace(values, data=rows, outputs=mask_signature(values.outputs))
     if request.apply:
         values, code = _apply_advice(target, values, code, request.apply)
     status = poll_cluster(values.compute_target, values.distributed_backend, timeout, fresh=request.refresh)
@@ -288,7 +296,7 @@ def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) 
     flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(varied) else ())]
     magic, variable = target.magic, {"found": "job"}.get(parsed.variable, parsed.variable)
     if varied:
-        flags = [*line.option_words(plan_of(values)), *flags]
+        flags = [*line.option_words(sweep_arguments(values)), *flags]
         magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(parsed.variable, parsed.variable)
     text = line.line(options, variable, magic, flags)
     return text, target.cell(text)

@@ -16,8 +16,8 @@ from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form.schema import DataRow, FormValues
 from distdl_jupyter.jobs import jobspec
 
-#: The fields of a sweep, which are also the names of arguments of ``sweep``.
-PLAN = ("trials", "metric", "parallel")
+#: Fields of the form that are arguments of ``sweep``, under the same names.
+SWEEP_ARGUMENTS = ("trials", "metric", "parallel")
 USE_GPU = {"": None, "yes": True, "no": False}
 #: Address schemes of stores that can list a folder, so that each node can receive a part of it.
 _LISTABLE = ("blob://", "s3://", "gs://")
@@ -52,7 +52,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     values["backend_options"] = preset | {name: primary[name] for name in primary if name in options_of_backends}
     values["use_gpu"] = next(text for text, setting in USE_GPU.items() if setting is common.get("use_gpu"))
     values["data"] = tuple(_data_rows(common.get("data")))
-    values["outputs"] = unsigned(str(primary.get("outputs") or ""))
+    values["outputs"] = mask_signature(str(primary.get("outputs") or ""))
     values["other_options"] = {
         name: ",".join(common[name]) if ABOUT[name].repeats else primary[name]
         for name in other_options()
@@ -69,7 +69,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
     """Return the arguments of ``submit`` under their primary names; None means the default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
-        **{name: _parse_typed(name, values.other_options.get(name)) for name in other_options()},
+        **{name: _parse_option(name, values.other_options.get(name)) for name in other_options()},
         "name": values.name.strip() or default_name,
         "environment_variables": dict(variables) or None,
         "use_gpu": USE_GPU[values.use_gpu],
@@ -80,8 +80,8 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
     }
 
 
-def _parse_typed(name: str, value: Any) -> Any:
-    """Return the typed value of an option, None if empty; lists are separated by commas."""
+def _parse_option(name: str, value: Any) -> Any:
+    """Return the value of an option that was entered as text, None if empty; lists are separated by commas."""
     if isinstance(value, str):
         value = tuple(filter(None, map(str.strip, value.split(",")))) if ABOUT[name].repeats else value.strip()
     return None if value in ("", ()) else value
@@ -92,10 +92,10 @@ def backend_options(values: FormValues) -> dict[str, Any]:
     return {name: value for name, value in values.backend_options.items() if value not in (None, "")}
 
 
-def plan_of(values: FormValues) -> dict[str, Any]:
+def sweep_arguments(values: FormValues) -> dict[str, Any]:
     """Return the arguments of ``sweep`` other than the parameters and the options of its trials."""
-    plan = {name: getattr(values, name) for name in PLAN}
-    return {name: value for name, value in {**plan, "metric": values.metric.strip()}.items() if value}
+    arguments = {name: getattr(values, name) for name in SWEEP_ARGUMENTS} | {"metric": values.metric.strip()}
+    return {name: value for name, value in arguments.items() if value}
 
 
 def split_label(label: str) -> tuple[str, dict[str, Any]]:
@@ -121,12 +121,13 @@ def _data_rows(option: Any) -> Iterator[DataRow]:
         try:
             source = data.source(name, address)
         except InvalidSpec:
-            yield DataRow(name, unsigned(str(address.get("url", "") if isinstance(address, Mapping) else address)))
+            text = str(address.get("url", "") if isinstance(address, Mapping) else address)
+            yield DataRow(name, mask_signature(text))
         else:
             yield DataRow(source.name, source.address, source.shard, source.mode)
 
 
-def unsigned(address: str) -> str:
+def mask_signature(address: str) -> str:
     """Return an address with its shared access signature masked; such an address is still rejected."""
     return address.partition("?")[0] + _MASK if _SIGNATURE.search(address) else address
 

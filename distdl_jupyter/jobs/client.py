@@ -311,7 +311,7 @@ class Job:
         from distdl_jupyter.views.resources import ResourceTable
 
         is_pending = not self.view().state.ended and self.folder.spec().cluster != "azureml"
-        return ResourceTable(self.folder.resources, may_come=is_pending)
+        return ResourceTable(self.folder.resources, is_pending=is_pending)
 
     def environment(self) -> JobEnvironment:
         """Return the environment of the job: Python and packages of rank 0, and the git state of the code.

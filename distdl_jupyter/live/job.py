@@ -51,11 +51,11 @@ class Encoded:
 
 
 class LiveJob:
-    """A job and the messages about it. Thread-safe. ``gone`` is true if the job does not exist or was deleted."""
+    """A job and the messages about it. Thread-safe. ``is_deleted`` is true if the job does not exist or was deleted."""
 
     def __init__(self, id_: str, capacity: int = KEPT) -> None:
         self.id = id_
-        self.gone = not is_id(id_)
+        self.is_deleted = not is_id(id_)
         self._capacity = capacity
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
@@ -67,14 +67,14 @@ class LiveJob:
     def poll(self) -> bool:
         """Read new data for a short time; return whether there was any. Raises OSError."""
         try:
-            if self._reader is None and not self.gone:
+            if self._reader is None and not self.is_deleted:
                 self._reader = PageReader(JobStore().find(self.id), tail=self._capacity)
-            if self.gone or not self._open_reader.folder.spec_file.exists():
-                self.gone = True
+            if self.is_deleted or not self._open_reader.folder.spec_file.exists():
+                self.is_deleted = True
                 return False
             return not self.settled and self._open_reader.advance(_POLL if self.is_current else _FIRST_POLL, self._lock)
         except JobNotFound:
-            self.gone = True
+            self.is_deleted = True
             return False
 
     @property

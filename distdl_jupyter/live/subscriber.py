@@ -50,7 +50,7 @@ class JobSubscriber:
         self._key = request.key
         self._mark = request.log.mark if request.log else 0
         self._wants_log, self._has_sent_log = request.log is not None, False
-        self._has_sent_gone = request.key == "gone"
+        self._has_sent_deletion = request.key == "gone"
         self._job_limit, self._log_limit = RateLimit(_JOB_PAUSE), RateLimit(_LOG_PAUSE)
         self._topics = [_curve(job, curve) for curve in request.curves]
         if request.resources:
@@ -62,17 +62,17 @@ class JobSubscriber:
     @property
     def busy(self) -> bool:
         """Whether ``due`` may return messages."""
-        if self._job.gone:
-            return not self._has_sent_gone
+        if self._job.is_deleted:
+            return not self._has_sent_deletion
         is_outdated = not self._job.ended and self._job_limit.since > _MAX_AGE
         return self.held or self._version != self._job.version or is_outdated
 
     def due(self) -> list[bytes]:
         """Return the messages that are due. This may be slow, so do not call it in the event loop."""
         job = self._job
-        if job.gone:
-            lines = [] if self._has_sent_gone else [encode(Deleted(job.id, "gone", "gone"))]
-            self._has_sent_gone, self.held = True, False
+        if job.is_deleted:
+            lines = [] if self._has_sent_deletion else [encode(Deleted(job.id, "gone", "gone"))]
+            self._has_sent_deletion, self.held = True, False
             return lines
         if not job.is_current:
             return []

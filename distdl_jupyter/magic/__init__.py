@@ -59,7 +59,7 @@ def owner(ip: Any) -> str | None:
 
 
 def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> None:
-    """Close a comm that a page opened with a request, ``{"ask": name, "given": arguments}``, with the response.
+    """Close a comm that a page opened with a request, ``{"call": name, "arguments": {...}}``, with the response.
 
     Nothing is printed, and the execution count does not change.
     """

@@ -40,11 +40,11 @@ def files(code: Code, spec: JobSpec) -> Check:
 
 def _summary_finding(calls: Sequence[Call]) -> Finding:
     """Return one finding for all calls that are not listed individually."""
-    rest = f", {calls[0].location} for one" if len(calls) > 1 else f", {calls[0].location}"
+    location = f"for example {calls[0].location}" if len(calls) > 1 else calls[0].location
     return Finding(
         "warning",
         "shared-file",
-        f"{plural(len(calls), 'more place')} would write the same file on every rank{rest}.",
+        f"{plural(len(calls), 'more call')} ({location}) would write the same file on every rank.",
         "Ignore this for code that the job never calls.",
     )
 

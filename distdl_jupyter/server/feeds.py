@@ -88,7 +88,7 @@ class JobFeed(Feed):
         """Read the job's files."""
         live, was_complete = self.live, self.live.complete
         has_new_data = await self._app.run(live.poll)
-        if live.gone:
+        if live.is_deleted:
             self.changed()
             return None
         if has_new_data or live.complete != was_complete:
@@ -177,13 +177,13 @@ class Feeds:
         live = feed.live
         feed.subscribers.add(notify)
         try:
-            while not (live.complete or live.gone) and feed.problem is None:
+            while not (live.complete or live.is_deleted) and feed.problem is None:
                 await notify.wait()
                 notify.clear()
             if feed.problem is not None:
                 raise feed.problem
             await self.app.run(live.poll)  # the job may have been deleted since the last poll
-            if live.gone:
+            if live.is_deleted:
                 raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
             return await self.app.run(live.use, function)
         finally:

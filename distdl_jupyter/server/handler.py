@@ -95,7 +95,7 @@ class Handler(APIHandler):
         """Check permissions before the body arrives; the body of a rejected request is discarded."""
         self._body = bytearray()
         #: Done when the page no longer waits for the response.
-        self.gone: Future[None] = Future()
+        self.disconnected: Future[None] = Future()
         self._rejection: web.HTTPError | None = None
         try:
             await super().prepare()
@@ -134,7 +134,7 @@ class Handler(APIHandler):
 
     def on_connection_close(self) -> None:
         """Signal cancellation to the running call."""
-        self.gone.cancel()
+        self.disconnected.cancel()
         super().on_connection_close()
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
@@ -181,7 +181,7 @@ class CallHandler(Handler):
             raise errors.JobNotFound(
                 "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
             )
-        arguments: dict[str, Any] = {**path, "gone": self.gone, "context": self.app.context}
+        arguments: dict[str, Any] = {**path, "disconnected": self.disconnected, "context": self.app.context}
         if call.request is not None:
             query, kind = self.request.query_arguments, call.request
             body = wire.from_query(kind, query) if call.verb == "get" else wire.from_json(kind, self.body())

@@ -46,8 +46,8 @@ class Resources:
 class ResourceTable(table.Display, list[ResourceSample]):
     """All samples of a job, in order; displays the newest sample of each rank, or the reason why there are none."""
 
-    def __init__(self, path: Path, *, may_come: bool = False) -> None:
-        self._empty_text = _NO_SAMPLES_YET if may_come else _NO_SAMPLES
+    def __init__(self, path: Path, *, is_pending: bool = False) -> None:
+        self._empty_text = _NO_SAMPLES_YET if is_pending else _NO_SAMPLES
         self.book = ResourceBook(path)
         super().__init__(self.book.read_all())
 

@@ -145,16 +145,16 @@ def _allowed(form: type[PageRequest], name: str, reason: str) -> str:
 
 
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the call that a page requests (name ``ask``, arguments ``given``); return ``value`` or ``error``.
+    """Make the call that a page requests with the fields ``call`` and ``arguments``; return ``value`` or ``error``.
 
     Never raises, because the page waits and a plug-in may raise anything.
     """
-    name = str(message.get("ask"))
+    name = str(message.get("call"))
     if name not in calls:
         error = DistDLError(f"Unknown request {name}.", code="kernel-call-unknown", hint="Reload the page.")
         return {"error": error.to_json()}
     try:
-        return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
+        return {"value": to_json(calls[name](**dict(message.get("arguments") or {})))}
     except Exception as exc:  # noqa: BLE001
         description = f"{type(exc).__name__}: {exc}"
         error = exc if isinstance(exc, DistDLError) else DistDLError(description, code="internal-error")

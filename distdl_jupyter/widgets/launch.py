@@ -20,7 +20,7 @@ from distdl_jupyter.form.line import MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import state, variables_of
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.form.values import from_options, plan_of, to_options
+from distdl_jupyter.form.values import from_options, sweep_arguments, to_options
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.output import has_extension
@@ -86,7 +86,7 @@ class LaunchForm(PageWidget):
         handle: Job | Sweep
         if varied := values.sweep.strip():
             parameters, _ = space.of_line(varied)
-            options |= plan_of(values)
+            options |= sweep_arguments(values)
             handle = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
             handle = client.submit(self._function, target.args, target.kwargs, **options)

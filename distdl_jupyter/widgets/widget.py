@@ -47,7 +47,7 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
 
     def on_message(self, message: dict[str, Any]) -> None:
         """Handle a request of a page."""
-        if message.get("type") == "ask":
+        if message.get("type") == "request":
             self.send({"type": "answer", "id": message.get("id"), **answer(self._calls, message)})
 
 

@@ -52,5 +52,5 @@ def test_a_job_without_samples_says_so(tmp_path):
 
     table = ResourceTable(tmp_path / "resources.jsonl")
     assert (len(table), repr(table)[:11], len(table.to_pandas())) == (0, "No samples.", 0)
-    table = ResourceTable(tmp_path / "resources.jsonl", may_come=True)
+    table = ResourceTable(tmp_path / "resources.jsonl", is_pending=True)
     assert (len(table), repr(table)[:15]) == (0, "No samples yet.")

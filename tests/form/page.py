@@ -29,7 +29,7 @@ def asked(code: str, kernel: KernelContext | None = None, directory: str = "", *
 
 def answered_apart(code: str, **more: Any) -> dict[str, Any]:
     """Return what another process answers to a text."""
-    about = {"ask": "form", "given": {"code": code, **more}}
+    about = {"call": "form", "arguments": {"code": code, **more}}
     command = [sys.executable, "-m", "distdl_jupyter.api.submit_process"]
     done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout, done.stderr

@@ -9,7 +9,7 @@ def asked(kernel, ask, **given):
     """Ask as the page does: a comm that is opened with the request and closed with the answer."""
     client = kernel.client
     client.execute(LOAD, silent=True, store_history=False, reply=True, timeout=60)
-    content = {"comm_id": uuid.uuid4().hex, "target_name": "distdl-jupyter", "data": {"ask": ask, "given": given}}
+    content = {"comm_id": uuid.uuid4().hex, "target_name": "distdl-jupyter", "data": {"call": ask, "arguments": given}}
     opening = client.session.msg("comm_open", content)
     client.shell_channel.send(opening)
     while True:

@@ -11,16 +11,16 @@ from tests.standin.login import CLIENT
 
 
 def test_the_page_asks_and_is_answered(signed_in):
-    told = answer(CALLS, {"id": "1", "ask": "azure.sign_in", "given": {"credential": "default"}})["value"]
+    told = answer(CALLS, {"id": "1", "call": "azure.sign_in", "arguments": {"credential": "default"}})["value"]
     assert (told["state"], told["account"]["name"]) == ("signed_in", f"app {CLIENT}")
     assert not [secret for secret in signed_in.login.given if secret in repr(told)]
-    assert answer(CALLS, {"ask": "azure.sign_out"})["value"]["state"] == "signed_out"
+    assert answer(CALLS, {"call": "azure.sign_out"})["value"]["state"] == "signed_out"
 
 
 def test_what_cannot_be_is_refused_with_its_field(azure):
-    error = answer(CALLS, {"ask": "azure.settings", "given": {"cloud": "Nimbus"}})["error"]
+    error = answer(CALLS, {"call": "azure.settings", "arguments": {"cloud": "Nimbus"}})["error"]
     assert (error["type"], error["field"]) == ("InvalidSpec", "cloud")
-    assert "Unknown request" in answer(CALLS, {"ask": "dance"})["error"]["message"]
+    assert "Unknown request" in answer(CALLS, {"call": "dance"})["error"]["message"]
 
 
 def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):

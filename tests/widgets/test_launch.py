@@ -34,7 +34,7 @@ def answered(form: Any, monkeypatch: pytest.MonkeyPatch, ask: str, **given: Any)
     sent: list[Any] = []
     with monkeypatch.context() as patched:
         patched.setattr(form, "send", lambda content, buffers=None: sent.append(content))
-        page(form, type="ask", id="a-1", ask=ask, given=given)
+        page(form, type="request", id="a-1", call=ask, arguments=given)
         wait_for(lambda: sent, what="an answer")
     assert (sent[0]["type"], sent[0]["id"]) == ("answer", "a-1")
     return sent[0].get("value", sent[0].get("error"))
@@ -101,9 +101,9 @@ def test_submit_starts_a_sweep_and_shows_the_cell_that_does_the_same(monkeypatch
 
 def test_a_request_is_always_answered() -> None:
     calls = {"divide": lambda by: 1 / by}
-    assert answer(calls, {"ask": "dance"})["error"]["hint"] == "Reload the page."
-    assert answer(calls, {"ask": "divide", "given": {"by": 0}})["error"]["message"].startswith("ZeroDivisionError")
-    assert "TypeError" in answer(calls, {"ask": "divide"})["error"]["message"]
+    assert answer(calls, {"call": "dance"})["error"]["hint"] == "Reload the page."
+    assert answer(calls, {"call": "divide", "arguments": {"by": 0}})["error"]["message"].startswith("ZeroDivisionError")
+    assert "TypeError" in answer(calls, {"call": "divide"})["error"]["message"]
 
 
 def test_other_front_ends_show_the_call_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

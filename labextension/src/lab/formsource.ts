@@ -38,7 +38,7 @@ async function sendRequest(kernel: Kernel.IKernelConnection, method: string, par
   const id = UUID.uuid4();
   // A connection that handles comms reports an error when an unknown comm closes.
   if (kernel.handleComms) kernel.createComm(TARGET, id);
-  const content = { comm_id: id, target_name: TARGET, data: { ask: method, given: params } as JSONObject };
+  const content = { comm_id: id, target_name: TARGET, data: { call: method, arguments: params } as JSONObject };
   const message = KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({ msgType: 'comm_open', channel: 'shell', username: kernel.username, session: kernel.clientId, content });
   const future = kernel.sendShellMessage(message, false, true);
   const answers: Answer[] = [];

@@ -37,7 +37,7 @@ export function connect(model: Model): { ask: Ask; dispose: () => void } {
     const id = `${page}-${(serial += 1)}`;
     open.set(id, (answer) => resolve(Promise.resolve(answer).then(valueOf)));
     try {
-      model.send({ type: 'ask', id, ask: name, given });
+      model.send({ type: 'request', id, call: name, arguments: given });
     } catch {
       // The kernel is gone; the view shows that it does not respond.
     }
