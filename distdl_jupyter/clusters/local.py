@@ -217,7 +217,7 @@ class LocalCluster(Cluster):
 
         killed = processes.kill_job(job_id)
         run_dir.sweep(job_id)
-        data_cache.forget(job_id)
+        data_cache.remove_links(job_id)
         return sorted(killed)
 
 

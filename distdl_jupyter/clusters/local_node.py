@@ -88,7 +88,7 @@ class LocalAgent(AgentConnection):
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
         self._channels = LocalChannels()
-        self.job = LocalJob(job.id, Workdir(folder, copied=False), self._channels, [], None, job.python)
+        self.job = LocalJob(job.id, Workdir(folder, is_copy=False), self._channels, [], None, job.python)
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
         """Handle a request and return a completed future of the answer, HostFailed or OSError."""
@@ -110,7 +110,7 @@ class LocalAgent(AgentConnection):
 
     def poll(self) -> None:
         """Deliver the exits of processes, their stacks and a sample of their resource usage."""
-        for end in self.job.ended(full=False):
+        for end in self.job.collect_exits(outbox_is_full=False):
             self.on_event({"type": "exit", **end})
         if answers := self.job.stacks():
             self.on_event({"type": "stacks", "answers": answers})
@@ -195,4 +195,4 @@ class LocalNodes(JobNodes):
         if self._slot is not None:
             self._slot.release()
         if self._staged:
-            data_cache.forget(self._context.folder.id)
+            data_cache.remove_links(self._context.folder.id)

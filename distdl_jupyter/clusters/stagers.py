@@ -80,7 +80,7 @@ class NodeStager(ABC):
 
     def messages(self) -> list[dict[str, Any]] | None:
         """Return the messages since the last call, None at the end; other output, such as of a library, is skipped."""
-        if not (content := self.out.take(Inbox.MOST)):
+        if not (content := self.out.take(Inbox.MAX_UNREAD)):
             return None if content is not None else []
         *lines, self._unread = (self._unread + content).split(b"\n")
         messages = []
@@ -341,12 +341,12 @@ class _Copy:
             files.pack(path.parent, [path.name], write_part)
 
         try:
-            if connection.ask("look", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
+            if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
                 self.path = str(path)
                 return
             self.is_running = True
             fields = {"digest": self.folder.digest(check), "base": self._base}
-            if directory := connection.ask("copied", _REQUEST_SECONDS, **fields)["path"]:
+            if directory := connection.ask("find_copy", _REQUEST_SECONDS, **fields)["path"]:
                 self._cached_bytes = self.folder.total
             else:
                 directory = send(connection, "copy", produce, **fields)["path"]

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
-from distdl_jupyter.node.data_cache import Cache, StagingFailed, masked
+from distdl_jupyter.node.data_cache import Cache, StagingFailed, mask_secrets
 
 #: The name in progress bars and failures; names of data sources never contain a space.
 NAME = "Python packages"
@@ -226,4 +226,4 @@ def _error_text(lines: Sequence[str]) -> str:
     lines = [line for line in lines if line.strip()]
     start = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _MAX_LINES, 0))
     text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[start : start + _MAX_LINES])
-    return masked(text)[:_MAX_CHARACTERS] or "no output."
+    return mask_secrets(text)[:_MAX_CHARACTERS] or "no output."

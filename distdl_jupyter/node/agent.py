@@ -8,43 +8,43 @@ process, forked before the agent does anything else, that only waits for the end
 Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
 thread. The messages:
 
-======== ============================================== ====================================================
-type     fields                                         reply
-======== ============================================== ====================================================
-facts    modules, programs, packages (all optional)     the result of ``facts.gather``
-listen   address                                        port
-reach    targets, seconds                               reached
-prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
-         base, working_directory (optional)             if requested
-put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
-get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
-ports    count, address                                 ports
-look     path                                           fingerprint, null if it cannot be read
-copied   digest, base                                   path of a folder with this content, "" without one
-copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is written)
-         b"" ends it
-start    processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
-         directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
-feed     kind, text                                     (nothing) when written to its standard input
-pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
-signal   name: INT, TERM, KILL; to: ranks, all          sent
-alive                                                   alive, and how many of them are workers
-stuck                                                   pids that no signal reaches
-stacks   ranks                                          (nothing) and messages ``stacks`` as the ranks respond:
-                                                        {answers: {rank: ``stacks.StackDump`` as data}}
-profile  ranks, recording                               (nothing) ranks read the request (``worker.hooks.profile``)
-serving  rank                                           where a persistent rank listens: socket, token
-connect  rank, channel                                  (nothing) the channel is relayed to and from that rank
-hold     channel, held                                  (nothing) the channel is not read while it is held; a
-                                                        message ``hold`` requests the same of the supervisor
-drain                                                   evidence of an out-of-memory kill, "" for none,
-                                                        after all output written so far
-answer   shell, then any of out, err (texts), code      (nothing)
-slots    job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
-         priority, number                               position (``slots.QueuePosition`` as data), limits
-sweep    job, base                                      found
-end      keep                                           ended; the agent exits
-======== ============================================== ====================================================
+=========== ============================================== ====================================================
+type        fields                                         reply
+=========== ============================================== ====================================================
+facts       modules, programs, packages (all optional)     the result of ``facts.gather``
+listen      address                                        port
+reach       targets, seconds                               reached
+prepare     job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
+            base, working_directory (optional)             if requested
+put         channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
+get         channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
+ports       count, address                                 ports
+fingerprint path                                           fingerprint, null if it cannot be read
+find_copy   digest, base                                   path of a folder with this content, "" without one
+copy        channel, digest, base; then a tar as data,     path, files, bytes (when all is written)
+            b"" ends it
+start       processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
+            directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
+feed        kind, text                                     (nothing) when written to its standard input
+pipes       ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
+signal      name: INT, TERM, KILL; to: ranks, all          sent
+alive                                                      alive, and how many of them are workers
+stuck                                                      pids that no signal reaches
+stacks      ranks                                          (nothing) and messages ``stacks`` as the ranks respond:
+                                                           {answers: {rank: ``stacks.StackDump`` as data}}
+profile     ranks, recording                               (nothing) ranks read the request (``worker.hooks.profile``)
+serving     rank                                           where a persistent rank listens: socket, token
+connect     rank, channel                                  (nothing) the channel is relayed to and from that rank
+hold        channel, held                                  (nothing) the channel is not read while it is held; a
+                                                           message ``hold`` requests the same of the supervisor
+drain                                                      evidence of an out-of-memory kill, "" for none,
+                                                           after all output written so far
+answer      shell, then any of out, err (texts), code      (nothing)
+slots       job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
+            priority, number                               position (``slots.QueuePosition`` as data), limits
+sweep       job, base                                      killed
+end         keep                                           ended; the agent exits
+=========== ============================================== ====================================================
 
 ``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` exclude them. ``beat``
 is not a request. A message without a ``request`` number gets no response. The method ``_on_TYPE`` handles a request: of
@@ -75,14 +75,14 @@ from distdl_jupyter.node import data_cache, files, frames, processes, run_dir, s
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import ports as node_ports
 from distdl_jupyter.node.channels import Channels, Inbox, Outbox, Outgoing, watch
-from distdl_jupyter.node.files import Refused
-from distdl_jupyter.node.job import Answer, Fields, Job, RequestFailed
+from distdl_jupyter.node.files import TransferRefused
+from distdl_jupyter.node.job import Fields, Job, Reply, RequestFailed
 from distdl_jupyter.node.mpi_shell import Shells
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
 #: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
-_SOON_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 #: Timeout in seconds for sending the last response.
 _LAST_SECONDS = 5.0
 #: Maximum length of the queue through which threads send frames to the loop.
@@ -132,9 +132,9 @@ def _watch(pipe_fd: int) -> None:
         if job := messages and messages[-1]:
             processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
             shutil.rmtree(job["run"], ignore_errors=True)
-            data_cache.forget(job["marks"][processes.MARK], job["base"] or files.DEFAULT_BASE)
+            data_cache.remove_links(job["marks"][processes.MARK], job["base"] or files.DEFAULT_BASE)
             if job["copied"]:
-                files.abandon(Path(job["copied"]))
+                files.remove_except_results(Path(job["copied"]))
     finally:
         os._exit(0)
 
@@ -184,7 +184,7 @@ class Agent:
         """Send a message."""
         self._outbox.put(frames.message(type_, **fields))
 
-    def is_over(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
         return self.terminating or self.silence > self._timeout
 
@@ -193,7 +193,7 @@ class Agent:
         """Seconds since the last message of the supervisor."""
         return time.monotonic() - self._received_at
 
-    def process_ended(self, end: Mapping[str, Any]) -> None:
+    def on_exit(self, end: Mapping[str, Any]) -> None:
         """Handle the exit of a process, after it was reported to the supervisor."""
         return
 
@@ -217,13 +217,13 @@ class Agent:
             while not self._has_ended:
                 self._run_once()
             deadline = time.monotonic() + _LAST_SECONDS
-            while not self._outbox.empty and time.monotonic() < deadline:
+            while not self._outbox.is_empty and time.monotonic() < deadline:
                 self._flush()
-                time.sleep(_SOON_SECONDS if self._is_writing else 0)
+                time.sleep(_POLL_SECONDS if self._is_writing else 0)
         except BaseException as error:
             if self.job is not None:
                 self.job.give_up()
-                self.job.clear(files.abandon)
+                self.job.clear(files.remove_except_results)
             if self._slot is not None:
                 self._slot.release()
             if not isinstance(error, SupervisorLost):
@@ -235,7 +235,7 @@ class Agent:
 
     def _run_once(self) -> None:
         # Do not read from the supervisor while the disk cannot keep up.
-        is_readable = not any(incoming.behind for incoming in self._incoming.values())
+        is_readable = not any(incoming.is_behind for incoming in self._incoming.values())
         if not is_readable:
             self._received_at = time.monotonic()
         watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=is_readable)
@@ -244,17 +244,17 @@ class Agent:
             self._urgent_selector.select(pause)
         job, now = self.job, time.monotonic()
         timeout = min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.sample_due(now))
-        if self.terminating or (job is not None and job.polls_soon):
-            timeout = _SOON_SECONDS
+        if self.terminating or (job is not None and job.needs_polling):
+            timeout = _POLL_SECONDS
         for key, _ in self._selector.select(max(0.0, timeout)):
             key.data()
-        while not (self._outbox.full or self._posted.empty()):
+        while not (self._outbox.is_full or self._posted.empty()):
             self._outbox.put(self._posted.get_nowait())
         self._report_job()
         self._beat()
         self._flush()
         self._channels.regulate()
-        if self.is_over():
+        if self.should_stop():
             raise SupervisorLost
 
     def _receive(self) -> None:
@@ -276,9 +276,9 @@ class Agent:
         """Report exits, stacks and resource samples of the job's processes."""
         if self.job is None or self._has_ended:
             return
-        for end in self.job.ended(full=self._outbox.full):
+        for end in self.job.collect_exits(outbox_is_full=self._outbox.is_full):
             self.send("exit", **end)
-            self.process_ended(end)
+            self.on_exit(end)
         if answers := self.job.stacks():
             self.send("stacks", answers=answers)
         if (sample := self.job.sample()) is not None:
@@ -293,10 +293,10 @@ class Agent:
             self._beat_at = now
             if self._slot is not None and self._slot.holds:
                 self._slot.beat()
-            if self._samples and not self._outbox.full:
+            if self._samples and not self._outbox.is_full:
                 self.send("resources", samples=self._samples)
             self._samples = []
-            if self._outbox.empty:  # any frame serves as a heartbeat
+            if self._outbox.is_empty:  # any frame serves as a heartbeat
                 self.send("beat")
 
     def _flush(self) -> None:
@@ -304,7 +304,7 @@ class Agent:
             self._outbox.flush()
         except OSError:
             raise SupervisorLost from None
-        self._is_writing = not self._outbox.empty
+        self._is_writing = not self._outbox.is_empty
         watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._is_writing)
 
     # requests ---------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Agent:
             raise RequestFailed("The agent has no job. Send the request 'prepare' first.")
         return self.job
 
-    def _respond(self, fields: Fields, reply: Answer | None, send: Callable[[bytes], object]) -> None:
+    def _respond(self, fields: Fields, reply: Reply | None, send: Callable[[bytes], object]) -> None:
         if (number := fields.get("request")) is None:
             return
         try:
@@ -346,71 +346,71 @@ class Agent:
         self._posted.put(frame)
         self.wake()
 
-    def _on_facts(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_facts(self, fields: Fields) -> Callable[[], Reply]:
         from distdl_jupyter.node import facts
 
         names = [[str(text) for text in fields.get(name, ())] for name in ("modules", "programs", "packages")]
         return lambda: facts.gather(*names)
 
-    def _on_listen(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_listen(self, fields: Fields) -> Callable[[], Reply]:
         return lambda: {"port": node_ports.listen(str(fields["address"]))[1]}
 
-    def _on_reach(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_reach(self, fields: Fields) -> Callable[[], Reply]:
         targets = [(str(address), int(port)) for address, port in fields["targets"]]
         return lambda: {"reached": node_ports.reach(targets, float(fields["seconds"]))}
 
-    def _on_ports(self, fields: Fields) -> Answer:
+    def _on_ports(self, fields: Fields) -> Reply:
         return {"ports": self._ports.reserve(int(fields["count"]), str(fields["address"]))}
 
-    def _on_sweep(self, fields: Fields) -> Callable[[], Answer]:
-        return lambda: {"found": node_job.sweep(str(fields["job"]), str(fields.get("base", "")))}
+    def _on_sweep(self, fields: Fields) -> Callable[[], Reply]:
+        return lambda: {"killed": node_job.sweep(str(fields["job"]), str(fields.get("base", "")))}
 
-    def _on_prepare(self, fields: Fields) -> Answer:
+    def _on_prepare(self, fields: Fields) -> Reply:
         """Begin the job, and stop the processes that an earlier supervisor left."""
-        name = files.plain(str(fields["job"]))
+        name = files.check_name(str(fields["job"]))
         if self.job is not None and self.job.name != name:
             raise RequestFailed("The agent already has another job.")
         base, proof = str(fields.get("base") or ""), fields.get("proof")
-        workdir = files.find(name, str(fields["folder"]), (str(proof[0]), str(proof[1])) if proof else None, base)
+        workdir = files.find_workdir(name, str(fields["folder"]), proof and (str(proof[0]), str(proof[1])), base)
         try:
             if self.job is not None:
                 self.job.kill()
                 self.job.clear(None)
             self.job = Job(name, workdir, self._channels, [self._watchdog.pid], base)
             run = self.job.run.path
-            self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.copied else None, base)
+            self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.is_copy else None, base)
             self._shells.listen(run / run_dir.SOCKET)
         except OSError:
-            if workdir.copied:
+            if workdir.is_copy:
                 files.remove(workdir.folder)
             raise
-        reply = {"shared": not workdir.copied, "folder": str(workdir.folder), "run": str(run)}
+        reply = {"shared": not workdir.is_copy, "folder": str(workdir.folder), "run": str(run)}
         if directory := fields.get("working_directory"):
             reply["working_directory_there"] = Path(str(directory)).is_dir()
         return reply
 
-    def _on_look(self, fields: Fields) -> Answer:
+    def _on_fingerprint(self, fields: Fields) -> Reply:
         try:
             return {"fingerprint": data_cache.fingerprint(str(fields["path"]))}
         except OSError:
             return {"fingerprint": None}
 
-    def _on_copied(self, fields: Fields) -> Answer:
-        return {"path": data_cache.copied(str(fields["digest"]), str(fields.get("base") or ""))}
+    def _on_find_copy(self, fields: Fields) -> Reply:
+        return {"path": data_cache.find_copy(str(fields["digest"]), str(fields.get("base") or ""))}
 
-    def _on_copy(self, fields: Fields) -> Callable[[], Answer]:
-        copy = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+    def _on_copy(self, fields: Fields) -> Callable[[], Reply]:
+        copy = data_cache.FolderCopy(str(fields["digest"]), str(fields.get("base") or ""))
         inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
         return lambda: copy.finish(lambda: files.receive_files(copy.folder, inbox)._asdict())
 
-    def _on_put(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_put(self, fields: Fields) -> Callable[[], Reply]:
         inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
         return lambda: files.receive_files(self._prepared_job.workdir.folder, inbox)._asdict()
 
-    def _on_get(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_get(self, fields: Fields) -> Callable[[], Reply]:
         folder, channel = self._prepared_job.workdir.folder, int(fields["channel"])
 
-        def send() -> Answer:
+        def send() -> Reply:
             try:
                 paths = [str(path) for path in fields["paths"]]
                 return files.pack(folder, paths, lambda part: self._post(frames.data(channel, part)))._asdict()
@@ -419,12 +419,12 @@ class Agent:
 
         return send
 
-    def _on_slots(self, fields: Fields) -> Callable[[], Answer]:
+    def _on_slots(self, fields: Fields) -> Callable[[], Reply]:
         slot = self._slot = self._slot or slots.QueueSlot(str(fields["job"]), str(fields["name"]), fields.get("number"))
         gpus, devices, amounts = fields["need"]
         need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
 
-        def acquire() -> Answer:
+        def acquire() -> Reply:
             position = slot.acquire(need, priority=float(fields["priority"]))
             held = list(slot.gpus) if position is None else None
             return {"held": held, "position": position, "limits": slots.limits()}
@@ -454,10 +454,10 @@ class Agent:
     def _on_answer(self, fields: Fields) -> None:
         self._shells.answer(int(fields["shell"]), fields)
 
-    def _on_alive(self, fields: Fields) -> Answer:
+    def _on_alive(self, fields: Fields) -> Reply:
         return self.job.handle("alive", fields) if self.job is not None else {"alive": 0, "workers": 0}
 
-    def _on_end(self, fields: Fields) -> Answer:
+    def _on_end(self, fields: Fields) -> Reply:
         """End the job; exit after this round."""
         ended = self.job.kill() if self.job is not None else 0
         self._channels.end_all()
@@ -473,7 +473,7 @@ def _invoke(type_: str, work: Callable[[], Any]) -> Any:
     """Return the result of ``work``, or an error response of one sentence."""
     try:
         return work()
-    except (RequestFailed, Refused) as error:
+    except (RequestFailed, TransferRefused) as error:
         text = str(error)
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from distdl_jupyter.node import frames
 
 #: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
-_MAX_TOTAL, _MAX_PIPE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
+_MAX_TOTAL, _MAX_PIPE, MIN_PIPE_BYTES = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
-_PAUSE, BURST = 0.03, 20
+_PAUSE, _BURST = 0.03, 20
 #: Queued bytes above which an outbox is full, and below which data may be added again. Both exceed one frame of data.
 _FULL_BYTES, _ROOM_BYTES = 1024 * 1024, 256 * 1024
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.
@@ -38,13 +38,13 @@ class ReadPace:
     """Limits how often pipes are read: immediately after an idle time, ``1 / _PAUSE`` times a second on average."""
 
     def __init__(self) -> None:
-        self._budget = float(BURST)
+        self._budget = float(_BURST)
         self._updated_at = time.monotonic()
 
     def round(self, *, hurried: bool) -> None:
         """Record a round that read data. A ``hurried`` round, in which a pipe was half full, needs no pause."""
         now = time.monotonic()
-        self._budget = min(BURST, self._budget + (now - self._updated_at) / _PAUSE) - (not hurried)
+        self._budget = min(_BURST, self._budget + (now - self._updated_at) / _PAUSE) - (not hurried)
         self._updated_at = now
 
     def pause(self) -> float:
@@ -56,17 +56,17 @@ def widen(fd: int, pipes: int) -> int:
     """Set the capacity of one of ``pipes`` pipes to its share; return its capacity in bytes."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         return 16 * 1024  # the initial capacity on macOS
-    share = max(LEAST, min(_MAX_PIPE, _MAX_TOTAL // max(1, pipes)))
+    share = max(MIN_PIPE_BYTES, min(_MAX_PIPE, _MAX_TOTAL // max(1, pipes)))
     with contextlib.suppress(OSError):  # not a pipe, or the user's limit for pipes is reached
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (share.bit_length() - 1))
     try:
         return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
     except OSError:
-        return LEAST
+        return MIN_PIPE_BYTES
 
 
-def waiting(fd: int) -> int:
-    """Return how many bytes can be read at once (FIONREAD, ioctl_pipe and pipe(7))."""
+def unread_bytes(fd: int) -> int:
+    """Return how many bytes can be read immediately (FIONREAD, ioctl_pipe and pipe(7))."""
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
 
 
@@ -87,18 +87,18 @@ class Outbox:
         self.size += len(frames)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether only responses should be added."""
         return self.size > _FULL_BYTES
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether everything was sent."""
         return not (self._partial or self._frames)
 
     def flush(self) -> None:
         """Write as much as possible without blocking. Raises OSError when the connection is closed."""
-        while not self.empty:
+        while not self.is_empty:
             if not self._partial:
                 self._partial = self._frames.popleft()
                 self.size -= len(self._partial)
@@ -112,11 +112,11 @@ class Outbox:
 class Inbox:
     """Buffer of the bytes received on one channel. Any thread may feed it; one thread reads it.
 
-    ``has_room`` is called when a reader that was ``behind`` has consumed half of the buffer.
+    ``has_room`` is called when a reader that was behind has consumed half of the buffer.
     """
 
     #: Number of unread bytes above which the reader is behind.
-    MOST = 16 * 1024 * 1024
+    MAX_UNREAD = 16 * 1024 * 1024
 
     def __init__(self, skip: int = 0, has_room: Callable[[], object] = bool) -> None:
         """Skip the first ``skip`` bytes."""
@@ -131,9 +131,9 @@ class Inbox:
         self.ended = False
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether receiving should pause because too much is unread."""
-        return self.pending > self.MOST
+        return self.pending > self.MAX_UNREAD
 
     def feed(self, content: bytes) -> None:
         """Add bytes; b"" is the end."""
@@ -160,7 +160,7 @@ class Inbox:
         with self._fed:
             if not self._fed.wait_for(lambda: self._pieces or self.ended or self._is_closed, timeout):
                 return None
-            was_behind = self.pending > self.MOST // 2
+            was_behind = self.pending > self.MAX_UNREAD // 2
             pieces, count = list[bytes](), 0
             while self._pieces and count < max_bytes:
                 piece = self._pieces.popleft()
@@ -169,7 +169,7 @@ class Inbox:
                 pieces.append(piece[: max_bytes - count])
                 count += len(pieces[-1])
             self.pending -= count
-        if was_behind and self.pending <= self.MOST // 2:
+        if was_behind and self.pending <= self.MAX_UNREAD // 2:
             self._has_room()
         return b"".join(pieces)
 
@@ -206,16 +206,17 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class ChannelSource:
-    """A descriptor, and the channel on which its bytes are sent; ``open`` until the descriptor is closed.
+    """A descriptor, and the channel on which its bytes are sent; ``is_open`` until the descriptor is closed.
 
-    ``half`` is half of its capacity in bytes. A ``held`` source is not read: the reader of its channel is behind.
+    ``half`` is half of its capacity in bytes. A source that ``is_held`` is not read, because the reader of its channel
+    is behind.
     """
 
     fd: int
     channel: int
     half: int
-    open: bool = True
-    held: bool = False
+    is_open: bool = True
+    is_held: bool = False
 
 
 class Channels:
@@ -244,13 +245,13 @@ class Channels:
         return source
 
     def _watch(self, source: ChannelSource) -> None:
-        enabled = source.open and not (self._is_paused or source.held)
+        enabled = source.is_open and not (self._is_paused or source.is_held)
         call = functools.partial(self._read, source)
         watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full; continue when it has room."""
-        is_paused = self._outbox.full or (self._is_paused and self._outbox.size >= _ROOM_BYTES)
+        is_paused = self._outbox.is_full or (self._is_paused and self._outbox.size >= _ROOM_BYTES)
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             for source in self._sources:
@@ -260,7 +261,7 @@ class Channels:
         """Pause or resume reading a channel, so that its writer blocks."""
         for source in self._sources:
             if source.channel == channel:
-                source.held = held
+                source.is_held = held
                 self._watch(source)
 
     def pause(self) -> float:
@@ -272,7 +273,7 @@ class Channels:
 
     def _read(self, source: ChannelSource) -> None:
         # More sources may be ready in the round that filled the outbox.
-        if not source.open or self._outbox.full:
+        if not source.is_open or self._outbox.is_full:
             return
         try:
             content = os.read(source.fd, frames.PIECE)
@@ -289,15 +290,15 @@ class Channels:
     def drain_all(self) -> None:
         """Forward everything written so far to any source, even if the outbox is full."""
         for source in self._sources:
-            remaining = waiting(source.fd)
+            remaining = unread_bytes(source.fd)
             while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.PIECE))):
                 self._outbox.put(frames.data(source.channel, content))
                 remaining -= len(content)
 
     def close_source(self, source: ChannelSource, *, end: bool = True) -> None:
         """Close the descriptor and, with ``end``, send the end of the channel."""
-        if source.open:
-            source.open = False
+        if source.is_open:
+            source.is_open = False
             self._sources.remove(source)
             self._watch(source)
             os.close(source.fd)
@@ -313,7 +314,7 @@ class Channels:
     def discard_all(self) -> None:
         """Discard everything written so far, because the supervisor is gone."""
         for source in self._sources:
-            if remaining := waiting(source.fd):
+            if remaining := unread_bytes(source.fd):
                 os.read(source.fd, remaining)
 
 
@@ -324,7 +325,7 @@ class Outgoing:
     ``hold`` is called with ``held``: whether the supervisor should pause sending on this channel.
     """
 
-    behind = False
+    is_behind = False
 
     def __init__(
         self, connection: socket.socket, selector: selectors.BaseSelector, hold: Callable[..., object]
@@ -354,8 +355,8 @@ class Outgoing:
         if is_held != self._is_held:
             self._is_held = is_held
             self._hold(held=is_held)
-        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.empty)
-        if self._has_ended and self._outbox.empty:
+        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.is_empty)
+        if self._has_ended and self._outbox.is_empty:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)  # the other direction is read elsewhere
             self._socket.close()

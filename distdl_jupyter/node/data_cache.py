@@ -28,7 +28,7 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.node.files import DEFAULT_BASE
 
-MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
+SPACE_REMEDY = "Free some space, choose another folder for staged data, or stage only a shard on each node."
 _REMEDY_FOLDER = "Choose another folder for staged data."
 _REMEDY_SHARED = "Use a path that every node can read, or put the data into an object store."
 #: Suffix of a file that is being fetched.
@@ -54,18 +54,18 @@ class StagingFailed(Exception):
     """Staging failed. ``text`` is one sentence, ``remedy`` the fix, ``source`` the name of the source ("" for none)."""
 
     def __init__(self, text: str, remedy: str = "", source: str = "") -> None:
-        super().__init__(masked(text))
-        self.text = masked(text)
-        self.remedy = masked(remedy)
+        super().__init__(mask_secrets(text))
+        self.text = mask_secrets(text)
+        self.remedy = mask_secrets(remedy)
         self.source = source
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Return the text without signatures, and without user names and passwords in addresses."""
     return _SIGNATURE.sub(r"\1***", _PASSWORD.sub(r"\1", text))
 
 
-def readable(size: float) -> str:
+def format_size(size: float) -> str:
     """Return a number of bytes with its unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -123,8 +123,8 @@ class Cache:
         except FileNotFoundError:
             return False
         is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
-        if is_ours and status.st_size == size and int(status.st_mtime) == stamp(path):
-            os.utime(path, (time.time(), stamp(path)))
+        if is_ours and status.st_size == size and int(status.st_mtime) == expected_mtime(path):
+            os.utime(path, (time.time(), expected_mtime(path)))
             return True
         Path(path).unlink(missing_ok=True)
         return False
@@ -146,9 +146,8 @@ class Cache:
             if used_at < _IN_USE and _remove(path):
                 excess, missing = excess - size, missing - size
         if needed and (free := self._free_bytes()) < needed:
-            raise StagingFailed(
-                f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
-            )
+            free_text = format_size(max(free, 0))
+            raise StagingFailed(f"{self.base} has {free_text} free, but needs {format_size(needed)}.", SPACE_REMEDY)
         return max(excess, 0)
 
     def _free_bytes(self) -> int:
@@ -171,12 +170,12 @@ class Cache:
                     is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
                     if not is_ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
                         continue
-                    if is_part or int(status.st_mtime) == stamp(file.path):
+                    if is_part or int(status.st_mtime) == expected_mtime(file.path):
                         used_at = 0.0 if is_part else _IN_USE if status.st_nlink > 1 else status.st_atime
                         yield used_at, status.st_blocks * 512, file.path
 
 
-def stamp(path: str) -> int:
+def expected_mtime(path: str) -> int:
     """Return the modification time that every complete cached file has; a file with another time was modified."""
     return 1_000_000_000 + int(path[-7:], 16)
 
@@ -233,7 +232,7 @@ class PartialFile:
         if os.fstat(self.fd).st_size > _SMALL_BYTES:
             os.fsync(self.fd)  # after a system crash, the length alone would not prove that it is complete
         os.fchmod(self.fd, 0o400)
-        os.utime(self.fd, (time.time(), stamp(self.path)))
+        os.utime(self.fd, (time.time(), expected_mtime(self.path)))
         link(self.path + PART)
         Path(self.path + PART).rename(self.path)
         os.close(self.fd)
@@ -251,7 +250,7 @@ class PartialFile:
 # the folders that ranks read -------------------------------------------------------------------------
 
 
-class Tree:
+class LinkTree:
     """A job's folders on one node, one for each source, with links into the cache. Removes earlier folders."""
 
     def __init__(self, cache: Cache, job: str, node: int) -> None:
@@ -286,7 +285,7 @@ class Tree:
             raise StagingFailed(reason, _REMEDY_FOLDER, source) from None
 
 
-def forget(job: str, base: str = "") -> None:
+def remove_links(job: str, base: str = "") -> None:
     """Remove the job's folders of links on this machine, but not the cached files. Raises OSError."""
     staged = Cache(base).staged
     if permissions.is_own(staged) and permissions.is_own(staged / job):
@@ -330,7 +329,7 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
     return local
 
 
-def copied(digest: str, base: str) -> str:
+def find_copy(digest: str, base: str) -> str:
     """Return the copied folder with this content, "" if there is none.
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
@@ -345,7 +344,7 @@ def _copies_folder(digest: str, base: str) -> Path:
     return permissions.private_folder(permissions.user_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
 
 
-class Copy:
+class FolderCopy:
     """A copy that is received in the hidden ``folder`` and renamed when complete. Raises OSError, ValueError."""
 
     def __init__(self, digest: str, base: str) -> None:

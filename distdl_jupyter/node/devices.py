@@ -39,16 +39,16 @@ class Gpu(NamedTuple):
 
 
 def visible() -> list[Gpu]:
-    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``known``."""
-    present, variable = known(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
+    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``list_gpus``."""
+    present, variable = list_gpus(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
         return list(present)
-    matches = named(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
+    matches = match_identifiers(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
     return [present[index]._replace(identifier=identifier) for index, identifier in matches.items()]
 
 
 @functools.lru_cache(maxsize=1)
-def known(_period: int) -> list[Gpu]:
+def list_gpus(_period: int) -> list[Gpu]:
     """Return the NVIDIA GPUs of this host, [] for none; cached for each period, because nvidia-smi is slow.
 
     MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
@@ -81,7 +81,7 @@ def driver() -> str:
         return ""
 
 
-def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
+def match_identifiers(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
     """Return {position in ``present``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
 
     ``present`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
@@ -146,7 +146,7 @@ class Gpus:
             self._problem = f"GPU utilization cannot be read: {error}."
             return
         for rank, identifiers in visible.items():
-            for index in named(identifiers, [(number, uuid) for number, uuid, _handle in handles]):
+            for index in match_identifiers(identifiers, [(number, uuid) for number, uuid, _handle in handles]):
                 self._gpus.setdefault(index, (handles[index][2], []))[1].append(rank)
 
     def _list_handles(self) -> list[tuple[str, str, Any]]:
@@ -155,7 +155,7 @@ class Gpus:
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
             gpus.append((str(number), nvml.nvmlDeviceGetUUID(gpu), gpu))
-            for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
+            for index in range(self._query("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
                 with contextlib.suppress(nvml.NVMLError):  # no instance with this number
                     instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
                     instances.append(("", nvml.nvmlDeviceGetUUID(instance), instance))
@@ -166,8 +166,8 @@ class Gpus:
         return [
             {
                 "number": number,
-                "name": self._ask("nvmlDeviceGetName", handle) or "",
-                "memory": getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
+                "name": self._query("nvmlDeviceGetName", handle) or "",
+                "memory": getattr(self._query("nvmlDeviceGetMemoryInfo", handle), "total", None),
                 "ranks": ranks,
             }
             for number, (handle, ranks) in self._gpus.items()
@@ -177,15 +177,15 @@ class Gpus:
         """Return {number: [utilization in percent, bytes used, watts]}; None where unknown."""
         usage: dict[str, list[float | None]] = {}
         for number, (handle, _) in self._gpus.items():
-            power = self._ask("nvmlDeviceGetPowerUsage", handle)  # milliwatts
+            power = self._query("nvmlDeviceGetPowerUsage", handle)  # milliwatts
             usage[str(number)] = [
-                getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
-                getattr(self._ask("nvmlDeviceGetMemoryInfo", handle), "used", None),
+                getattr(self._query("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
+                getattr(self._query("nvmlDeviceGetMemoryInfo", handle), "used", None),
                 None if power is None else power / 1000,
             ]
         return usage
 
-    def _ask(self, function: str, handle: Any) -> Any:
+    def _query(self, function: str, handle: Any) -> Any:
         try:
             return getattr(self._nvml, function)(handle)
         except self._nvml.NVMLError:

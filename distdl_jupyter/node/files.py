@@ -28,7 +28,7 @@ from distdl_jupyter.node.channels import Inbox
 _PIECE = 64 * 1024
 
 
-class Refused(ValueError):
+class TransferRefused(ValueError):
     """An archive or a path was rejected, for example because it leads out of the folder; the message says why."""
 
 
@@ -46,9 +46,9 @@ class TransferSummary(NamedTuple):
 def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -> TransferSummary:
     """Write the files below ``paths``, relative to ``folder``, as one tar; missing paths are skipped.
 
-    Raises Refused for a path outside the folder, and OSError if a path cannot be read.
+    Raises TransferRefused for a path outside the folder, and OSError if a path cannot be read.
     """
-    root, requested = folder.resolve(), {parts(path) for path in paths}
+    root, requested = folder.resolve(), {path_parts(path) for path in paths}
     outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
     files = count = 0
     skipped: list[str] = []
@@ -67,11 +67,11 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     return TransferSummary(files, count, tuple(skipped))
 
 
-def parts(name: str) -> tuple[str, ...]:
-    """Return the parts of a relative path. Raises Refused for an absolute path and for ``..``."""
+def path_parts(name: str) -> tuple[str, ...]:
+    """Return the parts of a relative path. Raises TransferRefused for an absolute path and for ``..``."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
-        raise Refused(f"{name!r} points outside the folder.")
+        raise TransferRefused(f"{name!r} points outside the folder.")
     return path.parts
 
 
@@ -110,8 +110,8 @@ def unpack(
 ) -> TransferSummary:
     """Write the files of a tar into ``folder``, replacing existing files and skipping those that ``accepts`` rejects.
 
-    Raises Refused for a member that is outside the folder or neither a file nor a folder, tarfile.TarError for an
-    invalid tar, and OSError.
+    Raises TransferRefused for a member that is outside the folder or neither a file nor a folder, tarfile.TarError for
+    an invalid tar, and OSError.
     """
     files = count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,8 +119,8 @@ def unpack(
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
-                    raise Refused(f"{member.name!r} is neither a regular file nor a folder.")
-                *parents, name = parts(member.name)
+                    raise TransferRefused(f"{member.name!r} is neither a regular file nor a folder.")
+                *parents, name = path_parts(member.name)
                 if member.isdir():
                     os.close(_open_folder(root, [*parents, name]))
                 elif accepts(member.name, member.size):
@@ -140,7 +140,7 @@ def _open_folder(root: int, names: Iterable[str]) -> int:
         try:
             child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         except OSError:
-            raise Refused(f"{name!r} is not a folder.") from None
+            raise TransferRefused(f"{name!r} is not a folder.") from None
         finally:
             os.close(fd)
         fd = child
@@ -167,13 +167,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, paren
 def receive_files(
     folder: Path, inbox: Inbox, accepts: Callable[[str, int], bool] = lambda _name, _size: True
 ) -> TransferSummary:
-    """Unpack a tar as it arrives, then close the inbox. Raises OSError, and Refused for an invalid archive."""
+    """Unpack a tar as it arrives, then close the inbox. Raises OSError, and TransferRefused for an invalid archive."""
     try:
         summary = unpack(folder, inbox, accepts)
         while inbox.read(_PIECE):  # a tar may be padded after its end
             pass
     except tarfile.TarError as error:
-        raise Refused(f"The received data is not a valid tar archive: {error}.") from None
+        raise TransferRefused(f"The received data is not a valid tar archive: {error}.") from None
     finally:
         inbox.close()
     return summary
@@ -184,31 +184,31 @@ def receive_files(
 
 DEFAULT_BASE = "~/.cache/distdl"
 #: Folders that ranks write to; kept if a job ends before they are collected.
-KEPT = ("outputs", "results")
+RESULT_FOLDERS = ("outputs", "results")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Folders that every copied folder of a job contains until it is collected.
-_PARTS = ("code", *KEPT)
+_FOLDERS = ("code", *RESULT_FOLDERS)
 
 
 class Workdir(NamedTuple):
-    """The folder of a job's files; ``copied`` if it belongs to this agent alone."""
+    """The folder of a job's files; ``is_copy`` if it belongs to this agent alone."""
 
     folder: Path
-    copied: bool
+    is_copy: bool
 
 
-def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
+def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
     """Return the job's folder if it contains the proof (name and text of a file), else a new folder below ``base``.
 
     Raises OSError, also if other users could write to it, and ValueError if the name of the job or proof is a path.
     """
     if proof is not None:
-        path = Path(folder) / plain(proof[0])
+        path = Path(folder) / check_name(proof[0])
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.read_text(encoding="utf-8") == proof[1]:
-                return Workdir(Path(folder), copied=False)
-    jobs = _jobs(base)
-    base_path = jobs / plain(job)
+                return Workdir(Path(folder), is_copy=False)
+    jobs = _jobs_folder(base)
+    base_path = jobs / check_name(job)
     permissions.user_folder(jobs.parent)
     permissions.private_folder(jobs)
     for number in itertools.count(1):  # several agents may share this home or machine
@@ -216,29 +216,29 @@ def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Wor
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
             break
-    for name in _PARTS:
+    for name in _FOLDERS:
         (path / name).mkdir(mode=0o700)
-    return Workdir(path, copied=True)
+    return Workdir(path, is_copy=True)
 
 
-def plain(name: str) -> str:
+def check_name(name: str) -> str:
     """Return the name unchanged. Raises ValueError if it is a path."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid name.")
     return name
 
 
-def _jobs(base: str) -> Path:
+def _jobs_folder(base: str) -> Path:
     return Path(base or DEFAULT_BASE).expanduser() / "jobs"
 
 
-def of_job(job: str, base: str) -> Iterator[Path]:
+def copied_folders(job: str, base: str) -> Iterator[Path]:
     """Yield the copied folders that agents of a job have left below ``base``."""
-    folder = _jobs(base) / plain(job)
+    folder = _jobs_folder(base) / check_name(job)
     for number in itertools.count(2):
         if not folder.is_dir():
             return
-        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _PARTS):
+        if permissions.is_own(folder) and any((folder / name).is_dir() for name in _FOLDERS):
             yield folder
         folder = folder.with_name(f"{job}-{number}")
 
@@ -248,14 +248,14 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def abandon(folder: Path) -> None:
+def remove_except_results(folder: Path) -> None:
     """Remove a copied folder that was not collected, except for results and outputs."""
-    kept_names = [name for name in KEPT if any((folder / name).glob("*"))]
-    if not kept_names:
+    result_names = [name for name in RESULT_FOLDERS if any((folder / name).glob("*"))]
+    if not result_names:
         remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink() and entry.name not in kept_names:
+        if entry.is_dir() and not entry.is_symlink() and entry.name not in result_names:
             remove(entry)
-        elif entry.name not in kept_names:
+        elif entry.name not in result_names:
             entry.unlink(missing_ok=True)

@@ -135,7 +135,7 @@ class FolderAgent(Agent):
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
                 content = self._inbox.read(max_bytes)
-            count = frames.whole(content)
+            count = frames.complete_length(content)
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.advance(count)
@@ -157,7 +157,7 @@ class FolderAgent(Agent):
         while content := os.read(from_agent, _PIECE):
             _write(out_fd, content)
 
-    def is_over(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether to stop: there is no supervisor, and the ranks have exited or ranks elsewhere have failed.
 
         SIGTERM comes from the batch system, which ends the job soon. Ranks receive it too; their exits are reported.
@@ -171,11 +171,11 @@ class FolderAgent(Agent):
             self._has_forwarded = True
             self._report_warning(active_job)
             active_job.signal("TERM", "all")
-        if active_job is None or not (active_job.any_started or self.terminating):
+        if active_job is None or not (active_job.has_started or self.terminating):
             return self.terminating or self.silence > TIMEOUT
         if not self.terminating and self.silence <= _LEAVE_SECONDS:
             return False
-        if not active_job.unreported and not active_job.alive():
+        if not active_job.has_unreported_exits and not active_job.alive():
             return True
         with contextlib.suppress(OSError):
             status = self._failed_path.stat()
@@ -184,15 +184,15 @@ class FolderAgent(Agent):
         return False
 
     def _report_warning(self, active_job: job.Job) -> None:
-        if active_job.any_started and not self._has_reported_warning:
+        if active_job.has_started and not self._has_reported_warning:
             self._has_reported_warning = True
             self.send("warned")
 
-    def process_ended(self, end: Mapping[str, Any]) -> None:
+    def on_exit(self, end: Mapping[str, Any]) -> None:
         """Record the exit code of the first failed rank, with which the batch system ends the job."""
         assert self.job is not None, "a process has ended"
         code = 128 + signal_number(end["signal"]) if end["signal"] else int(end["code"])
-        if code and end["kind"] == RANK and not self.job.signaled:
+        if code and end["kind"] == RANK and not self.job.was_signaled:
             with contextlib.suppress(OSError):
                 if self._failed_path.stat().st_size == 0:
                     self._failed_path.write_text(str(code), encoding="utf-8")

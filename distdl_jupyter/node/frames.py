@@ -48,7 +48,7 @@ def data(channel: int, content: bytes) -> bytes:
     return b"".join(_HEADER.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
 
 
-def whole(content: bytes) -> int:
+def complete_length(content: bytes) -> int:
     """Return the length of the complete frames at the start. Raises BrokenWire."""
     offset = 0
     while (end := _find_end(content, offset)) is not None:

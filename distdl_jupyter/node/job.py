@@ -65,7 +65,7 @@ class Child:
 
 
 Fields = Mapping[str, Any]
-Answer = dict[str, Any]
+Reply = dict[str, Any]
 
 
 class RequestFailed(Exception):
@@ -96,7 +96,7 @@ class Job:
         self.run = RunFolder(name)
         self._excluded_pids = {*ignore, os.getpid()}
         #: Whether a signal to its processes was requested.
-        self.signaled = False
+        self.was_signaled = False
         #: The ranks' processes that were warned of the job's end.
         self._warned_pids: set[int] = set()
         self._sampler: Sampler | None = None
@@ -110,7 +110,7 @@ class Job:
         """The environment variables that mark every process of the job."""
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.run.path)}
 
-    def handle(self, type_: str, fields: Fields) -> Answer:
+    def handle(self, type_: str, fields: Fields) -> Reply:
         """Handle a request of the supervisor (see ``node.agent``) and return the response."""
         handler = getattr(self, f"_on_{type_}", None)
         if handler is None:
@@ -119,7 +119,7 @@ class Job:
 
     # start ------------------------------------------------------------------------------------
 
-    def _on_start(self, fields: Fields) -> Answer:
+    def _on_start(self, fields: Fields) -> Reply:
         """Start all processes or none. Raises NotStarted, and KeyError for a missing field.
 
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
@@ -212,18 +212,18 @@ class Job:
 
     # watch ------------------------------------------------------------------------------------
 
-    def ended(self, *, full: bool) -> list[dict[str, Any]]:
+    def collect_exits(self, *, outbox_is_full: bool) -> list[dict[str, Any]]:
         """Return the exits since the last call, as message fields; all output of these processes was forwarded.
 
-        While the outbox is ``full``, a process with unread output does not count as exited.
+        If the outbox is full, a process with unread output does not count as exited.
         """
         exits, now = [], time.monotonic()
         for child in self._children:
             if child.reported or child.popen.poll() is None:
                 continue
             child.ended_at = now if child.ended_at is None else child.ended_at
-            is_silent = not any(source.open for source in child.sources)
-            if is_silent or (now - child.ended_at > _LINGER_SECONDS and not full):
+            is_silent = not any(source.is_open for source in child.sources)
+            if is_silent or (now - child.ended_at > _LINGER_SECONDS and not outbox_is_full):
                 child.reported = True
                 self._channels.drain_all()
                 returncode = child.popen.wait()
@@ -235,17 +235,17 @@ class Job:
         return exits
 
     @property
-    def polls_soon(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether the last output of an exited process or a response with stacks is expected soon."""
         return bool(self._stacks) or any(child.ended_at and not child.reported for child in self._children)
 
     @property
-    def unreported(self) -> bool:
-        """Whether the exit of a process other than a service is still unreported."""
+    def has_unreported_exits(self) -> bool:
+        """Whether a process other than a service has not exited, or its exit has not been reported."""
         return any(not child.reported and not child.open_input for child in self._children)
 
     @property
-    def any_started(self) -> bool:
+    def has_started(self) -> bool:
         """Whether a process was ever started here."""
         return bool(self._children)
 
@@ -262,21 +262,21 @@ class Job:
         services = [child.popen.pid for child in self._running() if child.open_input]
         return self._all_pids(running) - processes.descendants(services, running)
 
-    def _on_alive(self, _fields: Fields) -> Answer:
+    def _on_alive(self, _fields: Fields) -> Reply:
         running = self.alive()
         return {"alive": len(running), "workers": len(processes.workers(running))}
 
-    def _on_stuck(self, _fields: Fields) -> Answer:
+    def _on_stuck(self, _fields: Fields) -> Reply:
         # The main thread of a process may have exited while other threads are still blocked.
         return {"pids": processes.stuck({*self.alive(), *(child.popen.pid for child in self._running())})}
 
-    def _on_drain(self, _fields: Fields) -> Answer:
+    def _on_drain(self, _fields: Fields) -> Reply:
         self._channels.drain_all()
         return {"evidence": headroom.evidence(self._memory)}
 
     def sample_due(self, now: float) -> float:
         """Return the seconds until the next resource sample; inf before any rank was started."""
-        if not self.any_started:
+        if not self.has_started:
             return math.inf
         self._sampler = self._sampler or Sampler()
         return self._sampler.due_at - now
@@ -296,7 +296,7 @@ class Job:
 
     def stacks(self) -> dict[str, dict[str, Any]]:
         """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
-        dumps = {rank: dump for rank, request in self._stacks.items() if (dump := request.answer()) is not None}
+        dumps = {rank: dump for rank, request in self._stacks.items() if (dump := request.poll()) is not None}
         for rank in dumps:
             del self._stacks[rank]
         return {str(rank): asdict(dump) for rank, dump in dumps.items()}
@@ -305,7 +305,7 @@ class Job:
         for rank in fields["ranks"]:
             self.run.write(f"rank-{int(rank)}.profile", dict(fields["recording"]))
 
-    def _on_serving(self, fields: Fields) -> Answer:
+    def _on_serving(self, fields: Fields) -> Reply:
         try:
             return self.run.serving(int(fields["rank"]))
         except FileNotFoundError:
@@ -326,7 +326,7 @@ class Job:
 
     # signal and stop --------------------------------------------------------------------------
 
-    def _on_signal(self, fields: Fields) -> Answer:
+    def _on_signal(self, fields: Fields) -> Reply:
         return {"sent": self.signal(str(fields["name"]), str(fields["to"]))}
 
     def signal(self, name: str, to: str) -> int:
@@ -335,7 +335,7 @@ class Job:
         Raises KeyError for an unknown signal, ValueError for an unknown target.
         """
         number = _SIGNALS[name]
-        self.signaled = True
+        self.was_signaled = True
         if to not in ("ranks", "all"):
             raise ValueError(f"Unknown target {to!r}. Use 'ranks' or 'all'.")
         rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
@@ -399,16 +399,16 @@ class Job:
                 child.popen.wait(1.0)
         self.run.close()
         if self._base is not None:
-            data_cache.forget(self.name, self._base or files.DEFAULT_BASE)
-        if self.workdir.copied and remove is not None:
+            data_cache.remove_links(self.name, self._base or files.DEFAULT_BASE)
+        if self.workdir.is_copy and remove is not None:
             remove(self.workdir.folder)
 
 
 def sweep(name: str, base: str) -> int:
     """Kill the remaining processes of a job and remove its folders; return the number of processes."""
-    pids = processes.kill_job(files.plain(name))
+    pids = processes.kill_job(files.check_name(name))
     run_dir.sweep(name)
-    for folder in list(files.of_job(name, base)):
-        files.abandon(folder)
-    data_cache.forget(name, base or files.DEFAULT_BASE)
+    for folder in list(files.copied_folders(name, base)):
+        files.remove_except_results(folder)
+    data_cache.remove_links(name, base or files.DEFAULT_BASE)
     return len(pids)

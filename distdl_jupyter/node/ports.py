@@ -39,7 +39,7 @@ class Ports:
         return [self._reserve_one(address) for _ in range(count)]
 
     def _reserve_one(self, address: str) -> int:
-        folder = locks("ports")
+        folder = lock_folder("ports")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         for port in random.sample(range(LOW, HIGH), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -59,7 +59,7 @@ class Ports:
             os.close(self._fds.pop())
 
 
-def locks(kind: str) -> Path:
+def lock_folder(kind: str) -> Path:
     """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
         return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")

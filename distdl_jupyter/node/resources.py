@@ -34,9 +34,9 @@ _BLOCK = Path("/sys/block")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 #: Maximum fraction of the time to spend on reading the process table.
-_MAX_SHARE = 0.002
+_MAX_TIME_FRACTION = 0.002
 #: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
-_SECTOR, _WORD = 512, 4
+_SECTOR_BYTES, _WORD_BYTES = 512, 4
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -63,17 +63,17 @@ class Sampler:
         self._counters: dict[str, float] = {}
         self._gpus: devices.Gpus | None = None
 
-    def sample(self, started: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
+    def sample(self, pids: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
         """Return a sample.
 
-        ``started`` is {rank: pid}, ``launchers`` are the pids of processes whose descendants are ranks, and ``gpus``
+        ``pids`` is {rank: pid}, ``launchers`` are the pids of processes whose descendants are ranks, and ``gpus``
         has the CUDA_VISIBLE_DEVICES of each rank.
         """
         now = time.monotonic()
         seconds, self._sampled_at = now - self._sampled_at, now
         self.due_at = max(self.due_at + SECONDS, now + SECONDS / 2)
-        if now >= self._trees_due_at or not started.keys() <= self._trees.keys():
-            self._find_trees(started, launchers)
+        if now >= self._trees_due_at or not pids.keys() <= self._trees.keys():
+            self._find_trees(pids, launchers)
         before, self._usage = self._usage, {}
         ranks = {str(rank): self._sample_rank(rank, before, seconds) for rank in self._trees}
         sample: dict[str, Any] = {
@@ -88,11 +88,11 @@ class Sampler:
             sample["about"] = about
         return {**sample, "gpus": self._gpus.sample()}
 
-    def _find_trees(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
+    def _find_trees(self, pids: Mapping[int, int], launchers: Collection[int]) -> None:
         """Update the process tree of each rank, as often as the time budget allows."""
         start = time.monotonic()
         running = processes.table()
-        roots = dict(started)
+        roots = dict(pids)
         if launchers:
             for pid in processes.workers(processes.descendants(launchers, running)):
                 variables = processes.variables(pid)
@@ -104,7 +104,7 @@ class Sampler:
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
         self._shared = {pid: _read_shared(pid) for pid in children}
         elapsed = time.monotonic() - start
-        self._trees_due_at = start + max(SECONDS / 2, elapsed / _MAX_SHARE)
+        self._trees_due_at = start + max(SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
 
     def _sample_rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
         """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
@@ -178,7 +178,7 @@ def _read_disk() -> dict[str, float]:
     rows = [line.split() for line in _read_lines(_PROC / "diskstats")]
     disks = [fields for fields in rows if len(fields) > 9 and (_BLOCK / fields[2] / "device").exists()]
     columns = {"disk_read": 5, "disk_written": 9} if disks else {}
-    return {name: float(_SECTOR * sum(int(row[column]) for row in disks)) for name, column in columns.items()}
+    return {name: float(_SECTOR_BYTES * sum(int(row[column]) for row in disks)) for name, column in columns.items()}
 
 
 def _read_network() -> dict[str, float]:
@@ -197,7 +197,7 @@ def _read_network() -> dict[str, float]:
     for port in _INFINIBAND.glob("*/ports/*/counters"):
         with contextlib.suppress(OSError, ValueError):
             received, sent = (int((port / name).read_text()) for name in ("port_rcv_data", "port_xmit_data"))
-            rows.append((received * _WORD, sent * _WORD))
+            rows.append((received * _WORD_BYTES, sent * _WORD_BYTES))
     if not rows:
         return {}
     return {"received": float(sum(row[0] for row in rows)), "sent": float(sum(row[1] for row in rows))}

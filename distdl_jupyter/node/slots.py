@@ -115,7 +115,7 @@ class QueueEntry(NamedTuple):
 
 
 class QueuePosition(NamedTuple):
-    """A job's ``position`` among ``of`` waiting jobs, from 1, and whether it can start ``now``, with its ``gpus``.
+    """A job's ``position`` among ``of`` waiting jobs, from 1, and whether it ``can_start`` now, with its ``gpus``.
 
     ``lacks`` names the resources that are not free ("gpus" or an amount), or contains only ``ORDER``. ``holders`` are
     the keys of the first jobs that hold or reserve these resources, ``others`` is the number of further jobs. ``free``
@@ -126,7 +126,7 @@ class QueuePosition(NamedTuple):
     key: str
     position: int
     of: int
-    now: bool = False
+    can_start: bool = False
     gpus: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
@@ -182,13 +182,13 @@ class _Usage:
 
 
 def schedule(
-    jobs: Iterable[QueueEntry], limits: Mapping[str, float], late: Collection[int] = ()
+    jobs: Iterable[QueueEntry], limits: Mapping[str, float], late_users: Collection[int] = ()
 ) -> list[QueuePosition]:
     """Return the ``QueuePosition`` of each waiting job, in order.
 
     A job can start when everything it needs is free and not reserved for a job before it. Resources are reserved for
     each waiting job, so a later job overtakes it only if it needs none of them. ``limits`` are the machine's amounts
-    by name; other amounts are unlimited. Nothing is reserved for a job of a ``late`` user that could start.
+    by name; other amounts are unlimited. Nothing is reserved for a job of ``late_users`` that could start.
     """
     jobs, positions = list(jobs), list[QueuePosition]()
     running, reserved = _Usage(), _Usage()
@@ -216,7 +216,7 @@ def schedule(
         is_possible = need.gpus <= len(need.among) and all(
             amount <= limits.get(name, math.inf) for name, amount in amounts.items()
         )
-        if is_possible and not job.blocked and not (can_start and job.uid in late):
+        if is_possible and not job.blocked and not (can_start and job.uid in late_users):
             busy_gpus = [gpu for gpu in unreserved if gpu in running.amounts]
             reserved.add(job.key, (available + busy_gpus)[: need.gpus], amounts)
     return positions
@@ -234,7 +234,7 @@ def base() -> Path:
             status = Path(name).stat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:
                 return Path(name)
-    return ports.locks("queue")
+    return ports.lock_folder("queue")
 
 
 def entries() -> list[QueueEntry]:
@@ -447,11 +447,11 @@ class QueueSlot:
         entry = QueueEntry(
             self._key, uid, fields["number"], need, priority=fields["priority"], blocked=fields["blocked"], is_own=True
         )
-        late = {user for user, (since, _) in self._ready.items() if now - since > _TURN_SECONDS}
-        positions = schedule([*jobs, entry], limits(), late)
+        late_users = {user for user, (since, _) in self._ready.items() if now - since > _TURN_SECONDS}
+        positions = schedule([*jobs, entry], limits(), late_users)
         users, ready = {job.key: job.uid for job in (*jobs, entry)}, defaultdict[int, set[str]](set)
         for position in positions:
-            if position.now:
+            if position.can_start:
                 ready[users[position.key]].add(position.key)
         # A start resets the user's time.
         started = {entry.key for entry in holders}
@@ -461,7 +461,7 @@ class QueueSlot:
         shown_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
         shown_entries = tuple(entry for entry in jobs if entry.key in shown_keys)
         position = position._replace(number=fields["number"], entries=shown_entries, problem=_loss_problem())
-        if not position.now or position.problem:
+        if not position.can_start or position.problem:
             return position
         self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in position.gpus]})
         others, totals = [entry for entry in entries() if entry.key != self._key and entry.holds], limits()
@@ -475,7 +475,7 @@ class QueueSlot:
             return None
         # A competing job withdraws too. Then each sees that the other waits, and only the first of them claims again.
         self._write({"state": WAITS, "gpus": []})
-        return position._replace(now=False, gpus=())
+        return position._replace(can_start=False, gpus=())
 
     def beat(self) -> None:
         """Rewrite the file if it was deleted. Call it regularly while the job runs."""
@@ -526,7 +526,7 @@ class QueueSlot:
 
     def _create(self, content: bytes) -> None:
         """Create the file, locked and written before any other process can open it."""
-        folder = _own_folder()
+        folder = _user_folder()
         temporary = folder / f".{secrets.token_hex(8)}"
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -549,7 +549,7 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _own_folder() -> Path:
+def _user_folder() -> Path:
     """Return this user's folder; create it if necessary. Raises OSError."""
     directory, uid = base(), os.geteuid()
     if os.environ.get(FOLDER) and not directory.exists():

@@ -89,7 +89,7 @@ class StackRequest:
         self._state = "" if has_ended else _STATES.get(letter, "")
         return has_ended
 
-    def answer(self) -> StackDump | None:
+    def poll(self) -> StackDump | None:
         """Return the complete response, None while it is pending. After the timeout, it may be incomplete."""
         if self._problem:
             return self._dump(missing=self._problem)

@@ -107,7 +107,7 @@ class LogReader:
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         streams = tuple(streams)
-        self._max_read = max(channels.LEAST, min(_READ_BYTES, _ROUND_BYTES // max(1, len(streams))))
+        self._max_read = max(channels.MIN_PIPE_BYTES, min(_READ_BYTES, _ROUND_BYTES // max(1, len(streams))))
         for stream in streams:
             splitter = LineSplitter(
                 nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
@@ -233,7 +233,7 @@ class _Source:
     def waiting(self) -> int:
         """Return how many bytes can be read without blocking."""
         source = self.stream.source
-        return source.pending if isinstance(source, channels.Inbox) else channels.waiting(source)
+        return source.pending if isinstance(source, channels.Inbox) else channels.unread_bytes(source)
 
     def read(self, max_bytes: int) -> bytes | None:
         """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""

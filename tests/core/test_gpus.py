@@ -19,7 +19,7 @@ from tests.processes import executable
 
 def forget():
     machine.gpus.cache_clear()
-    devices.known.cache_clear()
+    devices.list_gpus.cache_clear()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from distdl_jupyter.data.stager import DataStager
-from distdl_jupyter.node.data_cache import Cache, PartialFile, StagingFailed, Tree, forget, stamp
+from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed, expected_mtime, remove_links
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -39,7 +39,7 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_is_fetched(stage, larg
     disk(8 * MB)
     run = stage.run(source(large), sas=reading(large))
     last = run.failed()
-    assert "has 8.3 MB free, but 17.8 MB must be copied" in last["text"]
+    assert "has 8.3 MB free, but needs 17.8 MB" in last["text"]
     assert "shard" in last["remedy"]
     assert run.asked == 0
 
@@ -61,7 +61,7 @@ def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
         told = source(container, name)
         last = stage.run(told, sas=reading(container), job=f"job-{name}", limit_bytes=99 * MB).staged()
         assert last["bytes"] == 4 * MB
-        forget(f"job-{name}", str(stage.base))
+        remove_links(f"job-{name}", str(stage.base))
     assert len(stage.left("")) == 2
 
 
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, conta
     place = disk(30 * MB)
     container.put("old", noise(8 * MB, 1), md5=False)
     stage.run(source(container, "old"), sas=reading(container), job="old", limit_bytes=99 * MB).staged()
-    forget("old", str(stage.base))
+    remove_links("old", str(stage.base))
     container.put("large", noise(17 * MB), md5=False)
     slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
     told = source(container, "large", address=blob_proxy.endpoint)
@@ -90,7 +90,7 @@ def unused(cache, name, size, used=0):
     """A whole file of the cache that no job uses."""
     path = Path(cache.path("https://h/c", name, "1"))
     path.write_bytes(b"x" * size)
-    os.utime(path, (used, stamp(str(path))))
+    os.utime(path, (used, expected_mtime(str(path))))
     return path
 
 
@@ -179,7 +179,7 @@ def test_a_disk_without_hard_links_is_refused_with_the_remedy(tmp_path, monkeypa
     cache = Cache(str(tmp_path))
     cache.prepare()
     with pytest.raises(StagingFailed, match="file system without hard links") as failed:
-        Tree(cache, "job", 0).add("train", "one", cache.path("https://h/c", "one", "1"))
+        LinkTree(cache, "job", 0).add("train", "one", cache.path("https://h/c", "one", "1"))
     assert failed.value.remedy == "Choose another folder for staged data."
 
 
@@ -210,7 +210,7 @@ def test_room_is_made_by_files_of_the_cache_only(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * 5000)
         os.utime(path, (0, 0))
-    os.utime(cached, (0, stamp(str(cached))))
+    os.utime(cached, (0, expected_mtime(str(cached))))
     (tmp_path / "blobs" / "list.txt").write_text("x")
     cache.make_room(0, 0)
     assert not cached.exists()
@@ -222,7 +222,7 @@ def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
     cache.prepare()
     path = Path(cache.path("https://h/c", "data", "1"))
     path.write_bytes(b"x" * 5)
-    os.utime(path, (0, stamp(str(path))))
+    os.utime(path, (0, expected_mtime(str(path))))
     assert cache.has(str(path), 5)
     path.chmod(0o666)
     assert not cache.has(str(path), 5)

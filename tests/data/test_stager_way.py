@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from distdl_jupyter.data import stores
-from distdl_jupyter.node.data_cache import StagingFailed, masked
+from distdl_jupyter.node.data_cache import StagingFailed, mask_secrets
 from tests.data.stage import reading, source
 
 
@@ -75,7 +75,7 @@ def test_a_host_that_is_not_who_it_says_hears_no_signature(stage, container):
 
 
 def test_signatures_stand_in_no_text():
-    text = masked("GET /c/x?sv=1&sig=abc%2Bd&se=2 and 'SIG=xyz'")
+    text = mask_secrets("GET /c/x?sv=1&sig=abc%2Bd&se=2 and 'SIG=xyz'")
     assert text == "GET /c/x?sv=1&sig=***&se=2 and 'SIG=***'"
     assert "abc" not in str(StagingFailed("see sig=abc", "or sig=abc")) + StagingFailed("", "sig=abc").remedy
 

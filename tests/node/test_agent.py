@@ -368,7 +368,7 @@ def test_a_sweep_ends_what_another_agent_has_left(agent, tmp_path):
     (one.folder / "results" / "rank-0.pkl").write_text("v")
     pids = one.start(one.python(WAIT))["pids"]
     up(one)
-    assert two.ask("sweep", job=one.job, base=str(tmp_path))["found"] == 1
+    assert two.ask("sweep", job=one.job, base=str(tmp_path))["killed"] == 1
     until(lambda: not is_alive(pids["0"]))
     assert sorted(path.name for path in one.folder.iterdir()) == ["results"]
 

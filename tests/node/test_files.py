@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import files, frames
-from distdl_jupyter.node.files import Refused
+from distdl_jupyter.node.files import TransferRefused
 from tests.node.driver import resident, until
 
 
@@ -93,7 +93,7 @@ def test_a_folder_that_is_itself_a_link_out_is_not_read(folder, outside):
 
 @pytest.mark.parametrize("path", ["../outside/secret", "/etc/passwd", "outputs/../../outside", "", ".", "a\0b"])
 def test_paths_out_of_the_folder_are_refused(folder, path):
-    with pytest.raises(Refused, match="points outside the folder"):
+    with pytest.raises(TransferRefused, match="points outside the folder"):
         packed(folder, path)
 
 
@@ -135,7 +135,7 @@ HOSTILE = [
 @pytest.mark.parametrize("content", HOSTILE)
 def test_a_hostile_archive_writes_nothing_outside(folder, outside, content):
     (folder / "inner").symlink_to(outside)
-    with pytest.raises((Refused, OSError)):
+    with pytest.raises((TransferRefused, OSError)):
         files.unpack(folder, io.BytesIO(content))
     assert names(outside) == ["secret"]
     assert (outside / "secret").read_text() == "secret"
@@ -153,7 +153,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(folder, outs
 
 @pytest.mark.parametrize("content", [b"no tar at all" * 100, b"\0" * 100])
 def test_what_is_no_tar_is_said_to_be_none(folder, content):
-    with pytest.raises((tarfile.TarError, Refused)):
+    with pytest.raises((tarfile.TarError, TransferRefused)):
         files.unpack(folder, io.BytesIO(content))
 
 

@@ -24,7 +24,13 @@ def places(held, *waiting, late=()):
 def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
     held = [holds("r", ("a", "b"), {"cores": 6}), holds("s", ("c",), {})]
     place = places(held, waits("x", 1, 2, cores=2))["x"]
-    assert (place.position, place.now, place.lacks, place.holders, place.others) == (1, False, ("gpus",), ("r", "s"), 0)
+    assert (place.position, place.can_start, place.lacks, place.holders, place.others) == (
+        1,
+        False,
+        ("gpus",),
+        ("r", "s"),
+        0,
+    )
     assert place.free == {"cores": 2, "gpus": 1}
 
 
@@ -36,10 +42,10 @@ def test_of_many_holders_the_first_are_named_and_the_others_counted():
 
 def test_a_job_passes_another_only_where_it_needs_nothing_of_what_that_one_waits_for():
     held = [holds("r", ("a", "b"))]
-    assert not places(held, waits("big", 1, 4), waits("small", 2, 1))["small"].now
+    assert not places(held, waits("big", 1, 4), waits("small", 2, 1))["small"].can_start
     assert places(held, waits("big", 1, 3, among=GPUS[:3]), waits("other", 2, 1))["other"].gpus == ("d",)
-    assert places(held, waits("big", 1, 4), waits("cores", 2, cores=8))["cores"].now
-    assert not places(held, waits("big", 1, 4, cores=4), waits("cores", 2, cores=5))["cores"].now
+    assert places(held, waits("big", 1, 4), waits("cores", 2, cores=8))["cores"].can_start
+    assert not places(held, waits("big", 1, 4, cores=4), waits("cores", 2, cores=5))["cores"].can_start
 
 
 def test_a_priority_moves_a_job_among_those_of_its_user_only():
@@ -54,16 +60,16 @@ def test_a_priority_moves_a_job_among_those_of_its_user_only():
 
 def test_a_blocked_job_keeps_its_place_and_holds_up_nobody():
     found = places([], waits("x", 1, 4, blocked=True), waits("y", 2, 4))
-    assert (found["x"].position, found["x"].now, found["y"].position, found["y"].now) == (1, False, 2, True)
+    assert (found["x"].position, found["x"].can_start, found["y"].position, found["y"].can_start) == (1, False, 2, True)
 
 
 def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():
     jobs = [waits("x", 1, 4, user=1), waits("y", 2, 4, user=2)]
-    assert not places([], *jobs)["y"].now
+    assert not places([], *jobs)["y"].can_start
     found = places([], *jobs, late={1})
-    assert found["x"].now
-    assert found["y"].now
-    assert not places([holds("r", ("a",))], *jobs, late={1})["y"].now
+    assert found["x"].can_start
+    assert found["y"].can_start
+    assert not places([holds("r", ("a",))], *jobs, late={1})["y"].can_start
 
 
 # all cases --------------------------------------------------------------------------------------
@@ -108,7 +114,7 @@ def start_order(jobs, lengths):
     held, ends, starts, now = {}, {}, {}, 0.0
     while len(starts) < len(jobs):
         waiting = [job for job in jobs if job.key not in starts]
-        ready = next((place for place in schedule([*held.values(), *waiting], LIMITS) if place.now), None)
+        ready = next((place for place in schedule([*held.values(), *waiting], LIMITS) if place.can_start), None)
         if ready is not None:
             job = next(job for job in jobs if job.key == ready.key)
             starts[job.key] = now
@@ -139,9 +145,9 @@ def test_no_job_delays_one_before_it(jobs, data):
     gpus = tuple(data.draw(st.sets(st.sampled_from(GPUS))))
     busy = holds("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
     passing = {p.key: p for p in schedule([busy, first, *jobs], LIMITS)}
-    running = [holds(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].now]
+    running = [holds(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].can_start]
     check([busy, *running])
-    assert schedule([first], LIMITS)[0].now
+    assert schedule([first], LIMITS)[0].can_start
     assert next(p for p in schedule([*running, first], LIMITS) if p.key == "first").now
 
 
@@ -154,4 +160,4 @@ def test_a_schedule_is_the_same_for_all_and_what_starts_now_fits_together(jobs, 
     assert [place.position for place in found] == list(range(1, len(jobs) + 1))
     by_key = {job.key: job for job in jobs}
     check([*held, *(holds(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.now)])
-    assert not any(by_key[place.key].blocked for place in found if place.now)
+    assert not any(by_key[place.key].blocked for place in found if place.can_start)

@@ -23,7 +23,7 @@ OFFERS = """
 
 def gather(folder, rank):
     """Request the stacks of a rank and return its response."""
-    return wait_for(stacks.StackRequest(folder, rank).answer, 30)
+    return wait_for(stacks.StackRequest(folder, rank).poll, 30)
 
 
 @pytest.fixture

@@ -227,7 +227,7 @@ class Connection(AgentConnection):
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
         while True:
-            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self.awaited:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MAX_UNREAD and not self.awaited:
                 await asyncio.sleep(_POLL_SECONDS)
                 self._received_at = time.monotonic()  # silent only because this side paused reading
             content = await self._link.read()

@@ -57,7 +57,7 @@ class Tail:
         async def feed() -> None:
             while content := await self.read():
                 inbox.feed(content)
-                while inbox.behind:  # noqa: ASYNC110  a thread reads it
+                while inbox.is_behind:  # noqa: ASYNC110  a thread reads it
                     await asyncio.sleep(_POLL_SECONDS)
             inbox.feed(b"")
 
@@ -96,7 +96,7 @@ class FolderLink(Tail, wire.Link):
             position = self._count_read()
             with self._inbox_path.open("rb+") as file:
                 file.seek(position)
-                if not frames.whole(file.read()):
+                if not frames.complete_length(file.read()):
                     file.truncate(position)
                     return position
             if self._why_lost():

@@ -192,7 +192,7 @@ def _unpack(
     answer = node.connection.begin("get", channel=channel, paths=list(paths))
     try:
         summary = files.receive_files(target, stream, accepts)
-    except files.Refused as error:
+    except files.TransferRefused as error:
         node.connection.result(answer, "get", _PREPARE_SECONDS)  # raises the actual error if the host is lost
         text = f"The host sent an invalid archive. {error}"
         raise HostFailed(node.host, text, code="host-archive-invalid") from error

@@ -194,7 +194,7 @@ class SshCluster(AgentCluster):
             if isinstance(answer, HostTrouble):
                 failures.append(answer)
             else:
-                killed_hosts += [connection.host] * int(answer["found"])
+                killed_hosts += [connection.host] * int(answer["killed"])
         if failures:
             raise LaunchFailed(
                 f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}",

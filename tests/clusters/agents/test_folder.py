@@ -192,8 +192,8 @@ def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
 def test_whole_frames_are_counted():
     one, two = frames.message("a", text="x"), frames.data(7, b"y" * 10)
     for cut in range(1, len(two)):
-        assert frames.whole(one + two[:-cut]) == len(one)
-    assert frames.whole(one + two) == len(one + two)
-    assert frames.whole(json.dumps({}).encode()[:2]) == 0
+        assert frames.complete_length(one + two[:-cut]) == len(one)
+    assert frames.complete_length(one + two) == len(one + two)
+    assert frames.complete_length(json.dumps({}).encode()[:2]) == 0
     with pytest.raises(frames.BrokenWire):
-        frames.whole(b"no frame at all")
+        frames.complete_length(b"no frame at all")
