@@ -32,16 +32,16 @@ _FOLDERS = ("outputs", "results")
 LOG = "log.txt"
 
 
-class Stopped(Exception):
+class UploadStopped(Exception):
     """The upload was stopped."""
 
 
-class Delivered(NamedTuple):
-    """The result: uploaded files and bytes, and the number of files that existed already (``there``)."""
+class UploadSummary(NamedTuple):
+    """The result: uploaded files and bytes, and the number of files that existed already (``existing``)."""
 
     files: int
     bytes: int
-    there: int
+    existing: int
 
 
 def url(spec: JobSpec) -> str:
@@ -49,18 +49,18 @@ def url(spec: JobSpec) -> str:
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 
-def deliver(
+def upload(
     folder: JobFolder,
     spec: JobSpec,
     open_account: Callable[[str], BlobServiceClient],
     *,
     with_log: bool,
     stopped: Callable[[], bool] = lambda: False,
-) -> Delivered:
+) -> UploadSummary:
     """Upload the files of an ended job, and its log if requested.
 
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
-    Stopped soon after ``stopped`` returns true.
+    UploadStopped soon after ``stopped`` returns true.
     """
     target = parse_blob(url(spec), "outputs")
     account = open_account(target.account)
@@ -80,7 +80,7 @@ def deliver(
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     uploaded = [size for size in sizes if size is not None]
-    return Delivered(len(uploaded), sum(uploaded), len(sizes) - len(uploaded))
+    return UploadSummary(len(uploaded), sum(uploaded), len(sizes) - len(uploaded))
 
 
 def _files(folder: JobFolder) -> Iterator[Path]:
@@ -101,7 +101,7 @@ def _send(
 
     def raise_if_stopped(*_: int | None) -> None:
         if stopped():
-            raise Stopped
+            raise UploadStopped
 
     raise_if_stopped()
     with path.open("rb") as file:

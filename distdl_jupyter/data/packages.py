@@ -35,7 +35,7 @@ _READY = "ready.json"
 _MAX_LINES, _MAX_CHARACTERS = 12, 1500
 #: Download progress of pip (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-_OWN_ERROR = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
+_ERROR_PREFIX = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
 _PATH_FILE = "distdl-base.pth"
 
 
@@ -64,7 +64,7 @@ def from_options(options: Any) -> PackageRequest:
     return PackageRequest(options.pip_packages, options.conda_packages, options.requirements)
 
 
-def ready(request: PackageRequest, base: str = "") -> str:
+def find_environment(request: PackageRequest, base: str = "") -> str:
     """Return the Python of a complete environment; "" without one, or if no packages are requested."""
     if not any(request.content().values()):
         return ""
@@ -72,7 +72,7 @@ def ready(request: PackageRequest, base: str = "") -> str:
     return _python_path(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
 
 
-def missing(spec: Any) -> PackageRequest | None:
+def packages_to_install(spec: Any) -> PackageRequest | None:
     """Return the packages to install for a job; None without any, or if the job's Python already has them."""
     request = from_options(spec)
     content = request.content()
@@ -99,7 +99,7 @@ class PackageEnvironment:
         permissions.private_folder(self._folder.parent)
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (python := ready(self._request, str(self._cache.base))):
+            if not (python := find_environment(self._request, str(self._cache.base))):
                 self._show(0, 1, 0)
                 python = self._build()
             self._require_modules(python)
@@ -224,6 +224,7 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
 def _error_text(lines: Sequence[str]) -> str:
     """Return the error message in an installer's output, without passwords."""
     lines = [line for line in lines if line.strip()]
-    start = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _MAX_LINES, 0))
-    text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[start : start + _MAX_LINES])
+    error_indices = (index for index, line in enumerate(lines) if _ERROR_PREFIX.match(line))
+    start = next(error_indices, max(len(lines) - _MAX_LINES, 0))
+    text = " ".join(_ERROR_PREFIX.sub("", line, count=1).strip() for line in lines[start : start + _MAX_LINES])
     return mask_secrets(text)[:_MAX_CHARACTERS] or "no output."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
 
 #: The maximum lifetime of a signature, and how far its start is backdated, because clocks differ.
-LIFE, _BACKDATED = timedelta(hours=1), timedelta(minutes=15)
+LIFETIME, _BACKDATED = timedelta(hours=1), timedelta(minutes=15)
 
 
 # listings ------------------------------------------------------------------------------
@@ -141,14 +141,14 @@ def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
 
 
 def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
-    """Return the query string of a shared access signature for reading a source; it is valid for ``LIFE``.
+    """Return the query string of a shared access signature for reading a source; it is valid for ``LIFETIME``.
 
     ``blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """
     from azure.storage.blob import generate_blob_sas, generate_container_sas
 
     start = datetime.now(UTC) - _BACKDATED
-    expiry = start + _BACKDATED + LIFE
+    expiry = start + _BACKDATED + LIFETIME
     with translate_errors(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}

@@ -321,7 +321,7 @@ class DataStager:
             return
         try:
             self._download(file, part)
-            part.publish(lambda now: self._tree.add(name, file.path, now))
+            part.publish(lambda cached: self._tree.add(name, file.path, cached))
         except BaseException:
             part.remove()
             raise

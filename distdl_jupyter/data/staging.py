@@ -119,7 +119,7 @@ class JobStaging:
         }
 
     def _package_order(self) -> dict[str, Any] | None:
-        if (request := packages.missing(self._spec)) is None:
+        if (request := packages.packages_to_install(self._spec)) is None:
             return None
         settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_PREFIXES)}
         return {**request.content(), "modules": self._modules, "variables": settings}
@@ -162,7 +162,7 @@ class JobStaging:
         account, is_single = self._accounts[source.name], self._listings[source.name].single
         with self._sign_lock:
             signed_at, sas = self._signatures.get(source.name, (0.0, ""))
-            if not sas or time.monotonic() - signed_at > sources.LIFE.total_seconds() / 4:
+            if not sas or time.monotonic() - signed_at > sources.LIFETIME.total_seconds() / 4:
                 sas = sources.signature(account, source, blob=is_single)
                 self._signatures[source.name] = (time.monotonic(), sas)
             return sas

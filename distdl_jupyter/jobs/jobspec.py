@@ -134,7 +134,7 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
     """Return the spec with the Python of its package environment if that exists, so that the job can start warm."""
     from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
-    python = environments.ready(environments.from_options(spec))
+    python = environments.find_environment(environments.from_options(spec))
     return dataclasses.replace(spec, python=python) if python else spec
 
 

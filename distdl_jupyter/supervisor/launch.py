@@ -107,7 +107,7 @@ class Launch:
         self._check(cluster_options)
         context, modules = self._context(), backend.modules(options)
         # The job's packages are not installed yet, so their contents are not checked.
-        context.modules = () if packages.missing(spec) else modules
+        context.modules = () if packages.packages_to_install(spec) else modules
         context.programs, context.rank_ports = backend.programs(options), backend.rank_ports
         if cluster.has_agents:
             context.staging = self._stage(self.raise_if_canceled, modules)
@@ -172,7 +172,7 @@ class Launch:
                 code="restart-secret-lost",
                 hint="Resume the job where the variable is set: job.resume()",
             )
-        is_remote = self.cluster.is_remote or packages.missing(self._spec)
+        is_remote = self.cluster.is_remote or packages.packages_to_install(self._spec)
         if problem := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(problem, code="cluster-not-usable")
         if not is_remote and (problem := self.backend.unavailable(self._options)):
@@ -227,7 +227,7 @@ class Launch:
         ``check`` is called while this method waits, and may raise. Raises DataUnavailable, NotSignedIn.
         """
         spec, recorder = self._spec, self._recorder
-        if not spec.data and not packages.missing(spec):
+        if not spec.data and not packages.packages_to_install(spec):
             return None
         from distdl_jupyter.azure.identity import blob_service
         from distdl_jupyter.data.staging import JobStaging

@@ -331,7 +331,7 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     destination = outputs.url(spec)
     recorder.phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
-        lambda: outputs.deliver(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
+        lambda: outputs.upload(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
     )
     deadline: float | None = None
     while not wait([call], _TICK).done and (deadline is None or time.monotonic() < deadline):
@@ -348,6 +348,6 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     except (DistDLError, OSError) as error:
         recorder.note("warning", f"The outputs were not sent: {error} {location}", "outputs")
         return
-    existing = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
+    existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
     recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
