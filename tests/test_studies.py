@@ -40,7 +40,7 @@ def test_a_sweep_is_one_row_in_the_place_of_its_newest_trial():
     assert (shown.metric, shown.value, shown.message) == ("best acc", 0.9, "1 pruned")
     assert (shown.created, shown.ended) == (runs[-1].created, runs[0].ended)
     (shown,) = study_rows.rows(runs[:2])
-    assert (shown.state, shown.message[:31]) == ("lost", "The folder of the sweep is gone")
+    assert (shown.state, shown.message[:35]) == ("lost", "The folder of the sweep was deleted")
 
 
 def scale(value):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.studies.sweeps import Sweep
 
 #: Maximum number of jobs in one comparison: more curves in a figure cannot be distinguished.
-MOST_COMPARED = 12
+MAX_COMPARED_JOBS = 12
 #: Bytes of a file and lines of a log that are read at once.
 _CHUNK_BYTES, _CHUNK_LINES = 1 << 20, 1000
 StateFilter = Literal[
@@ -336,8 +336,10 @@ def compare_jobs(
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
 ) -> JobComparison:
     """Compare jobs: their curves of one metric, and the options that differ."""
-    if not 1 <= len({*ids}) <= MOST_COMPARED:
-        raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
+    if not 1 <= len({*ids}) <= MAX_COMPARED_JOBS:
+        raise InvalidSpec(
+            f"ids must be 1 to {MAX_COMPARED_JOBS} different jobs.", code="compare-ids-invalid", field="ids"
+        )
     readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in dict.fromkeys(ids)]
     names = job_page.metric_names(reader.catch_up() for reader in readers)
     metric = metric or job_table.default_metric(names)

@@ -227,7 +227,7 @@ def _to_json(source: str | Config) -> str:
         raise _invalid(
             "deepspeed-config-not-an-object",
             f"The DeepSpeed config is {type(config).__name__}, but must be a JSON object.",
-            'Example: {"bf16": {"enabled": true}}.',
+            'Use an object, for example {"bf16": {"enabled": true}}.',
         )
     return text if config else ""
 

@@ -23,7 +23,7 @@ from distdl_jupyter.core.errors import (
     LaunchFailed,
     explain_interrupt,
 )
-from distdl_jupyter.core.humanize import finding as in_words
+from distdl_jupyter.core.humanize import finding as format_finding
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
@@ -649,7 +649,7 @@ def _write_first_events(folder: JobFolder, spec: JobSpec, code: Code) -> None:
             writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
-                text = in_words(finding)
+                text = format_finding(finding)
                 writer.write("note", level=finding["level"], text=text, code=finding.get("code", ""))
     finally:
         writer.close()

@@ -58,7 +58,7 @@ class JobOutput:
         self._display(update=False)
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
 
-    def waited(self) -> None:
+    def draw_final_page(self) -> None:
         """Draw the final page of the job from the cell that waits for it.
 
         A program that executes a notebook accepts only output of the running cell. A front end with widgets gets only

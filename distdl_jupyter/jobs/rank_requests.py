@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from distdl_jupyter.core import profiles, stacks
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views.stacks import StacksShown
 from distdl_jupyter.views.steps import ProfileShown
@@ -125,7 +125,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
                 f"ranks must be a list of ranks from 0 to {size - 1}, not {ranks!r}.",
                 code="profile-ranks-invalid",
                 field="ranks",
-                hint="Example: [0].",
+                hint="Use ranks=[0], for example, or leave it out to record all ranks.",
             )
         ranks = sorted(set(ranks))
     if reason := _cannot_record(view, ranks):
@@ -144,7 +144,7 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
         return "runs on Azure ML, which cannot send requests to the ranks."
     running = {rank.rank for rank in view.ranks if rank.is_running}
     if not running or (ranks is not None and not running.intersection(ranks)):
-        text = f"{ranks_in_words(list(ranks))} {'are' if ranks[1:] else 'is'} not" if ranks else "none of its ranks is"
+        text = f"{format_ranks(list(ranks))} {'are' if ranks[1:] else 'is'} not" if ranks else "none of its ranks is"
         return f"is {view.state.value} and {text} running."
     if any(not profile.ended for profile in view.profiles):
         return "is already recording a profile."

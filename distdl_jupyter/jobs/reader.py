@@ -83,12 +83,12 @@ class JobReader:
             if batch or (self.cursor, self.log_cursor) == before:
                 return batch
 
-    def read_once(self, most: int = _BATCH) -> list[Event]:
-        """Read about ``most`` bytes of events and the new log lines, which are only counted without ``lines``."""
+    def read_once(self, max_bytes: int = _BATCH) -> list[Event]:
+        """Read about ``max_bytes`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
             # Make few calls while there are no new events: each one yields to the main thread of a busy kernel.
-            batch, self.cursor = events.read(self.folder.events, self.cursor, most)
+            batch, self.cursor = events.read(self.folder.events, self.cursor, max_bytes)
         if self._lines:
             lines, self.log_cursor = logfile.read(self.folder.log, self.log_cursor)
             batch += lines
@@ -202,8 +202,8 @@ class PageReader(JobReader):
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether all initial events (``seen``) and the initial log (``complete``) were read.
-        self.seen = self.complete = False
+        #: Whether all initial events (``has_first_events``) and the initial log (``complete``) were read.
+        self.has_first_events = self.complete = False
         #: ``version`` increases with every step that reads data; ``idle`` is true after a step that read none.
         self.version, self.idle = 0, False
         self.resources = ResourceBook(folder.resources)
@@ -241,10 +241,10 @@ class PageReader(JobReader):
         """Read one batch of new data; return whether there was any."""
         before = self.cursor
         self.read_once(_PAGE_BATCH)
-        if not self.seen and self.cursor > before:
+        if not self.has_first_events and self.cursor > before:
             return True
-        if not self.seen:
-            self.seen, self._first_end = True, logfile.size(self.folder.log)
+        if not self.has_first_events:
+            self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLES)

@@ -46,7 +46,7 @@ _POLL = 0.2
 #: Signals that stop the ranks of a job.
 _STOP_SIGNALS = ("INT", "TERM", "KILL")
 #: Maximum number of listed output files.
-MOST_FILES = 10_000
+MAX_OUTPUT_FILES = 10_000
 
 
 def value(folder: JobFolder, rank: RankView) -> Any:
@@ -204,7 +204,7 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
 
 
 #: Columns of a row besides its metrics: rank, step, time, attempt.
-_OWN_COLUMNS = 4
+_INDEX_COLUMNS = 4
 
 
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
@@ -246,7 +246,7 @@ def _without_metrics(
     for row in rows:
         matches = rank in (None, row["rank"]) and row["step"] >= step
         reduced = {name: value for name, value in row.items() if name not in names} if matches else row
-        if len(reduced) > _OWN_COLUMNS:
+        if len(reduced) > _INDEX_COLUMNS:
             remaining.append(reduced)
     return remaining
 
@@ -310,7 +310,7 @@ def output_files(root: Path) -> list[OutputFile]:
     """Return the files below ``root`` in order of their paths; files and links that lead outside are left out."""
     files = []
     paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
-    for path in itertools.islice(paths, MOST_FILES):
+    for path in itertools.islice(paths, MAX_OUTPUT_FILES):
         if (file := output_file(root, path)) is None:
             continue
         with contextlib.suppress(OSError):  # the file has been removed

@@ -71,7 +71,7 @@ class Pruned(table.Display):
         deleted_jobs = [job for job in self.jobs if not job.problem]
         amount = f"{humanize.plural(len(deleted_jobs), 'job')}, {humanize.size(sum(job.size for job in deleted_jobs))}"
         deleted = f"Would delete {amount} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {amount}."
-        reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_WORDS[group.reason]}" for group in self.retained)
+        reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_TEXTS[group.reason]}" for group in self.retained)
         return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {reasons}.' if reasons else ''}"
 
     def _parts(self) -> list[str | table.Rows]:
@@ -84,7 +84,7 @@ class Pruned(table.Display):
 
 
 #: In display order.
-_REASON_WORDS: dict[Reason, str] = {
+_REASON_TEXTS: dict[Reason, str] = {
     "active": "running or queued",
     "busy": "in use",
     "other-user": "owned by another user",
@@ -106,7 +106,7 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
     jobs, counts = _select_old(seconds, keep)
     if not dry_run:
         jobs = [_delete(job) for job in jobs]
-    reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_WORDS if counts[reason])
+    reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_TEXTS if counts[reason])
     return Pruned(tuple(jobs), reasons, dry_run)
 
 
@@ -204,7 +204,7 @@ def _delete(job: OldJob) -> OldJob:
     is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
     try:
         if reason := _keep_reason(sweeps.folder(job.id) if is_sweep else folder, job.state):
-            return replace(job, problem=f"It is {_REASON_WORDS[reason]}.")
+            return replace(job, problem=f"It is {_REASON_TEXTS[reason]}.")
         if is_sweep:
             sweeps.remove(sweeps.folder(job.id))
         else:

@@ -192,7 +192,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     if not folder.path.exists():
         is_running, is_done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
         return State.RUNNING if is_running else State.COMPLETED if is_done else State.LOST, {
-            "problem": "The folder of the sweep is gone, so no more trials start. Its finished trials are kept.",
+            "problem": "The folder of the sweep was deleted, so no more trials start. Its finished trials are kept.",
             "hint": "" if is_done else "Start a new sweep for more.",
         }
     holder = folder.supervisor()
@@ -253,7 +253,7 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
     return tries > _MAX_TRIES
 
 
-def begin_anew(folder: JobFolder) -> None:
+def reopen_sweep(folder: JobFolder) -> None:
     """Remove the end marker of a sweep. The caller holds its lock and starts another driver."""
     for name in ("control", "end.json", "driven-on.json"):
         (folder.path / name).unlink(missing_ok=True)

@@ -95,7 +95,7 @@ class LiveJob:
     @property
     def is_current(self) -> bool:
         """Whether state and curves are up to date."""
-        return self._reader is not None and self._reader.seen
+        return self._reader is not None and self._reader.has_first_events
 
     @property
     def complete(self) -> bool:

@@ -179,7 +179,7 @@ def numbers(text: str) -> list[int]:
             f"{text!r} is not a list of numbers of processes.",
             code="scale-processes-unreadable",
             field="processes",
-            hint="Example: 1,2,4.",
+            hint="Separate them with commas, for example 1,2,4.",
         ) from None
 
 
@@ -201,7 +201,7 @@ def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: M
             f"processes must be a list of different integers of at least 1, not {counts}.",
             code="scale-processes-invalid",
             field="processes",
-            hint="Example: processes=[1, 2, 4].",
+            hint="Use a list such as processes=[1, 2, 4].",
         )
     if len(nodes) != len(counts) or any(
         type(value) is not int or value < 1 or count % value for value, count in zip(nodes, counts, strict=False)
@@ -217,7 +217,7 @@ def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: M
             "seconds must be a number above 0.",
             code="scale-seconds-invalid",
             field="seconds",
-            hint="Example: seconds=10.",
+            hint="Use a duration such as seconds=10.",
         )
 
 

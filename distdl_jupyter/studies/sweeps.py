@@ -191,7 +191,7 @@ class Sweep:
         try:
             if trials is not None:
                 _extend(folder, total)
-            study_rows.begin_anew(folder)
+            study_rows.reopen_sweep(folder)
             control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
         except BaseException:
             lock.release()
@@ -339,7 +339,7 @@ def _check_plan(plan: SweepPlan) -> None:
             "metric must be the name of a metric that the training code reports.",
             code="sweep-metric-invalid",
             field="metric",
-            hint='Example: metric="val_loss".',
+            hint='Use a name that the code passes to log(), for example metric="val_loss".',
         )
     value = plan.prune_after
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

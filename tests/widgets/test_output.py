@@ -106,6 +106,6 @@ def test_a_job_that_is_removed_just_after_its_end_keeps_what_was_known(displayed
         one.start()
         story.complete()
         JobStore().remove(story.folder)
-        one.waited()
+        one.draw_final_page()
     assert "This job was deleted." in displayed[-1][1]["text/plain"]
     assert "loss" in displayed[-1][1]["text/plain"]
