@@ -60,7 +60,7 @@ def jobs(
 
 def row_of(job: client.Job) -> JobRow:
     """Return the current row of a job."""
-    return job_table.listed(job.folder, job.view(), job.spec).row
+    return job_table.list_entry(job.folder, job.view(), job.spec).row
 
 
 @get("/jobs/{id}")
@@ -346,7 +346,7 @@ def compare_jobs(
     return JobComparison(
         metric=metric,
         bands=tuple(reader.book.band(metric) for reader in readers),
-        jobs=tuple(job_table.listed(reader.folder, reader.view, reader.spec).row for reader in readers),
+        jobs=tuple(job_table.list_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.differing_rows([(reader.spec, reader.folder.read_environment()) for reader in readers]),
     )

@@ -41,35 +41,35 @@ class CodePattern:
     #: The name of the communication library, for display.
     title: str = ""
     #: Unqualified names of the functions that initialize communication; empty if the backend does that itself.
-    meets: tuple[str, ...] = ()
+    initializers: tuple[str, ...] = ()
     #: The packages of these functions, if their unqualified names are ambiguous.
     package: str | tuple[str, ...] = ""
     #: A call that initializes communication, as users write it.
     call: str = ""
     #: Returns the statements that initialize code with these imports, for "Start the cell with ...".
-    begin: Callable[[Collection[str]], str] = lambda _imports: ""
+    initialization: Callable[[Collection[str]], str] = lambda _imports: ""
     #: The effect of such a call in a single process of another backend: an error, or no effect.
-    alone: Literal["fails", "idle", ""] = ""
+    effect_on_one_process: Literal["fails", "idle", ""] = ""
     #: Names that average gradients (code must use one of them), and the remedy; empty if the backend averages.
-    averages: tuple[str, ...] = ()
-    average: str = ""
+    averaging_names: tuple[str, ...] = ()
+    averaging_remedy: str = ""
     #: Names that give all ranks the same weights (code must use one of them), and the remedy; empty: not checked.
-    same_start: tuple[str, ...] = ()
-    start: str = ""
+    synchronizing_names: tuple[str, ...] = ()
+    synchronizing_remedy: str = ""
     #: Libraries whose trainers average gradients and divide data, and whether they also initialize communication.
     trainers: tuple[str, ...] = ()
-    trainers_meet: bool = False
+    trainers_initialize: bool = False
     #: The expression for the number of ranks.
     world_size: str = ""
     #: A regular expression that matches code that uses the backend.
     pattern: str = ""
 
-    def met(self, code: Code) -> Call | None:
+    def find_initializer(self, code: Code) -> Call | None:
         """Return the first call that initializes communication."""
-        calls = (call for call in code.calls if call.last in self.meets)
+        calls = (call for call in code.calls if call.last in self.initializers)
         return next((call for call in calls if call.name.startswith(self.package)), None)
 
-    def written(self, call: Call) -> str:
+    def format_call(self, call: Call) -> str:
         """Return a call that initializes communication, as users write it."""
         return self.call if self.package else f"{call.last}()"
 
@@ -115,7 +115,7 @@ class Backend(ABC):
     ports: ClassVar[int] = 0
     rank_ports: ClassVar[int] = 0
     #: Whether ranks communicate.
-    meets: ClassVar[bool] = True
+    communicates: ClassVar[bool] = True
     #: Sort key in lists of backends, lowest first.
     order: ClassVar[int] = 100
     #: The code patterns of training with this backend.

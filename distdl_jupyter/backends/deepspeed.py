@@ -82,15 +82,15 @@ class DeepSpeedBackend(TorchBackend):
     order = 3
     usage = CodePattern(
         title="DeepSpeed",
-        meets=("initialize", "init_distributed"),
+        initializers=("initialize", "init_distributed"),
         package="deepspeed",
         call="deepspeed.initialize()",
-        begin=lambda _imports: (
+        initialization=lambda _imports: (
             "`engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), optimizer=optimizer)`"
         ),
-        alone="fails",
+        effect_on_one_process="fails",
         trainers=TRAINERS,
-        trainers_meet=True,
+        trainers_initialize=True,
         world_size="dist.get_world_size()",
         pattern=r"\bimport deepspeed\b|\bfrom deepspeed\b|\bdeepspeed\.initialize\b",
     )

@@ -84,19 +84,20 @@ class HorovodBackend(Backend):
     order = 1
     usage = CodePattern(
         title="Horovod",
-        meets=("init",),
+        initializers=("init",),
         package=("horovod", "distdl_jupyter.compat.horovod"),
         call="hvd.init()",
-        begin=_begin,
-        alone="idle",
-        averages=("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce",
-                  "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_"),
-        average="Wrap the optimizer: hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters()).",
-        same_start=("broadcast_parameters", "broadcast_variables", "broadcast_", "broadcast", "broadcast_object",
-                    "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "manual_seed", "set_seed",
-                    "set_random_seed", "load_state_dict", "TorchState", "TensorFlowState", "TensorFlowKerasState",
-                    "KerasState"),
-        start="Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
+        initialization=_begin,
+        effect_on_one_process="idle",
+        averaging_names=("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce",
+                         "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_"),
+        averaging_remedy="Wrap the optimizer: "
+                         "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters()).",
+        synchronizing_names=("broadcast_parameters", "broadcast_variables", "broadcast_", "broadcast",
+                             "broadcast_object", "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook",
+                             "manual_seed", "set_seed", "set_random_seed", "load_state_dict", "TorchState",
+                             "TensorFlowState", "TensorFlowKerasState", "KerasState"),
+        synchronizing_remedy="Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
         trainers=TRAINERS,
         world_size="hvd.size()",
         pattern=r"\bhorovod\b|\bhvd\s*\.",
@@ -204,11 +205,10 @@ def find_mpirun() -> str:
 
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning_variables(options)}
+    command = _mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE")
+    launcher = LaunchCommand(command, first_exit, _SINGLE_NODE_SETTINGS)
     if placement.node_count > 1:
         launcher = _mpirun_on_nodes(spec, placement)
-    else:
-        command = _mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE")
-        launcher = LaunchCommand(command, first_exit, _SINGLE_NODE_SETTINGS)
     return Plan(
         environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
         launcher=launcher,

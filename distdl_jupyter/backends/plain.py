@@ -15,7 +15,7 @@ class PlainBackend(Backend):
 
     name = "plain"
     labels = {"plain": {}}  # noqa: RUF012 - declared as ClassVar in the base class
-    meets = False
+    communicates = False
 
     def unavailable(self, options: Any) -> str:
         """Return "": Python is always available."""

@@ -36,8 +36,8 @@ class TensorFlowBackend(Backend):
     order = 3
     usage = CodePattern(
         title="tf.distribute",
-        meets=STRATEGY,
-        begin=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
+        initializers=STRATEGY,
+        initialization=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
         trainers=TRAINERS,
         pattern=r"\bMultiWorkerMirroredStrategy\b",
     )

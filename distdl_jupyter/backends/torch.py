@@ -50,15 +50,15 @@ class TorchBackend(Backend):
     order = 2
     usage = CodePattern(
         title="torch.distributed",
-        meets=("init_process_group", "init_device_mesh"),
+        initializers=("init_process_group", "init_device_mesh"),
         call="torch.distributed.init_process_group()",
-        begin=lambda _imports: "`import torch.distributed as dist` and `dist.init_process_group()`",
-        alone="fails",
-        averages=("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "all_reduce",
-                  "parallelize_module", "replicate", "distribute_module"),
-        average="Wrap the model: torch.nn.parallel.DistributedDataParallel(model).",
+        initialization=lambda _imports: "`import torch.distributed as dist` and `dist.init_process_group()`",
+        effect_on_one_process="fails",
+        averaging_names=("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard",
+                         "all_reduce", "parallelize_module", "replicate", "distribute_module"),
+        averaging_remedy="Wrap the model: torch.nn.parallel.DistributedDataParallel(model).",
         trainers=TRAINERS,
-        trainers_meet=True,
+        trainers_initialize=True,
         world_size="dist.get_world_size()",
         pattern=r"\binit_process_group\b|\btorch\.distributed\b",
     )  # fmt: skip

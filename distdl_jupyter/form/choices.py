@@ -64,7 +64,7 @@ def _option_field(name: str) -> OptionField:
 
 def backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
-    plugins = sorted(registry.backends(), key=lambda plugin: not plugin.meets)
+    plugins = sorted(registry.backends(), key=lambda plugin: not plugin.communicates)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
     ]

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.views.job_page import CheckpointList
     from distdl_jupyter.views.resources import ResourceTable
-    from distdl_jupyter.views.stacks import StacksShown
-    from distdl_jupyter.views.steps import ProfileShown, StepTimesShown
+    from distdl_jupyter.views.stacks import StacksDisplay
+    from distdl_jupyter.views.steps import ProfileDisplay, StepTimesDisplay
 
     #: The code of a job: captured, or that of an earlier job.
     Code: TypeAlias = CapturedCode | EarlierCode
@@ -251,7 +251,7 @@ class Job:
 
         rank_requests.ask_stacks(self.folder, self.view())
 
-    def stacks(self, timeout: float = 10.0, *, recorded: bool = False, number: int | None = None) -> StacksShown:
+    def stacks(self, timeout: float = 10.0, *, recorded: bool = False, number: int | None = None) -> StacksDisplay:
         """Return the stack traces of all threads of all ranks; ranks that differ from the others come first.
 
         The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with
@@ -283,7 +283,7 @@ class Job:
         timeout: float = 120.0,
         recorded: bool = False,
         number: int | None = None,
-    ) -> ProfileShown:
+    ) -> ProfileDisplay:
         """Record the next ``steps`` training steps (1 to 50) of ``ranks``, by default all, with torch's profiler.
 
         The result is displayed as a table of the slowest operators. ``to_pandas()`` returns all operators, ``traces``
@@ -320,7 +320,7 @@ class Job:
         """
         return self.folder.read_environment()
 
-    def time(self) -> StepTimesShown:
+    def time(self) -> StepTimesDisplay:
         """Return how the training steps of each rank spent their time so far, in seconds.
 
         The parts are data, computation, waiting for slower ranks, communication and other; ``straggler`` is the rank

@@ -15,7 +15,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.job_table import Listed, listed, read_summary, write_summary
+from distdl_jupyter.views.job_table import ListedJob, list_entry, read_summary, write_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,10 +30,10 @@ class JobIndex:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._store = JobStore()
-        self._ended: dict[str, Listed] = {}
+        self._ended: dict[str, ListedJob] = {}
         self._readers: dict[str, JobReader] = {}
 
-    def all(self, seconds: float = math.inf) -> list[Listed]:
+    def all(self, seconds: float = math.inf) -> list[ListedJob]:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
@@ -43,7 +43,7 @@ class JobIndex:
         ids = self._ids()
         return _without_check_runs(self._read(ids, seconds), ids)
 
-    def ended(self) -> dict[str, Listed]:
+    def ended(self) -> dict[str, ListedJob]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
         for id_ in self._ids():
             if id_ not in self._ended and (entry := read_summary(self._store.folder(id_))) is not None:
@@ -62,7 +62,7 @@ class JobIndex:
                 self._readers.pop(removed, None)
             return ids
 
-    def _read(self, ids: Iterable[str], seconds: float) -> list[Listed]:
+    def _read(self, ids: Iterable[str], seconds: float) -> list[ListedJob]:
         deadline, entries, has_time = time.monotonic() + seconds, [], True
         for id_ in ids:
             entry = self._ended.get(id_)
@@ -74,7 +74,7 @@ class JobIndex:
                 entries.append(entry)
         return entries
 
-    def _read_job(self, id_: str) -> Listed | None:
+    def _read_job(self, id_: str) -> ListedJob | None:
         folder, reader = self._store.folder(id_), self._readers.pop(id_, None)
         entry = read_summary(folder) if reader is None else None
         if entry is None:
@@ -83,7 +83,7 @@ class JobIndex:
                 reader.catch_up()
             except JobNotFound:
                 return None
-            entry = listed(folder, reader.view, reader.spec)
+            entry = list_entry(folder, reader.view, reader.spec)
             if entry.active:
                 self._readers[id_] = reader
                 return entry
@@ -94,7 +94,7 @@ class JobIndex:
         return entry
 
 
-def _without_check_runs(entries: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
+def _without_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
     """Omit completed single-process runs whose check is listed: the page of the check links to them."""
     present = set(ids)
     return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]

@@ -13,8 +13,8 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.stacks import StacksShown
-from distdl_jupyter.views.steps import ProfileShown
+from distdl_jupyter.views.stacks import StacksDisplay
+from distdl_jupyter.views.steps import ProfileDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,16 +72,16 @@ def _check_can_answer(folder: JobFolder, view: JobView) -> None:
     raise JobNotRunning(text, code="stacks-not-running", hint=hint)
 
 
-def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
+def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
     """Return saved stacks, by default the newest. Raises JobNotFound if there are none."""
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
         raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
-    return StacksShown(**vars(saved))
+    return StacksDisplay(**vars(saved))
 
 
-def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksShown:
+def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksDisplay:
     """Request stacks, wait for them and return them; for an ended job return the last saved ones.
 
     Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting; TimeoutError.
@@ -100,7 +100,7 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
             _check_can_answer(folder, view)
         return saved
 
-    return StacksShown(**vars(_wait(response, timeout, f"The ranks of job {folder.id} did not respond")))
+    return StacksDisplay(**vars(_wait(response, timeout, f"The ranks of job {folder.id} did not respond")))
 
 
 # profile ----------------------------------------------------------------------------------------
@@ -151,18 +151,18 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
     return ""
 
 
-def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
+def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay:
     """Return a saved profile, by default the newest. Raises JobNotFound if there is none."""
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while it trains."
         raise _not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
-    return ProfileShown(**vars(saved))
+    return ProfileDisplay(**vars(saved))
 
 
 def take_profile(
     folder: JobFolder, read_view: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
-) -> ProfileShown:
+) -> ProfileDisplay:
     """Request a profile, wait for it and return it; for an ended job return the last saved one.
 
     Raises the errors of ``ask_profile``, JobNotRunning with the reason if no step could be recorded, TimeoutError.
@@ -189,4 +189,4 @@ def take_profile(
             )
         return None
 
-    return ProfileShown(**vars(_wait(response, timeout, f"The steps of job {folder.id} were not recorded")))
+    return ProfileDisplay(**vars(_wait(response, timeout, f"The steps of job {folder.id} were not recorded")))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.views.steps import StepTimesShown
+    from distdl_jupyter.views.steps import StepTimesDisplay
 
 #: Maximum bytes at the end of a log that are searched for a rank's last lines.
 _MAX_TAIL = 16 * 1024 * 1024
@@ -251,15 +251,15 @@ def _without_metrics(
     return remaining
 
 
-def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
+def step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
     """Return how the training steps of a job spent their time."""
     from distdl_jupyter.core import step_times as times
-    from distdl_jupyter.views.steps import StepTimesShown
+    from distdl_jupyter.views.steps import StepTimesDisplay
 
     measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not measured.rows:
         measured.why = _why_no_steps(view)
-    return StepTimesShown(measured.rows, measured.hosts, measured.why, measured.ended)
+    return StepTimesDisplay(measured.rows, measured.hosts, measured.why, measured.ended)
 
 
 def _why_no_steps(view: JobView) -> str:

@@ -16,7 +16,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.jobs.job_list import TURN, JobIndex
 from distdl_jupyter.jobs.job_queue import InUse
-from distdl_jupyter.views.job_table import Listed
+from distdl_jupyter.views.job_table import ListedJob
 from distdl_jupyter.views.wire import from_fields
 
 
@@ -57,7 +57,7 @@ async def present(
     return tuple(_cluster(entry, jobs, in_use if entry.kind == "local" else None) for entry in statuses)
 
 
-def _cluster(cluster: ClusterStatus, jobs: Sequence[Listed], in_use: InUse | None) -> ClusterRow:
+def _cluster(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: InUse | None) -> ClusterRow:
     nodes: tuple[ClusterNode, ...] = ()
     if cluster.nodes:
         plugin, _ = status.plugin(cluster)
@@ -70,7 +70,7 @@ def _cluster(cluster: ClusterStatus, jobs: Sequence[Listed], in_use: InUse | Non
     return from_fields(ClusterRow, cluster, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=in_use)
 
 
-def _node(node: NodeInfo, jobs: Sequence[Listed]) -> ClusterNode:
+def _node(node: NodeInfo, jobs: Sequence[ListedJob]) -> ClusterNode:
     """Return a node with its activity: "running digits", "idle 41 min"."""
     running = [job.row for job in jobs if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
@@ -83,6 +83,6 @@ def _node(node: NodeInfo, jobs: Sequence[Listed]) -> ClusterNode:
     return from_fields(ClusterNode, node, state=state, detail=detail, jobs=tuple(row.id for row in running))
 
 
-def active_jobs(cluster: str, jobs: Sequence[Listed]) -> list[Listed]:
+def active_jobs(cluster: str, jobs: Sequence[ListedJob]) -> list[ListedJob]:
     """Return the jobs of a cluster that have not ended."""
     return [job for job in jobs if job.active and job.row.compute_target == cluster]

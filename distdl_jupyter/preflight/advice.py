@@ -108,7 +108,7 @@ DAY = 86_400.0
 LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
 
 
-def may_be_taken_away(case: Case) -> Advice | None:
+def preemptible_without_checkpoints(case: Case) -> Advice | None:
     """Warn if the nodes are preemptible and the code saves no checkpoints."""
     request = case.request
     if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
@@ -148,10 +148,10 @@ SMALL_JOB_SECONDS = 300.0
 #: Linear scaling of the learning rate with a gradual warm-up over the first 5 epochs kept the accuracy of ResNet-50
 #: on ImageNet up to a global batch of 8,192 (section 2.1, 2.2 and figure 1).
 GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
-LARGEST_PROVEN_BATCH = 8192
+MAX_PROVEN_BATCH = 8192
 #: Minimum number of runs of the same code with different values that count as a search.
 SEARCH_RUNS = 3
-_ONE_PROCESS: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
+_SINGLE_PROCESS_ACTION: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
 
 
 def learning_rate(case: Case) -> Advice | None:
@@ -160,8 +160,8 @@ def learning_rate(case: Case) -> Advice | None:
     if count < 2 or request.scales_learning_rate or request.batch_size is None:
         return None
     batch = f"The global batch grows from {number(request.batch_size)} to {number(request.batch_size * count)}."
-    if request.batch_size * count > LARGEST_PROVEN_BATCH:
-        batch += f" Above {LARGEST_PROVEN_BATCH:,}, accuracy dropped in the study that introduced the rule."
+    if request.batch_size * count > MAX_PROVEN_BATCH:
+        batch += f" Above {MAX_PROVEN_BATCH:,}, accuracy dropped in the study that introduced the rule."
     if request.learning_rate is None:
         return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
     name, scaled = request.learning_rate_name, _format_rate(request.learning_rate * count)
@@ -197,7 +197,7 @@ def small_job(case: Case) -> Advice | None:
         "Small job",
         f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
         f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
-        **_ONE_PROCESS,
+        **_SINGLE_PROCESS_ACTION,
     )
 
 
@@ -249,6 +249,6 @@ def _search(reason: str) -> Advice:
         "Hyperparameter search",
         f"{reason} One-process jobs that run side by side finish a search sooner: they exchange no gradients and keep "
         "the batch size.",
-        **_ONE_PROCESS,
+        **_SINGLE_PROCESS_ACTION,
         source="Databricks, Distributed training: tune on single nodes, distribute the final training",
     )

@@ -90,9 +90,9 @@ def refuse(findings: Iterable[Finding]) -> None:
 #: The most expensive problems first: jobs that cannot start, wasted machines, wasted runs, then other information.
 RULES: tuple[Callable[[Case], Advice | None], ...] = (
     machines.retired_size,
-    machines.one_machine,
+    machines.prefer_one_machine,
     machines.more_processes_than_gpus,
-    advice.may_be_taken_away,
+    advice.preemptible_without_checkpoints,
     advice.no_time_limit,
     advice.settings_search,
     advice.small_job,

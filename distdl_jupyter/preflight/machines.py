@@ -40,7 +40,7 @@ def retired_size(case: Case) -> Advice | None:
     )
 
 
-def one_machine(case: Case) -> Advice | None:
+def prefer_one_machine(case: Case) -> Advice | None:
     """Warn about several machines if one is enough, or if their network is slow."""
     request, size = case.request, case.request.vm_size
     if size is None or size.retired or request.node_count < 2:

@@ -44,11 +44,11 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Ch
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in usage.trainers if library in code.imports), None)
-    if helper is not None and usage.trainers_meet:
+    if helper is not None and usage.trainers_initialize:
         return Check(name, f"{helper} initializes it")
-    if (call := usage.met(code)) is not None:
-        return Check(name, f"{usage.written(call)} in {call.location}")
-    if not usage.meets:
+    if (call := usage.find_initializer(code)) is not None:
+        return Check(name, f"{usage.format_call(call)} in {call.location}")
+    if not usage.initializers:
         return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
     finding = _mismatch(code, spec, selected)
     if finding is None and (call := code.helper()) is not None:
@@ -60,7 +60,7 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Ch
 def _other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
     """Yield each backend other than the selected one that the code initializes, with the call."""
     for other in registry.backends():
-        call = other.usage.met(code)
+        call = other.usage.find_initializer(code)
         if call is not None and other.name != selected.name:
             yield other, call
 
@@ -72,12 +72,16 @@ def _suggest(backend: Any) -> str:
 def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
     for other, call in _other_backends(code, selected):
-        clause = f"{call.beginning} calls {other.usage.written(call)}"
-        if other.usage.alone == "fails" and not selected.meets and not _has_explicit_address(call):
+        clause = f"{call.beginning} calls {other.usage.format_call(call)}"
+        if (
+            other.usage.effect_on_one_process == "fails"
+            and not selected.communicates
+            and not _has_explicit_address(call)
+        ):
             text = f"{clause}, but the backend {label} does not tell the processes how to connect."
             remedy = f"{_suggest(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
-        elif other.usage.alone == "idle":
+        elif other.usage.effect_on_one_process == "idle":
             text = f"{clause}, which has no effect on one process of the backend {label}."
             yield Finding("info", f"{other.name}-alone", text, f"{_suggest(other)} and more processes.")
 
@@ -90,7 +94,7 @@ def _has_explicit_address(call: Call) -> bool:
 def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
     for other, call in _other_backends(code, selected):
-        clause = f"The code calls {other.usage.written(call)} in {call.location}"
+        clause = f"The code calls {other.usage.format_call(call)} in {call.location}"
         text = f"{clause}, but the job runs on {spec.distributed_backend}."
         return Finding("error", "other-backend", text, f"{_suggest(other)}.")
     return None
@@ -102,7 +106,7 @@ def _not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code)
         "backend-not-initialised",
         f"The {draft.kind} never initializes {usage.title}, so its {spec.process_count} processes will not "
         "communicate.",
-        f"Start the {draft.kind} with {usage.begin(code.imports)}.",
+        f"Start the {draft.kind} with {usage.initialization(code.imports)}.",
     )
 
 
@@ -195,7 +199,7 @@ def _only_defines(node: ast.stmt) -> bool:
 def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     """Check that gradients are averaged over ranks and that all ranks start from the same weights."""
     name = "Gradients"
-    if spec.process_count == 1 or not usage.averages:
+    if spec.process_count == 1 or not usage.averaging_names:
         return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
     if not code.read:
         return Check(name, _NOT_READ)
@@ -204,7 +208,7 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     call = code.called("backward")
     if call is None:
         return Check(name, "no backward() call in the code")
-    if not code.uses(*usage.averages):
+    if not code.uses(*usage.averaging_names):
         if (helper := code.helper()) is not None:
             return Check(name, f"{helper.last}() in {helper.location} may average them")
         finding = Finding(
@@ -212,12 +216,12 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
             "gradients-not-averaged",
             f"{call.beginning} computes gradients, but the code does not average them, so each rank would train its "
             "own model.",
-            usage.average,
+            usage.averaging_remedy,
         )
         return Check(name, "not averaged", (finding,))
-    if usage.same_start and not code.uses(*usage.same_start):
+    if usage.synchronizing_names and not code.uses(*usage.synchronizing_names):
         text = "The code does not give all ranks the same weights at the start."
-        return Check(name, "averaged", (Finding("warning", "no-common-start", text, usage.start),))
+        return Check(name, "averaged", (Finding("warning", "no-common-start", text, usage.synchronizing_remedy),))
     return Check(name, "averaged across ranks")
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.step_times import Straggler
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.job_table import JobRow, Listed
+    from distdl_jupyter.views.job_table import JobRow, ListedJob
 
 KIND = "scale"
 #: Options of a job that are set by arguments of ``scale``, and these arguments.
@@ -331,7 +331,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that t
     return study
 
 
-def _jobs_of(id_: str) -> list[Listed]:
+def _jobs_of(id_: str) -> list[ListedJob]:
     """Return the jobs of a study, the oldest first. Raises JobNotFound."""
     listed = [job for job in job_list.here().all() if job.row.group and job.row.group.kind == KIND]
     ids = list(dict.fromkeys(job.row.group.id for job in listed if job.row.group))
@@ -345,7 +345,7 @@ def _jobs_of(id_: str) -> list[Listed]:
     return [job for job in reversed(listed) if job.row.group and job.row.group.id == matches[0]]
 
 
-def _runs(listed: Sequence[Listed], group: Group) -> list[_StudyRun]:
+def _runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
     store, runs = JobStore(), []
     for job in listed:
         folder = store.folder(job.row.id)

@@ -214,7 +214,7 @@ class Attempt:
         """Return whether ranks that have not all joined a process group are assumed to be training."""
         if self._recorder.reported:
             return True
-        if self._all_connected_at is None or not self._backend.meets:
+        if self._all_connected_at is None or not self._backend.communicates:
             return self._all_connected_at is not None
         now = time.monotonic()
         if self._printed_at is None and any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):

@@ -227,7 +227,7 @@ VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode(
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedJob:
     """A row with data that pages do not receive: the job's cluster and the hosts of its ranks.
 
     ``check`` is the id of the check whose steps this job repeats on one process, "" for any other job.
@@ -244,13 +244,13 @@ class Listed:
         return not State(self.row.state).ended
 
 
-def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
+def list_entry(folder: JobFolder, view: JobView, spec: JobSpec) -> ListedJob:
     """Return the current entry of a job."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
     ended = view.state.ended
     value = _group_value(folder, view, spec) if ended else None
     row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints, group_value=value)
-    return Listed(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
+    return ListedJob(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
 
 
 def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
@@ -264,16 +264,16 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
     return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 
-def write_summary(folder: JobFolder, entry: Listed) -> None:
+def write_summary(folder: JobFolder, entry: ListedJob) -> None:
     """Store the row of an ended job in its folder, so that lists need not read its events. Ignores disk errors."""
     with contextlib.suppress(OSError):
         files.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
 
 
-_decoder = msgspec.json.Decoder(tuple[str, Listed])
+_decoder = msgspec.json.Decoder(tuple[str, ListedJob])
 
 
-def read_summary(folder: JobFolder) -> Listed | None:
+def read_summary(folder: JobFolder) -> ListedJob | None:
     """Return the stored row of an ended job, None if there is none or another version wrote it.
 
     An ended job does not change (see ``core.state``), so its row is not compared with its other files.

@@ -79,7 +79,7 @@ def _job_frames(thread: Thread) -> tuple[Frame, ...]:
     return thread.frames[:end]
 
 
-class StacksShown(table.Display, Taken):
+class StacksDisplay(table.Display, Taken):
     """Stacks for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:

@@ -40,7 +40,7 @@ class JobTime:
     steps: tuple[StepTime, ...]
 
 
-class StepTimesShown(table.Display, StepTimes):
+class StepTimesDisplay(table.Display, StepTimes):
     """The steps of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
     def _parts(self) -> list[str | table.Rows]:
@@ -121,7 +121,7 @@ class JobProfile:
     traces: tuple[int, ...]
 
 
-class ProfileShown(table.Display, Profile):
+class ProfileDisplay(table.Display, Profile):
     """A profile for notebooks and terminals: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
     def _parts(self) -> list[str | table.Rows]:
@@ -173,7 +173,7 @@ def _outlier(operator: Operator) -> str:
     return f"{operator_name} needs {_milliseconds(seconds)} ms per step on rank {rank}{comparison} on the other ranks."
 
 
-def shown(profile: Profile) -> list[Operator]:
+def displayed_operators(profile: Profile) -> list[Operator]:
     """Return the operators to display."""
     return [operator for operator in profile.operators if operator.share >= _MIN_SHARE][:_MAX_OPERATORS]
 
@@ -191,7 +191,7 @@ def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
             *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
             "" if operator.stands_out is None else f"rank {operator.stands_out}",
         )
-        for operator in shown(profile)
+        for operator in displayed_operators(profile)
     ]
     return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names, "outlier"), *rows]
 
@@ -202,5 +202,6 @@ def _milliseconds(seconds: float) -> str:
 
 def job_profile(profile: Profile) -> JobProfile:
     """Return a profile as data for a page."""
-    return from_fields(JobProfile, profile, sentences=tuple(_missing(profile)), operators=tuple(shown(profile)),
+    operators = tuple(displayed_operators(profile))
+    return from_fields(JobProfile, profile, sentences=tuple(_missing(profile)), operators=operators,
                        traces=tuple(profile.traces))  # fmt: skip

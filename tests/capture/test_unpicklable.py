@@ -23,7 +23,7 @@ class Slotted:
         self.a, self.lock = 1, LOCK
 
 
-class Listed(list):
+class ListedJob(list):
     pass
 
 
@@ -69,7 +69,7 @@ def failing_part(value):
         ({LOCK}, "a part of v"),
         (Thing(logger=Thing(handlers=[Thing(stream=LOCK)])), "v.logger.handlers[0].stream"),
         (Slotted(), "a part of v"),
-        (Listed([1, LOCK]), "v[1]"),
+        (ListedJob([1, LOCK]), "v[1]"),
         (Rebuilt(LOCK), "v.handle"),
         (CYCLE, "v.lock"),
         (made, "the defaults of made[0]"),

@@ -8,7 +8,7 @@ import threading
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.stacks import Names
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.views.stacks import StacksShown
+from distdl_jupyter.views.stacks import StacksDisplay
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.views.wire import to_json
 
@@ -164,7 +164,7 @@ def test_hooks_of_this_package_above_the_users_code_are_left_out_of_every_thread
     (other,) = rank.others
     assert [frame.function for frame in other.frames] == ["helper", "run"]
     assert rank.main.waits_in == "torch.distributed.all_reduce"
-    display = StacksShown(**vars(taken(HOOKED)))
+    display = StacksDisplay(**vars(taken(HOOKED)))
     for shown in (str(display), display._repr_html_(), str(to_json(shown_stacks(taken(HOOKED))))):
         assert "watched" not in shown
         assert "report.py" not in shown

@@ -34,10 +34,10 @@ COMPAT = ("azureml", "batchai", "horovod", "horovod.spark", "pyspark")
 RESULTS = {
     "Job.checkpoints()": "views.job_page:CheckpointList",
     "Job.environment()": "core.spec:JobEnvironment",
-    "Job.profile()": "views.steps:ProfileShown",
+    "Job.profile()": "views.steps:ProfileDisplay",
     "Job.resources()": "views.resources:ResourceTable",
-    "Job.stacks()": "views.stacks:StacksShown",
-    "Job.time()": "views.steps:StepTimesShown",
+    "Job.stacks()": "views.stacks:StacksDisplay",
+    "Job.time()": "views.steps:StepTimesDisplay",
     "check()": "core.correctness:Comparison",
     "clusters()": "clusters.handle:ClusterList",
     "clusters()[name]": "clusters.handle:ClusterHandle",

@@ -7,7 +7,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_table import job_row
-from distdl_jupyter.views.stacks import StacksShown, stacks
+from distdl_jupyter.views.stacks import StacksDisplay, stacks
 
 CELL = "/tmp/ipykernel_9/7.py"
 CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
@@ -74,7 +74,7 @@ def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
 
 
 def test_as_text_each_group_has_a_block_of_its_own():
-    shown = str(StacksShown(**vars(of(WAITS, STANDS, WAITS))))
+    shown = str(StacksDisplay(**vars(of(WAITS, STANDS, WAITS))))
     first, second = shown.split("\n\n")[1:]
     assert first.splitlines() == [
         "Rank 1: sleeping, step 5, no progress for 1 min 1 s", "In [7], line 3, in <module>", "    step(a)",
@@ -83,6 +83,6 @@ def test_as_text_each_group_has_a_block_of_its_own():
 
 
 def test_as_html_blocks_keep_their_spaces_and_everything_is_escaped():
-    shown = StacksShown(**vars(of(WAITS, STANDS, WAITS)))._repr_html_()
+    shown = StacksDisplay(**vars(of(WAITS, STANDS, WAITS)))._repr_html_()
     assert "<pre>Rank 1: sleeping, step 5, no progress for 1 min" in shown
     assert "in &lt;module&gt;" in shown
