@@ -39,7 +39,7 @@ _EXCLUDED = ("distdl_jupyter", "__main__")
 
 @dataclass(frozen=True, slots=True)
 class LocalModule:
-    """One top-level module or package. ``files`` are below ``root``; ``left_out`` are too large to send."""
+    """One top-level module or package. ``files`` are below ``root``; ``omitted`` are too large to send."""
 
     name: str
     root: Path
@@ -47,7 +47,7 @@ class LocalModule:
     size: int
     where: str
     is_package: bool = False
-    left_out: tuple[Path, ...] = ()
+    omitted: tuple[Path, ...] = ()
 
     @property
     def label(self) -> str:
@@ -148,16 +148,16 @@ def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
             field=name,
             hint="Restore the file, or import what the code needs from elsewhere.",
         )
-    files, left_out, data_size = list[Path](), list[Path](), 0
+    files, omitted, data_size = list[Path](), list[Path](), 0
     for file in _package_files(path) if path.is_dir() else [path]:
         size = file.stat().st_size
         if file.suffix not in _CODE_SUFFIXES and (size > _MAX_FILE or data_size + size > _MAX_DATA):
-            left_out.append(file.relative_to(path.parent))
+            omitted.append(file.relative_to(path.parent))
         else:
             files.append(file.relative_to(path.parent))
             data_size += 0 if file.suffix in _CODE_SUFFIXES else size
     size = sum((path.parent / file).stat().st_size for file in files)
-    return LocalModule(name, path.parent, tuple(files), size, folders[path.parent], path.is_dir(), tuple(left_out))
+    return LocalModule(name, path.parent, tuple(files), size, folders[path.parent], path.is_dir(), tuple(omitted))
 
 
 def _module_path(name: str, folders: dict[Path, str]) -> Path | None:

@@ -72,7 +72,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: IO[bytes] | _NullFile, report: PickleReport) -> None:
         super().__init__(file, protocol=PROTOCOL)
         self.notes = report
-        self.gpu_seen = False
+        self.has_gpu_tensor = False
         #: Types of plain data: most objects of a large value have one of a few types.
         self._plain_types: set[type] = set()
         #: The object whose pickling began last.
@@ -89,7 +89,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._plain_types.add(type(obj))
         replaced = _rank_counterpart(obj)
         if replaced is not None:
-            self.gpu_seen = self.gpu_seen or tensors.is_on_gpu(obj)
+            self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
             return replaced
         if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := path_in_module(obj)) is not None:
             self.notes.modules.add(path[0])
@@ -199,9 +199,9 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
             pickler = Pickler(_NullFile(), report)
             continue
         report.sizes.setdefault(name, file.tell() - begin)
-        if pickler.gpu_seen:
+        if pickler.has_gpu_tensor:
             report.on_gpu.append(name)
-            pickler.gpu_seen = False
+            pickler.has_gpu_tensor = False
     return report
 
 

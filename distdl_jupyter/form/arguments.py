@@ -45,8 +45,8 @@ SWEEP: dict[str, tuple[type, str, str]] = {
 _NOT_OPTIONS = {*SWEEP, "out", "wait", "panel", "on_ranks", "check", "scale", "run", "command"}
 
 _DESCRIPTION = (
-    "\nRun this cell on every rank of a distributed job.\n\nThe cell returns at once and shows the job live: state, "
-    "curves, log. The job runs outside the kernel, so it survives a\nkernel restart or a page reload. Variables "
+    "\nRun this cell on every rank of a distributed job.\n\nThe cell returns immediately and shows the job live: "
+    "state, curves, log. The job runs outside the kernel, so it survives a\nkernel restart or a page reload. Variables "
     "that the cell uses are sent with it by value, and so are modules in the\nnotebook's folder. The value of the "
     "last expression is the result of the job.\n"
 )
@@ -72,8 +72,8 @@ _SWEEP_DESCRIPTION = (
 _SWEEP_EPILOG = (
     "\nInside the cell, report the metric to compare: ``from distdl_jupyter import log; log(step=epoch, "
     "loss=loss)``.\n\nExample:\n\n    %%sweep lr=loguniform(1e-4,1e-1) width=64,128 --trials 20 --metric loss "
-    "--parallel 2 -o found\n\nThen ``found.best.params`` are the best values and "
-    "``found.best.run(process_count_per_node=4)`` runs with them.\n"
+    "--parallel 2 -o study\n\nThen ``study.best.params`` are the best values and "
+    "``study.best.run(process_count_per_node=4)`` runs with them.\n"
 )
 
 
@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return the arguments of a magic line. Raises InvalidSpec."""
-        return self.parse_args(split_words(line))
+        return self.parse_args(split_line(line))
 
     def complete(self) -> bool:
         """Add the deferred flags; return False if there were none."""
@@ -158,7 +158,7 @@ def magic_parser(call: str, description: str, *, epilog: str = "", usage: str = 
     )
 
 
-def split_words(line: str) -> list[str]:
+def split_line(line: str) -> list[str]:
     """Return the arguments of a magic line. Raises InvalidSpec."""
     try:
         return shlex.split(line)

@@ -99,8 +99,8 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
         return MagicLine(
             values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},
             environment_variables=variables,
-            other_flags=option_words(other_options),
-            magic_flags=option_words(magic_only),
+            other_flags=option_arguments(other_options),
+            magic_flags=option_arguments(magic_only),
             variable=parsed.get("out", ""),
             is_sweep=is_sweep,
         )
@@ -123,7 +123,9 @@ def line(
 
     ``more`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
-    return " ".join([magic, *option_words(dict(_non_default(options))), *more, *(["-o", variable] if variable else [])])
+    return " ".join(
+        [magic, *option_arguments(dict(_non_default(options))), *more, *(["-o", variable] if variable else [])]
+    )
 
 
 def _non_default(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -137,7 +139,7 @@ def _non_default(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (options.get("plugin_options") or {}).items()
 
 
-def option_words(options: Mapping[str, Any]) -> tuple[str, ...]:
+def option_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
     parts: list[str] = []
     for name, value in options.items():

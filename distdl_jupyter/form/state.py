@@ -294,10 +294,10 @@ def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) 
     options = {**options, "plugin_options": backend_options(values)}
     varied, parsed = " ".join(values.sweep.split()), target.line
     flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(varied) else ())]
-    magic, variable = target.magic, {"found": "job"}.get(parsed.variable, parsed.variable)
+    magic, variable = target.magic, {"study": "job"}.get(parsed.variable, parsed.variable)
     if varied:
-        flags = [*line.option_words(sweep_arguments(values)), *flags]
-        magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(parsed.variable, parsed.variable)
+        flags = [*line.option_arguments(sweep_arguments(values)), *flags]
+        magic, variable = f"{SWEEP} {varied}", {"job": "study"}.get(parsed.variable, parsed.variable)
     text = line.line(options, variable, magic, flags)
     return text, target.cell(text)
 

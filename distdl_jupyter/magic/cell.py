@@ -48,7 +48,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     draft = capture_cell(cell, session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
     if getattr(args, "on_ranks", False):
         values = _run_on_ranks(session, draft, args)
-        return session.keep(out, values) if out else values
+        return session.store(out, values) if out else values
     if hasattr(args, "scale") or hasattr(args, "check"):
         from distdl_jupyter.studies import correctness, scaling  # lazy: few cells need them
 
@@ -57,14 +57,14 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
             study = scaling.of_options(draft, scaling.numbers(counts), options)
         else:
             study = correctness.compare(draft, **options)
-        session.keep(out, study)
+        session.store(out, study)
         return study
     with_panel = getattr(args, "panel", True)
     if not with_panel:
         say(f"Captured {draft.summary()}")
     job = client.launch(draft, **options)
     session.newest = job.id
-    session.keep(out, job)
+    session.store(out, job)
     if with_panel:
         output.show(job)
     else:
@@ -72,7 +72,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
         for finding in findings(spec.findings):
             say(finding)
         say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
-    if not session.waits(args):
+    if not session.should_wait(args):
         return None
     value = _wait(job)
     return value if getattr(args, "wait", False) else None
@@ -106,9 +106,9 @@ def _sweep(session: Session, line: str, cell: str) -> None:
     draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
     plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
     study = sweeps.of_draft(draft, parameters, **plan, **options)
-    session.keep(out, study)
+    session.store(out, study)
     display(study)  # type: ignore[no-untyped-call]
-    if session.waits(args):
+    if session.should_wait(args):
         study.wait()
 
 

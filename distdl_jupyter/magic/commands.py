@@ -14,7 +14,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, magic_parser, pairs, pairs_of, split_words, value_of
+from distdl_jupyter.form.arguments import Parser, magic_parser, pairs, pairs_of, split_line, value_of
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, as_magic, say
 
@@ -64,7 +64,7 @@ def _run(session: Session, name: str, line: str) -> Any:
     """
     from distdl_jupyter.cli import command, command_line
 
-    arguments = [*shlex.split(COMMANDS[name]), *split_words(line)]
+    arguments = [*shlex.split(COMMANDS[name]), *split_line(line)]
     if name == "dist_cancel" and line.strip() in ("", "--now"):
         arguments.append(session.job().id)
     parser = command_line()

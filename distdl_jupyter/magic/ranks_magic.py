@@ -49,7 +49,9 @@ _CELL_EPILOG = """
     notebook to the ranks.
     """
 _UNDEFINED_NAME = re.compile(r"name '(\w+)' is not defined")
-_NONE = "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
+_NO_RANKS = (
+    "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
+)
 
 
 class RanksMagics:
@@ -197,7 +199,7 @@ class RanksMagics:
             return ranks.run(cell, on=on, label=label, raw_cell=notebook.raw, on_event=on_event)
 
         values = self._show(ranks, on, run, quiet=args.quiet)
-        return self._session.keep(args.out, values) if args.out else values
+        return self._session.store(args.out, values) if args.out else values
 
     def run_draft(self, draft: CapturedCode) -> Any:
         """Run the captured cell of ``%%distributed --on-ranks`` and return the values. Raises CellFailed."""
@@ -289,7 +291,9 @@ class RanksTable(table.Display):
     """
 
     def __init__(self, ranks: Ranks | None, *, known: bool = True, ended: str = "") -> None:
-        self._content = [f"{ended} {_NONE}".strip()] if ranks is None else [_summary(ranks, known=known), _rows(ranks)]
+        self._content = (
+            [f"{ended} {_NO_RANKS}".strip()] if ranks is None else [_summary(ranks, known=known), _rows(ranks)]
+        )
 
     def _parts(self) -> Sequence[str | table.Rows]:
         return self._content

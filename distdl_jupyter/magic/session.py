@@ -34,7 +34,7 @@ class Session:
 
         return client.attach(self.newest or None)
 
-    def waits(self, args: argparse.Namespace) -> bool:
+    def should_wait(self, args: argparse.Namespace) -> bool:
         """Return whether a cell waits for its end: with ``--wait``, or by default if a program runs the notebook.
 
         nbclient, which runs cells for papermill and nbconvert, sets ``allow_stdin`` to False.
@@ -43,7 +43,7 @@ class Session:
         request = kernel.get_parent().get("content", {}) if kernel is not None else {}
         return bool(getattr(args, "wait", not request.get("allow_stdin", True)))
 
-    def keep(self, name: str | None, value: object) -> None:
+    def store(self, name: str | None, value: object) -> None:
         """Store a value in a variable of the notebook, if ``name`` is given."""
         if name is not None:
             self.ip.push({name: value})

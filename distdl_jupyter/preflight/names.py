@@ -92,9 +92,9 @@ def _secret(draft: CapturedCode) -> Iterator[Finding]:
 
 def _omitted_files(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
-        if module.left_out:
-            listed = humanize.listing([file.name for file in module.left_out[:3]])
-            rest = f" and {len(module.left_out) - 3} more" if len(module.left_out) > 3 else ""
+        if module.omitted:
+            listed = humanize.listing([file.name for file in module.omitted[:3]])
+            rest = f" and {len(module.omitted) - 3} more" if len(module.omitted) > 3 else ""
             yield Finding(
                 "info",
                 "left-out-file",

@@ -11,7 +11,7 @@ from tests.browser.conftest import Book, Lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(600)]
 
-SWEEP = """%%sweep lr=loguniform(1e-4, 1e-1) width=32,64,128 dropout=uniform(0,0.5) --trials 10 --parallel 2 --seed 1 --metric val_loss --name digits -o found
+SWEEP = """%%sweep lr=loguniform(1e-4, 1e-1) width=32,64,128 dropout=uniform(0,0.5) --trials 10 --parallel 2 --seed 1 --metric val_loss --name digits -o study
 import math, time
 from distdl_jupyter import log, progress
 

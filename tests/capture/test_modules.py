@@ -73,7 +73,7 @@ def test_a_package_travels_whole_but_for_large_data(notebook, rank, written):
     write("mylib/__pycache__/x.pyc", "no")
     draft = notebook.capture("import mylib.inner.deep\nmylib.inner.deep.X")
     assert labels(draft) == {"mylib/": "package in the notebook's folder"}
-    assert [str(p) for p in draft.modules[0].left_out] == ["mylib/inner/big.bin"]
+    assert [str(p) for p in draft.modules[0].omitted] == ["mylib/inner/big.bin"]
     folder = written(draft)
     assert sorted(str(p.relative_to(folder.code)) for p in folder.code.rglob("*") if p.is_file()) == [
         "mylib/__init__.py", "mylib/inner/deep.py", "mylib/inner/words.txt",

@@ -129,7 +129,7 @@ def test_a_sweep_is_read_from_the_line_and_written_into_it() -> None:
     assert one["magic"] == f"%%distributed {options} -o best"
     job = "%%distributed -p 1 --no-panel -o job\nprint(lr, width)\n"
     swept = asked(job, kernel, values={**found["values"], "parallel": 2})
-    assert swept["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --parallel 2 -o found"
+    assert swept["magic"] == f"%%sweep {VARIED} {options} --trials 5 --metric acc --parallel 2 -o study"
 
 
 @pytest.mark.parametrize(

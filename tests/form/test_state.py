@@ -291,7 +291,7 @@ def test_a_sweep_of_a_function_is_the_cell_that_does_it() -> None:
     form.choose(sweep="lr=loguniform(1e-4,1e-1)", trials=5, parallel=2, metric="acc")
     assert form.magic == (
         "%%sweep lr=loguniform(1e-4,1e-1) -N 1 -p 1 -b plain --name digits --env HF_TOKEN --trials 5 --metric acc "
-        "--parallel 2 -o found"
+        "--parallel 2 -o study"
     )
     assert form.cell == f"{form.magic}\nhorovod_train(batch_size=8, lr=lr)"
     assert form.checks["level"] != "error", form.checks
