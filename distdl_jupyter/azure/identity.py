@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
     from azure.storage.blob import BlobServiceClient
 
-HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
-#: The name of azure-identity's persistent token cache, and the notice is_ready after a sign-out.
+#: The remedy if no account is signed in.
+SIGN_IN_HINT = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
+#: The name of azure-identity's persistent token cache, and the notice that is shown after a sign-out.
 CACHE = "distdl_jupyter"
-REMAINS = (
+SIGN_OUT_NOTE = (
     f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
     "Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
@@ -119,7 +120,7 @@ def _cache_key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
     """Return the cache key of the credential: settings, cloud and environment variables. Raises NotSignedIn."""
     config = settings.read()
     if not config.credential or (config.credential != "default" and not config.record):
-        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
+        raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=SIGN_IN_HINT)
     variables = {name: value for name, value in os.environ.items() if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))}
     return config, config.endpoints, tuple(sorted(variables.items()))
 
@@ -274,7 +275,7 @@ def _stop_attempts() -> None:
 
 
 def sign_out() -> SignInStatus:
-    """Delete the stored account for all processes. The token cache is not deleted (``REMAINS``)."""
+    """Delete the stored account for all processes. The token cache is not deleted (``SIGN_OUT_NOTE``)."""
     _stop_attempts()
     settings.change(credential="")
     forget()

@@ -48,7 +48,7 @@ class Price:
     day: str = ""
 
 
-def own_price(price: Any) -> Price:
+def parse_price(price: Any) -> Price:
     """Return a price set by the user: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
     match = None if isinstance(price, bool) else _PRICE.fullmatch(str(price).strip())
     amount = float(match.group(1).replace(",", ".")) if match else 0.0
@@ -57,7 +57,7 @@ def own_price(price: Any) -> Price:
             f"price_per_hour is {price!r}, but must be the price of one node per hour.",
             code="price-invalid",
             field="price_per_hour",
-            hint='Examples: 3.5, "3.5 EUR".',
+            hint='Use a number, with a currency if needed, for example 3.5 or "3.5 EUR".',
         )
     return Price(amount, (match.group(2) or settings.read().currency).upper(), "set by you")
 

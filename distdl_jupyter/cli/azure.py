@@ -106,7 +106,7 @@ def _sign_out(_: argparse.Namespace) -> None:
     from distdl_jupyter.azure import identity
 
     identity.sign_out()
-    print(f"Signed out of Azure. {identity.REMAINS}")
+    print(f"Signed out of Azure. {identity.SIGN_OUT_NOTE}")
 
 
 def _subscriptions(args: argparse.Namespace) -> Reply:

@@ -18,7 +18,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
 from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, build_wheel, find_wheel, lock, pip
-from distdl_jupyter.environment.inspection import SLOW, Inspection, inspect_environment
+from distdl_jupyter.environment.inspection import TIMEOUT_MESSAGE, Inspection, inspect_environment
 from distdl_jupyter.environment.toolchain import Cuda, Missing, Mpi, compiles, find_cuda, find_mpi
 
 #: Timeout in seconds of the first import of torch, which reads gigabytes and compiles thousands of files.
@@ -54,7 +54,7 @@ def install(
             f"The installed torch cannot be imported: {inspection.torch_error}.",
             code="torch-not-importable",
             hint="Run the command again when the machine is less busy."
-            if inspection.torch_error.startswith(SLOW)
+            if inspection.torch_error.startswith(TIMEOUT_MESSAGE)
             else "Reinstall it with `pip install --force-reinstall torch`.",
         )
     cuda, cuda_note = _choose_cuda(inspection)

@@ -50,7 +50,7 @@ print("\\n" + sys.argv[1] + json.dumps(facts))
 """
 
 #: The start of the error message of an import that timed out.
-SLOW = "the import took longer than"
+TIMEOUT_MESSAGE = "the import took longer than"
 #: The exit code of a program that timed out, as in timeout(1).
 TIMED_OUT = 124
 
@@ -120,7 +120,7 @@ def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
             return facts
     last_line = (result.stderr.strip().splitlines() or ["no output"])[-1]
     exit_text = f"the interpreter exited with code {result.returncode}: {last_line}"
-    problem = f"{SLOW} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else exit_text
+    problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else exit_text
     return {f"{name}_error": problem for name in names}
 
 

@@ -228,7 +228,7 @@ def current_cost(values: FormValues) -> CostNow | None:
     price, problem, is_wrong = None, "", False
     if values.price_per_hour.strip():
         try:
-            price = prices.own_price(values.price_per_hour)
+            price = prices.parse_price(values.price_per_hour)
         except InvalidSpec as error:
             problem, is_wrong = str(error), True
     elif nodes.interruptible:

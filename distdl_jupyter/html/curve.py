@@ -58,7 +58,7 @@ def short(name: str) -> str:
 
 
 def thin(rows: list[Row], max_rows: int) -> list[Row]:
-    """Return at most about ``most`` rows: neighbours are merged with their exact extrema, both ends are unchanged."""
+    """Return about ``max_rows`` rows: neighbors are merged with their exact extrema, both ends stay unchanged."""
     if len(rows) <= max_rows:
         return rows
     size = -(-(len(rows) - 2) // max(1, max_rows - 2))
@@ -102,7 +102,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> list[tuple[float, str]]:
-    """Return round numbers in a range, at least ``least`` apart, as text with just enough decimals to differ."""
+    """Return round numbers in a range, at least ``min_step`` apart, as text with just enough decimals to differ."""
     raw_step = high / max_count - low / max_count
     power = 10.0 ** math.floor(math.log10(raw_step))
     step = max(min_step, next(factor * power for factor in (1, 2, 5, 10, 20) if raw_step <= factor * power))

@@ -55,7 +55,7 @@ def html(
         "job.html",
         PAPER,
         view=view,
-        facts=[*facts(view, spec, view.last_sign), *took(view, view.last_sign)],
+        facts=[*facts(view, spec, view.last_sign), *elapsed_facts(view, view.last_sign)],
         restart=restarted(view),
         progress=progress(view) if view.state is State.RUNNING else "",
         share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
@@ -78,7 +78,7 @@ def html(
 
 
 def _failure(card: FailureCard, view: JobView) -> dict[str, Any]:
-    frame, values = own_frame(card), card.values[:_MAX_VALUES]
+    frame, values = most_relevant_frame(card), card.values[:_MAX_VALUES]
     return {
         "headline": headline(card, view),
         "where": where(card),
@@ -178,7 +178,7 @@ def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
     return [fact for fact in entries if fact]
 
 
-def took(view: JobView, now: float) -> list[str]:
+def elapsed_facts(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
     waited = view.waiting_time(now)
     elapsed = humanize.ran_and_waited(view.run_time(now), waited)
@@ -205,7 +205,7 @@ def explanation(view: JobView) -> str:
     if view.state is State.CANCELING and view.stop is not None:
         signal_text = f"{view.stop.signal} sent, " if view.stop.signal else ""
         active = [rank for rank in view.ranks if rank.status != "ended"]
-        return f"{signal_text}{len(active)} of {humanize.plural(view.process_count, 'rank')} still there."
+        return f"{signal_text}{len(active)} of {humanize.plural(view.process_count, 'rank')} still running."
     if view.state is State.CANCELED:
         progress_text = progress(view)
         return view.reason or (f"Canceled at {progress_text}." if progress_text else "Canceled before the first step.")
@@ -255,7 +255,7 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     return subject, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
-def own_frame(card: FailureCard) -> ErrorFrame | None:
+def most_relevant_frame(card: FailureCard) -> ErrorFrame | None:
     """Return the most relevant frame: the deepest frame of a cell, else the deepest one of the user's files."""
     user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in user_frames if frame.cell is not None]
@@ -264,7 +264,7 @@ def own_frame(card: FailureCard) -> ErrorFrame | None:
 
 def where(card: FailureCard) -> str:
     """Return the location as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" if unknown."""
-    frame = own_frame(card)
+    frame = most_relevant_frame(card)
     parts = [f"on {card.location}"] if card.location else []
     if frame is not None:
         name = f"cell [{frame.cell}]" if frame.cell is not None else str(frame.label)
@@ -315,7 +315,7 @@ def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now:
     counts = ((len(view.pictures), "picture"), (view.lines, "log line"))
     return [
         f"{_one_line(view.name)} {view.id}: {ending}",
-        ", ".join(_one_line(fact) for fact in [*facts(view, spec, now), *took(view, now)[1:]]),
+        ", ".join(_one_line(fact) for fact in [*facts(view, spec, now), *elapsed_facts(view, now)[1:]]),
         *map(_one_line, filter(None, [restarted(view), *_explain(view), stall])),
         *_metric_lines(view, book),
         *([f"Result of rank 0: {_one_line(result_repr)}"] if result_repr else []),

@@ -365,7 +365,7 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
     from distdl_jupyter.azure import prices
 
     if price not in (None, ""):
-        return prices.own_price(price)
+        return prices.parse_price(price)
     size = vm_size or options.get("vm_size")
     interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
     return prices.cached(size) if size and not interruptible else None

@@ -28,10 +28,12 @@ from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode, from_fields
 
 #: Maximum number of log rows in memory.
-KEPT = 100_000
-#: Maximum rows of the first message about a log, and of a later one. A page that is more than ``BEHIND`` rows behind
-#: continues with the newest ``ANEW`` rows: older rows would delay these by seconds.
-FIRST, MOST, BEHIND, ANEW = 1000, 2000, 4000, 300
+MAX_LOG_ROWS = 100_000
+#: Maximum rows of the first message about a log, and of a later one.
+_FIRST_ROWS, _MAX_ROWS = 1000, 2000
+#: A page that is more than ``MAX_LAG`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows would
+#: delay these by seconds.
+MAX_LAG, SKIP_TO_ROWS = 4000, 300
 #: Maximum seconds of a poll before the state is known, and of a later poll.
 _FIRST_POLL, _POLL = 0.2, 0.05
 #: Seconds for which a message that contains the time is reused.
@@ -53,7 +55,7 @@ class Encoded:
 class LiveJob:
     """A job and the messages about it. Thread-safe. ``is_deleted`` is true if the job does not exist or was deleted."""
 
-    def __init__(self, id_: str, capacity: int = KEPT) -> None:
+    def __init__(self, id_: str, capacity: int = MAX_LOG_ROWS) -> None:
         self.id = id_
         self.is_deleted = not is_id(id_)
         self._capacity = capacity
@@ -148,10 +150,10 @@ class LiveJob:
     def _log(self, mark: int) -> Encoded:
         book = self._open_reader.log
         if not book.knows(mark):
-            return self._newest(ANEW if mark else FIRST)
-        rows, mark, more = book.changes(mark, MOST)
-        if more > BEHIND:
-            return self._newest(ANEW)
+            return self._newest(SKIP_TO_ROWS if mark else _FIRST_ROWS)
+        rows, mark, more = book.changes(mark, _MAX_ROWS)
+        if more > MAX_LAG:
+            return self._newest(SKIP_TO_ROWS)
         return self._rows(rows, mark, whole=False, more=more > 0)
 
     def _newest(self, count: int) -> Encoded:
@@ -206,7 +208,7 @@ class LiveJob:
         )
 
     def _cached(self, subject: object, version: object, create: Callable[[], Encoded]) -> Encoded:
-        """Return the message about a subject, cached while ``made_from`` is unchanged. The caller holds the lock."""
+        """Return the message about a subject, cached while ``version`` is unchanged. The caller holds the lock."""
         cached = self._cache.get(subject)
         if cached is None or cached[0] != version:
             if len(self._cache) > _MAX_CACHED:

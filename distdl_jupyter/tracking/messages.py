@@ -22,7 +22,7 @@ _TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "wa
 #: The title, the text and the kind of an alert.
 Message = tuple[str, str, str]
 #: The message that is sent to test an address.
-HELLO: Message = ("distdl-jupyter: connected", "Messages about your jobs will be sent here.", "end")
+TEST_MESSAGE: Message = ("distdl-jupyter: connected", "Messages about your jobs will be sent here.", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
                 field="address",
                 hint="Set one: distdl notify --set",
             )
-        deliver(current.address, HELLO)
+        deliver(current.address, TEST_MESSAGE)
     return Notifications(_service(current.address), current.notify)
 
 
@@ -94,8 +94,8 @@ def send(address: str, message: Message | None) -> str:
             "The address for messages is not valid.",
             code="message-address-invalid",
             field="address",
-            hint="Examples: slack://TOKENS, ntfys://HOST/TOPIC, or jsons://HOST/PATH for a JSON webhook at "
-            "https://HOST/PATH. All services are listed at https://appriseit.com/services",
+            hint="Use an address such as slack://TOKENS, ntfys://HOST/TOPIC, or jsons://HOST/PATH for a JSON webhook "
+            "at https://HOST/PATH. All services are listed at https://appriseit.com/services",
         )
     service = _service(address)
     if message is None:

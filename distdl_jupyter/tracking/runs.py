@@ -31,7 +31,7 @@ from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
-from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, MeanPoint
+from distdl_jupyter.tracking.trackers import KINDS, QUIET_VARIABLES, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
 #: Seconds between two polls, and the maximum between two retries.
@@ -252,7 +252,7 @@ def write(folder: JobFolder, name: str) -> str:
 def main() -> None:
     """Write a job to a tracker, unless another process does."""
     folder, name = JobFolder(Path(sys.argv[1])), sys.argv[2]
-    os.environ.update({**json.loads(sys.stdin.read()), **SILENCE})
+    os.environ.update({**json.loads(sys.stdin.read()), **QUIET_VARIABLES})
     logging.disable(logging.CRITICAL)
     tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
     with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):

@@ -27,7 +27,7 @@ TIMEOUT = 20
 CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that disable the statistics that Azure's exporter sends to Microsoft.
-SILENCE = {
+QUIET_VARIABLES = {
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
     "APPLICATIONINSIGHTS_SDKSTATS_DISABLED": "true",
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
@@ -76,7 +76,7 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
-    os.environ.update(SILENCE)
+    os.environ.update(QUIET_VARIABLES)
     exporters: list[Any] = []
     if os.environ.get(CONNECTION_STRING):
         from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter

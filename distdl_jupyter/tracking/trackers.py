@@ -29,7 +29,7 @@ _PROJECT = "distdl_jupyter"
 #: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
 _BATCH, _PARAMS, _MAX_PARAM, _MAX_TAG = 1000, 100, 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
-SILENCE = {
+QUIET_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",

@@ -86,7 +86,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "azure.status": lambda: sign_in_view(identity.status()),
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
     "azure.cancel": lambda: sign_in_view(identity.cancel()),
-    "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.REMAINS),
+    "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE),
     "azure.settings": _change_settings,
     "azure.subscriptions": identity.subscriptions,
 }

@@ -142,14 +142,14 @@ def test_the_next_page_may_name_the_port_of_https() -> None:
     [(3.5, 3.5, "USD"), ("3.5 EUR", 3.5, "EUR"), ("3,5eur", 3.5, "EUR"), (" 12 ", 12.0, "USD")],
 )
 def test_an_own_price_is_a_number_or_a_number_with_a_currency(given, amount, currency):
-    rate = prices.own_price(given)
+    rate = prices.parse_price(given)
     assert (rate.per_hour, rate.currency, rate.source) == (amount, currency, "set by you")
 
 
 @pytest.mark.parametrize("given", ["free", "0", -1, True, "3.5 dollars", "1e9"])
 def test_what_is_no_price_is_refused_with_examples(given):
-    with pytest.raises(InvalidSpec, match=r'price_per_hour is .*Examples: 3\.5, "3\.5 EUR"'):
-        prices.own_price(given)
+    with pytest.raises(InvalidSpec, match=r'price_per_hour is .*for example 3\.5 or "3\.5 EUR"'):
+        prices.parse_price(given)
 
 
 def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):

@@ -198,12 +198,12 @@ def test_sign_out_counts_in_every_process_and_leaves_the_librarys_cache(people):
     held = identity.credential()
     held.get_token(BLOB)
     said = elsewhere("from distdl_jupyter.cli import main; main(['azure', 'sign-out'])")
-    assert said == f"Signed out of Azure. {identity.REMAINS}"
+    assert said == f"Signed out of Azure. {identity.SIGN_OUT_NOTE}"
     with pytest.raises(NotSignedIn):
         held.get_token(BLOB)
     assert (identity.status().state, settings.read().credential) == ("signed_out", "")
     assert settings.read().record == ""
-    assert secrets_in(people, Path.home()) == [cache_file()]  # as REMAINS says
+    assert secrets_in(people, Path.home()) == [cache_file()]  # as SIGN_OUT_NOTE says
 
 
 def test_tokens_are_in_the_cache_and_nowhere_else(people, tmp_path):

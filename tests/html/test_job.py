@@ -155,7 +155,7 @@ def test_a_job_that_still_runs():
 
 def test_a_job_that_sets_up_is_stopped_or_lost():
     assert "Rendezvous: waiting for rank 3." in Reader(page_of("starting")).text
-    assert "INT sent, 1 of 4 ranks still there." in Reader(page_of("canceling")).text
+    assert "INT sent, 1 of 4 ranks still running." in Reader(page_of("canceling")).text
     assert "Canceled at 62 %, step 744 of 1,200." in Reader(page_of("canceled")).text
     said = Reader(page_of("lost")).text
     assert re.search(r"Last event at \d\d:\d\d:\d\d\. The supervisor ended without a result\.", said)

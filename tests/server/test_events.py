@@ -27,7 +27,7 @@ def everything(id_, mark=0):
 
 def kept(job):
     """The rows of the whole log, folded here."""
-    reading = PageReader(job.folder, tail=live.KEPT)
+    reading = PageReader(job.folder, tail=live.MAX_LOG_ROWS)
     reading.catch_up()
     return {one.n: json.loads(json.dumps(wire(one))) for one in reading.log.rows}
 
@@ -183,7 +183,7 @@ def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
 @pytest.mark.full
 def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story, monkeypatch):
     """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
-    monkeypatch.setattr(live, "BEHIND", 1_000_000)  # also on a busy machine nobody begins anew
+    monkeypatch.setattr(live, "MAX_LAG", 1_000_000)  # also on a busy machine nobody begins anew
     slow = connect(quick.url, buffer=4096)
     subscribe(slow, job=everything(story.id))
     try:
@@ -313,7 +313,7 @@ def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_th
 
 
 def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):
-    monkeypatch.setattr(live, "BEHIND", 400)
+    monkeypatch.setattr(live, "MAX_LAG", 400)
     monkeypatch.setattr(live, "MOST", 100)
     story.line(0, "\n".join(f"line {k}" for k in range(300)))
     first = told(quick.url, "log", job=everything(story.id))
@@ -327,7 +327,7 @@ def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick
     story.line(0, "\n".join(f"much {k}" for k in range(1500)))
     with listening(quick.url, job=everything(story.id, mark)) as page:
         page.until(lambda p: p.of("log") and p.of("log")[-1]["whole"], "a new beginning")
-        assert len(page.of("log")[-1]["rows"]) == live.ANEW
+        assert len(page.of("log")[-1]["rows"]) == live.SKIP_TO_ROWS
 
 
 HOSTILE = ["<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "\u202egnp.exe", "\ud800 half", "tab\tnul\x00",

@@ -97,7 +97,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{address(endpoint)}\n"))
     assert cli.main(["notify", "--set", "--for", "failure", "--test"]) == 0
     assert capsys.readouterr().out == "Messages are sent to json, for failure.\nTest message sent.\n"
-    assert json.loads(endpoint.posts[0][2])["message"] == messages.HELLO[1]
+    assert json.loads(endpoint.posts[0][2])["message"] == messages.TEST_MESSAGE[1]
     assert repr(notifications()) == "Notifications(service='json', notify='failure')"
     endpoint.close()
     assert cli.main(["notify", "--test"]) == 2

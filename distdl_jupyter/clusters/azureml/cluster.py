@@ -155,7 +155,7 @@ class AzureMLCluster(Cluster, Provisioner):
         """
         account = identity.status().account
         if account is None:
-            return [NodeCheck("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
+            return [NodeCheck("", "Azure", "error", "not signed in", identity.SIGN_IN_HINT, code="azureml-signed-out")]
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
         step = "Workspace"
         try:

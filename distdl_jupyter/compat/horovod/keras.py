@@ -48,8 +48,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> keras.Optimizer:
     """Return a copy of an optimizer, with the same class name, that averages gradients over all ranks."""
     kind = type(optimizer)
-    made: Any = type(kind.__name__, (_Averaging, kind), {"_how": {"op": op, "compression": compression}})
-    return made.from_config(optimizer.get_config())
+    averaging: Any = type(kind.__name__, (_Averaging, kind), {"_how": {"op": op, "compression": compression}})
+    return averaging.from_config(optimizer.get_config())
 
 
 _compile = keras.Model.compile
