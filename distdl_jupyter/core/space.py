@@ -349,7 +349,7 @@ def duration(study: Study) -> float:
     return max(0.0, (study.ended or time.time()) - study.spec.created)
 
 
-def left(study: Study) -> float | None:
+def remaining_seconds(study: Study) -> float | None:
     """Estimate the remaining seconds from the duration of ended trials; None before the first has ended."""
     ended = [trial for trial in study.trials if trial.ended is not None]
     if study.state is not State.RUNNING or not ended:

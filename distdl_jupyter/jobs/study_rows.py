@@ -94,7 +94,7 @@ def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
         id=group.id,
         created=created,
         total=group.size,
-        left=None,
+        remaining=None,
         spark=(),
         queue=None,
         can_rerun=False,

@@ -130,7 +130,8 @@ class LiveJob:
         view = self._open_reader.view
         job_card = card.card(view, now, has_checkpoints=self._open_reader.has_checkpoints)
         ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
-        timeless = JobMessage(self.id, replace(job_card, now=0.0, left=None), curve.metrics(view), ranks, "", "job")
+        timeless_card = replace(job_card, now=0.0, remaining=None)
+        timeless = JobMessage(self.id, timeless_card, curve.metrics(view), ranks, "", "job")
         key = hashlib.blake2b(encode(timeless), digest_size=8).hexdigest()
         return Encoded(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
 

@@ -125,7 +125,7 @@ class ListFeed(SnapshotFeed):
         for id_, row in rows.items():
             known = old.get(id_, row)
             # The remaining time changes with every poll, so it does not count.
-            if known is not row and replace(known, left=None) == replace(row, left=None):
+            if known is not row and replace(known, remaining=None) == replace(row, remaining=None):
                 rows[id_] = known
         self.update(rows)
         return self._app.list_seconds

@@ -67,7 +67,7 @@ class JobSummary:
     queued_since: float | None
     done: float | None
     total: float | None
-    left: float | None
+    remaining: float | None
     can_rerun: bool
     #: Whether the job has ended and left checkpoints.
     can_resume: bool
@@ -97,7 +97,7 @@ def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, An
     """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
-        "left": view.remaining(now),
+        "remaining": view.remaining(now),
         "can_rerun": view.state.ended,
         "can_resume": view.state.ended and has_checkpoints,
     }

@@ -36,7 +36,7 @@ class SweepPanel:
     done: int
     size: int
     elapsed: float
-    left: float | None
+    remaining: float | None
     parameters: tuple[str, ...]
     trials: tuple[Trial, ...]
     best: int | None
@@ -58,7 +58,7 @@ def panel(study: Study) -> SweepPanel:
         metric=study.plan.metric,
         size=study.plan.trials,
         elapsed=space.duration(study),
-        left=space.left(study),
+        remaining=space.remaining_seconds(study),
         parameters=tuple(study.plan.parameters),
         trials=tuple(study.sorted()),
         best=best.number if best else None,

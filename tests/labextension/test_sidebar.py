@@ -42,7 +42,7 @@ def row(**given):
     fields = {
         "id": "20261121-024912-k3f9", "name": "digits", "state": "running", "message": "", "compute_target": "lab-3",
         "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
-        "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
+        "last_sign": NOW, "done": None, "total": None, "remaining": None, "metric": "", "value": None, "spark": [],
         "notebook": "quickstart.ipynb", "can_rerun": False,
         "can_resume": False, "restarts": 0, "stalled": False, "queue": None,
         "waited": 0, "queued_since": None,
@@ -55,7 +55,7 @@ def line(node, one, *, heard=NOW, stale=False):
     return node("ui.lineText(ui.secondLine(given.row, given.now, given.heard, given.stale))", given)
 
 
-PROGRESS = {"done": 62, "total": 100, "left": 28}
+PROGRESS = {"done": 62, "total": 100, "remaining": 28}
 STALLED = "No progress: rank 2 is in In [7], line 3."
 PAST = {"created": NOW - 1142, "ended": NOW - 960}
 

@@ -38,7 +38,7 @@ def test_a_running_job_says_how_far_it_is(seen):
     view = seen("running")
     told = card(view, view.last_sign)
     assert (told.done, told.total, told.step) == (744, 1200, 744)
-    assert 0 < told.left < 60
+    assert 0 < told.remaining < 60
     rows = [rank_row(rank) for rank in view.ranks]
     assert [(row.host, row.status) for row in rows] == [("node-a", "ready")] * 2 + [("node-b", "ready")] * 2
     assert told.failure is None

@@ -274,8 +274,8 @@ export class Header {
 
   #leftText(card: Card): string {
     // The old throughput does not apply to a stalled job.
-    if (card.left === null || card.state !== 'running' || card.stall) return '';
-    return __('about %1 left', duration(Math.max(0, card.left - (this.clock.now() - card.now))));
+    if (card.remaining === null || card.state !== 'running' || card.stall) return '';
+    return __('about %1 left', duration(Math.max(0, card.remaining - (this.clock.now() - card.now))));
   }
 
   #drawStop(card: Card): void {

@@ -155,7 +155,7 @@ export class SweepView {
     fill(this.#head, key(sweep.state, sweep.settings), () => this.#drawHead(sweep));
     fill(this.#problem, key(String(this.#refused), sweep.problem, sweep.remedy), () => (this.#refused ? explained(this.#refused) : explained(sweep.problem, sweep.remedy)));
     show(this.#problem, Boolean(this.#refused) || sweep.problem !== '');
-    fill(this.#progress, key(sweep.done, sweep.size, sweep.state, sweep.trials.map(({ state }) => state), Math.round(sweep.elapsed), Math.round(sweep.left ?? -1)), () => progressOf(sweep));
+    fill(this.#progress, key(sweep.done, sweep.size, sweep.state, sweep.trials.map(({ state }) => state), Math.round(sweep.elapsed), Math.round(sweep.remaining ?? -1)), () => progressOf(sweep));
     const best = bestOf(sweep);
     show(this.#best, best !== null);
     fill(this.#best, key(best?.number, best?.value, sweep.state, sweep.processes), () => (best ? this.#drawBest(sweep, best) : []));
@@ -318,7 +318,7 @@ function progressOf(sweep: Sweep): Child[] {
   const bar = h('div', { class: 'dd-sweepsegments', role: 'progressbar', 'aria-valuenow': sweep.done, 'aria-valuemin': 0, 'aria-valuemax': sweep.size });
   for (const [look, number_] of segments) for (let at = 0; at < number_ && bar.children.length < 200; at += 1) bar.append(h('i', { 'data-look': look }));
   const words = h('span', { class: 'dd-dots dd-sub dd-grow' }, ...more.map((word) => h('span', {}, word)));
-  const left = sweep.left === null ? null : h('span', { class: 'dd-b dd-nw' }, __('about %1 left', duration(sweep.left)));
+  const left = sweep.remaining === null ? null : h('span', { class: 'dd-b dd-nw' }, __('about %1 left', duration(sweep.remaining)));
   const elapsed = h('span', { class: 'dd-sub dd-nw' }, sweep.state === 'running' ? __('%1 elapsed', duration(sweep.elapsed)) : duration(sweep.elapsed));
   const total = h('span', { class: 'dd-b dd-nw' }, _n('%2 of %1 trial', '%2 of %1 trials', sweep.size, sweep.done));
   return [h('div', { class: 'dd-row dd-s12 dd-num' }, total, words, elapsed, left), bar];

@@ -54,7 +54,7 @@ export function secondLine(row: JobRow, now: number, received: number, stale: bo
 function runningLine(row: JobRow, now: number, received: number, stale: boolean, line: (text: string, more?: Partial<Line>) => Line): Line {
   const strong = row.total && row.done !== null ? percent(row.done, row.total) : '';
   if (stale) return line(strong ? __('%1 at %2', strong, clock(received)) : __('running at %1', clock(received)));
-  const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - received))));
+  const left = row.remaining === null ? '' : __('%1 left', duration(Math.max(0, row.remaining - (now - received))));
   if (strong) return line(left, { strong });
   if (row.done !== null) return line(__('%1 done', count(row.done)));
   // Persistent ranks report the cell that they run.
