@@ -51,7 +51,7 @@ def all_choices() -> FormChoices:
         catalogue_date=str(azure.catalogue_date()),
         backends=backends(),
         clusters=clusters(),
-        most_restarts=MOST_RESTARTS,
+        max_restarts_allowed=MOST_RESTARTS,
         options=tuple(map(_option_field, other_options())),
     )
 

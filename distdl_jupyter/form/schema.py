@@ -183,7 +183,7 @@ class FormChoices:
     catalogue_date: str
     backends: tuple[BackendChoice, ...]
     clusters: tuple[ClusterChoice, ...]
-    most_restarts: int
+    max_restarts_allowed: int
     options: tuple[OptionField, ...]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_page import JobCheck
 
 #: Maximum steps and maximum seconds of each of the two runs; maximum ranks in the check of a job.
-MOST_STEPS, _MAX_SECONDS, _MAX_RANKS = 100, 900.0, 4
+MAX_STEPS, _MAX_SECONDS, _MAX_RANKS = 100, 900.0, 4
 #: Maximum seconds between the end of the first run and the start of the second one.
 _START_SECONDS = 10.0
 #: Seconds between two polls of a run.
@@ -174,9 +174,9 @@ def _find_single_run(job: Job) -> Job | None:
 
 def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the options of the run on several ranks. Raises InvalidSpec."""
-    if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
+    if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
         raise InvalidSpec(
-            f"steps must be an integer from 1 to {MOST_STEPS}, not {steps!r}.",
+            f"steps must be an integer from 1 to {MAX_STEPS}, not {steps!r}.",
             code="check-steps-invalid",
             field="steps",
         )

@@ -155,7 +155,7 @@ export class MoreOptions implements Part {
 
   #setRestarts(text: string): void {
     const count = Number(text);
-    const kept = Number.isInteger(count) ? Math.min(this.store.get('choices').most_restarts, Math.max(0, count)) : this.store.get('max_restarts');
+    const kept = Number.isInteger(count) ? Math.min(this.store.get('choices').max_restarts_allowed, Math.max(0, count)) : this.store.get('max_restarts');
     this.#restarts.input.value = String(kept || '');
     this.store.set({ max_restarts: kept });
   }
