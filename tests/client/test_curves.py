@@ -137,7 +137,7 @@ def test_time_in_the_queue_is_not_run_time():
     assert text.startswith("ran ")
     assert text in repr(jobs())
     assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.lines(job))
-    assert text in saved.took(view, now)
+    assert text in saved.elapsed_facts(view, now)
     assert first.view().waiting_time(now) == 0
 
 

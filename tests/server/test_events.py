@@ -314,7 +314,7 @@ def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_th
 
 def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):
     monkeypatch.setattr(live, "MAX_LAG", 400)
-    monkeypatch.setattr(live, "MOST", 100)
+    monkeypatch.setattr(live, "_MAX_ROWS", 100)
     story.line(0, "\n".join(f"line {k}" for k in range(300)))
     first = told(quick.url, "log", job=everything(story.id))
     mark = first["log"]["mark"]
