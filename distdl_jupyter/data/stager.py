@@ -46,15 +46,7 @@ from typing import IO, Any, NamedTuple
 
 from distdl_jupyter.data import packages, stores
 from distdl_jupyter.node import data_cache
-from distdl_jupyter.node.data_cache import (
-    SPACE_REMEDY,
-    Cache,
-    LinkTree,
-    PartialFile,
-    StagingFailed,
-    format_size,
-    mask_secrets,
-)
+from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed
 
 #: Bytes per request; larger files are read by several concurrent requests.
 RANGE = 16 * 2**20
@@ -274,9 +266,8 @@ class DataStager:
         missing = [file for file in files if not self._link_cached(file)]
         gap = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit_bytes)
         if gap and self._limit_bytes is not None:
-            text = (
-                f"The data is {format_size(gap)} larger than the cache limit. The excess is deleted when the job ends."
-            )
+            excess = data_cache.format_size(gap)
+            text = f"The data is {excess} larger than the cache limit. The excess is deleted when the job ends."
             self._send_note("", "cache-limit", text)
         pending: set[Future[None]] = {self._file_pool.submit(self._fetch, file) for file in missing}
         while pending:
@@ -405,17 +396,15 @@ class DataStager:
         if (source, code) not in self._sent_notes:
             self._sent_notes.add((source, code))
             level = "info" if code == "elsewhere" else "warning"
-            self._channel.send(
-                {"type": "note", "source": source, "level": level, "code": code, "text": mask_secrets(text)}
-            )
+            note = {"source": source, "level": level, "code": code, "text": data_cache.mask_secrets(text)}
+            self._channel.send({"type": "note", **note})
 
     def _disk_failure(self, error: OSError) -> StagingFailed:
         if error.errno == errno.EDQUOT:
-            return StagingFailed(f"Your disk quota for {self._cache.base} is exhausted.", SPACE_REMEDY)
+            return StagingFailed(f"Your disk quota for {self._cache.base} is exhausted.", data_cache.SPACE_REMEDY)
         if error.errno in (errno.ENOSPC, errno.EFBIG):
-            return StagingFailed(
-                f"The disk of {self._cache.base} is full.", f"{SPACE_REMEDY} Downloaded files are kept."
-            )
+            remedy = f"{data_cache.SPACE_REMEDY} Downloaded files are kept."
+            return StagingFailed(f"The disk of {self._cache.base} is full.", remedy)
         text = f"Cannot store data in {self._cache.base} ({error.strerror or error})."
         return StagingFailed(text, "Use another folder for staged data.")
 
