@@ -36,7 +36,7 @@ _MAX_PICTURE_BYTES = 1_000_000
 def show(job: Job) -> None:
     """Display a job in the running cell."""
     output = JobOutput(job)
-    job.on_settled(output.waited)
+    job.on_settled(output.draw_final_page)
     output.start()
 
 

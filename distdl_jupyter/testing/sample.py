@@ -245,8 +245,8 @@ class ClusterTests:
 
     def until_output(self, listener: RunListener, line: str) -> None:
         """Listen until every rank has printed this line."""
-        for rank in range(self.ranks):
-            listener.until(lambda rank=rank: line in listener.output(rank), self.timeout, f"{line!r} of rank {rank}")
+        ranks, what = range(self.ranks), f"{line!r} of every rank"
+        listener.until(lambda: all(line in listener.output(rank) for rank in ranks), self.timeout, what)
 
     def wait_until_gone(self, job_id: str) -> None:
         """Wait until no process of a job is left on this machine. Raises AssertionError after ``timeout`` seconds."""
