@@ -101,7 +101,7 @@ def test_requests_are_answered_and_what_a_process_prints_comes_with_its_end(node
 def test_what_was_read_is_overwritten(node):
     node.start()
     connection = node.reached()
-    connection.ask("look", path="/a-signature-of-azure")
+    connection.ask("fingerprint", path="/a-signature-of-azure")
     size = node.inbox.stat().st_size
     assert size > 0
     wait_for(lambda: not node.inbox.read_bytes()[:size].strip(b"\0"), what="zeros")
@@ -110,13 +110,13 @@ def test_what_was_read_is_overwritten(node):
 def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node):
     node.start()
     first = node.reached()
-    first.ask("look", path="/nowhere")
+    first.ask("fingerprint", path="/nowhere")
     first._link.stop()
     with node.inbox.open("ab") as file:
-        file.write(frames.message("look", request=7, path="/")[:9])
+        file.write(frames.message("fingerprint", request=7, path="/")[:9])
     second = node.connect(takeover=True)
     second.start()
-    assert second.ask("look", path=sys.executable)["fingerprint"]
+    assert second.ask("fingerprint", path=sys.executable)["fingerprint"]
 
 
 def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_each_end(node):
@@ -184,7 +184,7 @@ def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node,
 
 def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
     monkeypatch.setattr(folder_link, "_TAKEOVER_SECONDS", 0.5)
-    node.inbox.write_bytes(frames.message("look", request=1, path="/"))
+    node.inbox.write_bytes(frames.message("fingerprint", request=1, path="/"))
     with pytest.raises(LaunchFailed, match=r"does not read its messages from .*node-0\.in"):
         node.connect(takeover=True)
 

@@ -21,7 +21,7 @@ reader = frames.Reader(greeting=False)
 os.write(1, frames.GREETING)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
-        if frame["type"] == "look":
+        if frame["type"] == "fingerprint":
             os.write(1, frames.message("reply", request=frame["request"], path=frame["path"]))
 """
 
@@ -33,7 +33,7 @@ def met(number):
     try:
         assert found.greeted.wait(60)
         for turn in range(5):
-            assert found.ask("look", timeout=30, path=f"{number} {turn}")["path"] == f"{number} {turn}"
+            assert found.ask("fingerprint", timeout=30, path=f"{number} {turn}")["path"] == f"{number} {turn}"
     finally:
         found.close()
     return link.code
@@ -64,7 +64,7 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
             gc.collect()
             os._exit(0)
         os.waitpid(child, 0)
-        assert found.ask("look", timeout=10, path="still heard")["path"] == "still heard"
+        assert found.ask("fingerprint", timeout=10, path="still heard")["path"] == "still heard"
     finally:
         found.close()
 
