@@ -93,7 +93,7 @@ def test_submit_starts_a_sweep_and_shows_the_cell_that_does_the_same(monkeypatch
     found.wait(120)
     assert [one.job.spec.parameters.keys() for one in found.study.trials] == [{"lr", "width"}]
     assert cell.splitlines() == [
-        "%%sweep lr=0.01,0.02 width=integers(1,4) -N 1 -p 1 -b plain --name trains --trials 1 -o found",
+        "%%sweep lr=0.01,0.02 width=integers(1,4) -N 1 -p 1 -b plain --name trains --trials 1 -o study",
         "trains(epochs=1, lr=lr, width=width)",
     ]
     assert not shown.jobs
