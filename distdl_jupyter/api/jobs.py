@@ -15,7 +15,7 @@ from distdl_jupyter.api.call import Download, ServerContext, delete, get, post
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import clock, printable
 from distdl_jupyter.core.logfile import LogLine
-from distdl_jupyter.core.options import MAX_PROCESSES, MOST_PRIORITY
+from distdl_jupyter.core.options import MAX_PRIORITY, MAX_PROCESSES
 from distdl_jupyter.core.series import Band, RankCurve
 from distdl_jupyter.core.spec import JobEnvironment
 from distdl_jupyter.core.state import State
@@ -83,7 +83,7 @@ def cancel(id_: str, *, now: bool = False) -> None:
 
 
 @post("/jobs/{id}/priority", status=202)
-def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None) -> None:
+def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None) -> None:
     """Change the priority of a queued job; null moves it ahead of all queued jobs of its user."""
     job_queue.prioritize(id_, priority)
 
@@ -242,7 +242,7 @@ def log(
     if rank is None:
         rows = [row for row in reader.window.before(end, limit) if row.n >= first]
     else:
-        rows = [row for row in reader.log.between(first, end) if rank in row.lines][-limit:]
+        rows = [row for row in reader.log.rows_between(first, end) if rank in row.lines][-limit:]
     return job_page.log_changes(reader.view, reader.log, rows)
 
 

@@ -36,7 +36,7 @@ def lines(job: Job) -> Iterator[str]:
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
-            yield table.text(collectives.texts(view.stall.collectives))
+            yield table.text(collectives.table_rows(view.stall.collectives))
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"
     for note in view.notes:
         yield f"{note['level'].capitalize()}: {note['text']}"

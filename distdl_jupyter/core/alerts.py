@@ -26,7 +26,7 @@ CODE = "alert-"
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<how>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
+_RULE = re.compile(r"\s*(?P<metric>\S.*?)\s*(?P<comparison>>=|<=|>|<)\s*(?P<limit>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*")
 _MAX_RULES = 20
 
 
@@ -43,50 +43,40 @@ class Rule:
     """A metric's mean over ranks compared with a limit: ``val_acc > 0.9``."""
 
     metric: str
-    how: str
+    comparison: str
     limit: float
 
     def holds(self, value: float) -> bool:
         """Return whether a value satisfies the rule; NaN never does."""
-        return _COMPARISONS[self.how](value, self.limit)
+        return _COMPARISONS[self.comparison](value, self.limit)
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.how} {self.limit:g}"
+        return f"{self.metric} {self.comparison} {self.limit:g}"
 
 
-def rule(text: str, field: str = "notify_when") -> Rule:
+def parse_rule(text: str, field: str = "notify_when") -> Rule:
     """Parse a rule. Raises InvalidSpec."""
     match = _RULE.fullmatch(text)
     if match is None:
-        raise InvalidSpec(
-            f"{field} must compare a metric with a number, not {text!r}.",
-            code="alert-rule-invalid",
-            field=field,
-            hint='Use a rule such as "val_acc > 0.9".',
-        )
-    return Rule(match["metric"], match["how"], float(match["limit"]))
+        message = f'{field} must compare a metric with a number, not {text!r}. Use a rule such as "val_acc > 0.9".'
+        raise InvalidSpec(message, code="alert-rule-invalid", field=field)
+    return Rule(match["metric"], match["comparison"], float(match["limit"]))
 
 
 def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
     """Return the rules in normal form, or None if there are none. Raises InvalidSpec."""
-    if value in (None, "", (), []):
-        return None
-    rules = [value] if isinstance(value, str) else value
+    rules = [value] if isinstance(value, str) and value else value or ()
     if not isinstance(rules, list | tuple) or len(rules) > _MAX_RULES:
-        raise InvalidSpec(
-            f"{field} must be a rule, or a list of at most {_MAX_RULES} rules.",
-            code="alert-rules-invalid",
-            field=field,
-            hint='Use a list such as ["val_acc > 0.9", "loss < 0.1"].',
-        )
-    return tuple(str(rule(str(text), field)) for text in rules)
+        message = f'{field} must be a rule such as "val_acc > 0.9", or a list of at most {_MAX_RULES} rules.'
+        raise InvalidSpec(message, code="alert-rules-invalid", field=field)
+    return tuple(str(parse_rule(str(text), field)) for text in rules) or None
 
 
 class AlertWatch:
     """Yields the alerts of a job: a stall each time it occurs, any other alert once per job."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
-        self._pending_rules = [rule(text) for text in rules]
+        self._pending_rules = [parse_rule(text) for text in rules]
         self._nan_metrics: set[str] = set()
         self._has_ended = False
 
@@ -119,9 +109,9 @@ class AlertWatch:
                 self._nan_metrics.add(name)
                 step = number(float(event["step"]))
                 yield Alert("nan", f"{name} is {float(value):g} on rank {event['rank']} at step {step}.")
-        for pending in [pending for pending in self._pending_rules if pending.metric in event["values"]]:
+        for pending in self._pending_rules[:]:
             metric = view.metrics.get(pending.metric)
-            if metric is not None and pending.holds(metric.mean):
+            if metric is not None and pending.metric in event["values"] and pending.holds(metric.mean):
                 self._pending_rules.remove(pending)
                 step = number(metric.step)
                 yield Alert("rule", f"{pending}: mean {pending.metric} is {number(metric.mean)} at step {step}.")

@@ -15,23 +15,22 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core.humanize import count, plural
-from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.humanize import count
+from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.worker.hooks.frameworks import JOINS
 
 #: A stack frame: file, line and function.
 Call = tuple[str, int, str]
-#: A function that returns the line of the user's code in a stack (newest frame first), or "".
-Place = Callable[[Sequence[Call]], str]
+#: A function that returns the location of the user's code in a stack (newest frame first), or "".
+Locator = Callable[[Sequence[Call]], str]
+_BUFFERS_CALLER, _BACKWARD_CALLER = "DDP's broadcast of buffers", "the backward pass"
 #: Library code that calls operations: file, function and description. The first entry that matches a frame is used.
 _CALLERS = (
-    ("torch/nn/parallel/distributed.py", "_sync_buffers", "DDP's broadcast of buffers"),
+    ("torch/nn/parallel/distributed.py", "_sync_buffers", _BUFFERS_CALLER),
     ("torch/nn/parallel/distributed.py", "_pre_forward", "DDP's start of the forward pass"),
     ("torch/nn/parallel/distributed.py", "__init__", "DDP's check of the model"),
-    ("torch/autograd/graph.py", "_engine_run_backward", "the backward pass"),
+    ("torch/autograd/graph.py", "_engine_run_backward", _BACKWARD_CALLER),
 )
-_BUFFERS_CALLER = _CALLERS[0][2]
-_BACKWARD_CALLER = _CALLERS[3][2]
 _BUFFERS_REMEDY = (
     "A DDP model synchronizes its buffers on all ranks in each forward pass. Where only some ranks run it, such as in "
     "validation on rank 0, call model.eval() and use model.module."
@@ -51,6 +50,8 @@ UNEVEN_REMEDY = (
 #: Operations that need tensors of the same sizes on all ranks.
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _MAX_POSITIONS = 4
+#: The titles of the columns of ``table_rows``.
+COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One row of the table: ranks with the same last collective. An unfinished operation takes precedence.
+    """Ranks with the same last collective. An unfinished operation takes precedence.
 
     ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
     ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
@@ -95,24 +96,26 @@ class Collective:
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
 
     @property
-    def at(self) -> str:
-        """Return the line in parentheses: " (In [7], line 12)", or ""."""
-        return f" ({self.line})" if self.line else ""
-
-    @property
     def description(self) -> str:
         """Return its display name with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
-        group = "" if self.group == "default" else f" of group {self.group}"
-        return f"{self.title}, operation {self.number}{group}{self.at}"
+        line = f" ({self.line})" if self.line else ""
+        return f"{self.title}, operation {self.number}{self._group_suffix}{line}"
 
     @property
-    def waits(self) -> str:
-        """Return the verb for its ranks: "waits", "wait" or "waited"."""
-        return "waited" if self.state == "failed" else "waits" if len(self.ranks) == 1 else "wait"
+    def _group_suffix(self) -> str:
+        return "" if self.group in ("", "default") else f" of group {self.group}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return its row in a table, in the order of ``COLUMNS``."""
+        number = "" if self.number is None else count(self.number)
+        tensors = f"{self.sizes} {self.dtype}".strip()
+        title = self.title or "no collective operation"
+        return format_ranks(self.ranks), title, f"{number}{self._group_suffix}", tensors, self.state, self.line
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CollectiveFinding:
     """Why ranks wait for each other, with the remedy, a stable code and the ranks that it concerns."""
 
     text: str
@@ -121,7 +124,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
 
 
-def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
+def parse_report(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
     """Return the valid operations in a rank's report, and its ``about`` entry ({} if missing)."""
     data = report if isinstance(report, dict) else {}
     entries, about = data.get("operations"), data.get("about")
@@ -132,21 +135,21 @@ def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
     return operations, about if isinstance(about, dict) else {}
 
 
-def rows(
-    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Place]
+def group_ranks(
+    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Locator]
 ) -> tuple[Collective, ...]:
-    """Return the table in rank order. Ranks in the same state share a row. () if no operation is known.
+    """Return the last operations in rank order, one for all ranks in the same state. () if no operation is known.
 
-    ``states`` maps each rank to show to its state if it has ended, else to ""; ``locators`` has a function per rank.
+    ``states`` maps each rank to its state if it has ended, else to ""; ``locators`` has a function per rank.
     """
-    row_ranks: dict[Collective, list[int]] = {}
+    members: dict[Collective, list[int]] = {}
     for rank, state in sorted(states.items()):
-        row = Collective((), state=state)
+        collective = Collective((), state=state)
         if report := reports.get(rank):
             newest = report[0]
             callers = (title for file, name, title in _CALLERS for path, _, function in newest.frames
                        if path.endswith(file) and function == name)  # fmt: skip
-            row = Collective(
+            collective = Collective(
                 ranks=(),
                 operation=newest.operation,
                 caller=next(callers, ""),
@@ -157,107 +160,92 @@ def rows(
                 state=state or ("waiting" if newest.waiting else "done"),
                 line=locators[rank](newest.frames) if rank in locators else "",
             )
-        row_ranks.setdefault(row, []).append(rank)
-    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in row_ranks.items()) if any(reports.values()) else ()
+        members.setdefault(collective, []).append(rank)
+    if not any(reports.values()):
+        return ()
+    return tuple(replace(collective, ranks=tuple(ranks)) for collective, ranks in members.items())
 
 
 def explain(
-    table: Sequence[Collective],
-    reports: Mapping[int, Sequence[Operation]],
-    lines: Mapping[int, str],
-) -> Finding | None:
-    """Return why the ranks wait for each other forever, or None if the table does not show it.
+    collectives: Sequence[Collective], reports: Mapping[int, Sequence[Operation]], lines: Mapping[int, str]
+) -> CollectiveFinding | None:
+    """Return why the ranks wait for each other forever, or None if the operations do not show it.
 
     ``lines`` maps a rank to the line that it executes ("In [7], line 12"), if known.
     """
-    waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
-    for row, other in itertools.product(waiting, table):
-        if row.ranks == other.ranks or (row.group, row.number) != (other.group, other.number):
+    waiting = [call for call in collectives if call.state in ("waiting", "failed") and call.number is not None]
+    for call, other in itertools.product(waiting, collectives):
+        if call.ranks == other.ranks or (call.group, call.number) != (other.group, other.number):
             continue
-        pair = sorted((row, other), key=lambda collective: collective.ranks)
-        if (row.operation, row.caller) != (other.operation, other.caller):
-            return _explain_different_calls(*pair)
-        if row.operation in _SAME_SIZE_OPERATIONS and (row.sizes, row.dtype) != (other.sizes, other.dtype):
-            return _explain_different_tensors(*pair)
+        first, second = sorted((call, other), key=lambda collective: collective.ranks)
+        if (call.operation, call.caller) != (other.operation, other.caller):
+            text = (
+                f"The ranks made different calls: {format_ranks(first.ranks)} {_wait_verb(first)} in "
+                f"{first.description}, {format_ranks(second.ranks)} in {second.description}."
+            )
+            for ddp_call in (first, second):
+                if ddp_call.caller == _BUFFERS_CALLER:
+                    return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", ddp_call.ranks)
+            return CollectiveFinding(text, _SAME_CALLS_REMEDY, "collective-order", (*first.ranks, *second.ranks))
+        if call.operation in _SAME_SIZE_OPERATIONS and (call.sizes, call.dtype) != (other.sizes, other.dtype):
+            tensors = ", ".join(
+                f"{call.sizes} {call.dtype} on {format_ranks(call.ranks)}{f' ({call.line})' if call.line else ''}"
+                for call in (first, second)
+            )
+            text = f"The ranks passed different tensors to {first.title}, operation {first.number}: {tensors}."
+            return CollectiveFinding(text, _SHAPES_REMEDY, "collective-mismatch", (*first.ranks, *second.ranks))
     # Start with the oldest operation in which ranks are blocked.
-    for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
-        if late_rows := [other for other in table if other.ranks != row.ranks and _is_late(other, row, reports)]:
-            return _explain_missed_call(row, late_rows, lines)
+    for call in sorted(waiting, key=lambda call: (call.number or 0, call.ranks)):
+        if late := [other for other in collectives if other.ranks != call.ranks and _is_late(other, call, reports)]:
+            return _explain_missed_call(call, late, lines)
     return None
 
 
-def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequence[Operation]]) -> bool:
-    """Return whether the ranks of ``row`` have not called the operation in which other ranks wait."""
-    if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
+def _is_late(call: Collective, awaited: Collective, reports: Mapping[int, Sequence[Operation]]) -> bool:
+    """Return whether the ranks of ``call`` have not called the operation in which other ranks wait."""
+    if call.group == awaited.group and call.state == "waiting" and (call.number or 0) >= (awaited.number or 0):
         return False
-    numbers = [operation.last for operation in reports.get(row.ranks[0]) or () if operation.group == awaited.group]
+    numbers = [operation.last for operation in reports.get(call.ranks[0]) or () if operation.group == awaited.group]
     return max(numbers, default=0) < (awaited.number or 0)
 
 
-def _explain_different_calls(row: Collective, other: Collective) -> Finding:
+def _explain_missed_call(
+    awaited: Collective, late: Sequence[Collective], lines: Mapping[int, str]
+) -> CollectiveFinding:
+    missing = tuple(sorted(rank for call in late for rank in call.ranks))
     text = (
-        f"The ranks made different calls: {ranks_in_words(row.ranks)} {row.waits} in {row.description}, "
-        f"{ranks_in_words(other.ranks)} in {other.description}."
+        f"{format_ranks(awaited.ranks).capitalize()} {_wait_verb(awaited)} in {awaited.description}, which "
+        f"{format_ranks(missing)} {'has' if len(missing) == 1 else 'have'} not called."
     )
-    for call in (row, other):
-        if call.caller == _BUFFERS_CALLER:
-            return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", call.ranks)
-    return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
-
-
-def _explain_different_tensors(row: Collective, other: Collective) -> Finding:
-    tensors = ", ".join(f"{call.sizes} {call.dtype} on {ranks_in_words(call.ranks)}{call.at}" for call in (row, other))
-    text = f"The ranks passed different tensors to {row.title}, operation {row.number}: {tensors}."
-    return Finding(text, _SHAPES_REMEDY, "collective-mismatch", (*row.ranks, *other.ranks))
-
-
-def _explain_missed_call(awaited: Collective, rows: Sequence[Collective], lines: Mapping[int, str]) -> Finding:
-    missing = tuple(sorted(rank for row in rows for rank in row.ranks))
-    verb = "has" if len(missing) == 1 else "have"
-    waiting_ranks, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
-    text = f"{waiting_ranks} {awaited.waits} in {awaited.description}, which {late_ranks} {verb} not called."
-    parts = list(filter(None, (_describe_position(row, lines, has_failed=awaited.state == "failed") for row in rows)))
-    text += "".join(f" {part}" for part in parts[:_MAX_POSITIONS])
-    text += f" ({plural(len(parts) - _MAX_POSITIONS, 'more place')}.)" if len(parts) > _MAX_POSITIONS else ""
+    positions = list(filter(None, (_describe_position(call, lines, awaited.state == "failed") for call in late)))
+    text = " ".join([text, *positions[:_MAX_POSITIONS]])
+    if len(positions) > _MAX_POSITIONS:
+        text += f" {count(len(positions) - _MAX_POSITIONS)} more positions are in the stack traces."
     if awaited.caller == _BUFFERS_CALLER:
-        return Finding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
+        return CollectiveFinding(text, _BUFFERS_REMEDY, "ddp-buffers", missing)
     is_uneven = awaited.caller == _BACKWARD_CALLER or awaited.caller.startswith("DDP")
-    return Finding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
+    return CollectiveFinding(text, UNEVEN_REMEDY if is_uneven else _SAME_CALLS_REMEDY, "collective-missed", missing)
 
 
-def _describe_position(row: Collective, lines: Mapping[int, str], *, has_failed: bool) -> str:
+def _describe_position(call: Collective, lines: Mapping[int, str], has_failed: bool) -> str:  # noqa: FBT001
     """Return the position of late ranks: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
-    is_single = len(row.ranks) == 1
-    ranks = ranks_in_words(row.ranks).capitalize()
-    last_call = f"; {'its' if is_single else 'their'} last call was {row.description}" if row.operation else ""
-    line = next((lines[rank] for rank in row.ranks if lines.get(rank)), "")
-    if row.state == "waiting":
-        return f"{ranks} {row.waits} in {row.description}."
+    ranks, is_single = format_ranks(call.ranks).capitalize(), len(call.ranks) == 1
+    last_call = f"; {'its' if is_single else 'their'} last call was {call.description}" if call.operation else ""
+    line = next((lines[rank] for rank in call.ranks if lines.get(rank)), "")
+    if call.state == "waiting":
+        return f"{ranks} {_wait_verb(call)} in {call.description}."
     if line:
-        verb = ("was" if is_single else "were") if has_failed else "is" if is_single else "are"
-        return f"{ranks} {verb} in {line}{last_call}."
-    if row.state in ("finished", "failed"):
-        return f"{ranks} had {row.state}{last_call}."
-    return f"{ranks} called {row.description} last." if row.operation else ""
+        present, past = ("is", "was") if is_single else ("are", "were")
+        return f"{ranks} {past if has_failed else present} in {line}{last_call}."
+    if call.state in ("finished", "failed"):
+        return f"{ranks} had {call.state}{last_call}."
+    return f"The last call of {format_ranks(call.ranks)} was {call.description}." if call.operation else ""
 
 
-def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
-    """Return the texts of a row in the order of ``COLUMNS``."""
-    number = "" if row.number is None else count(row.number)
-    group = "" if row.group in ("", "default") else f" of group {row.group}"
-    return (
-        ranks_in_words(row.ranks),
-        row.title or "no collective operation",
-        f"{number}{group}",
-        f"{row.sizes} {row.dtype}".strip(),
-        row.state,
-        row.line,
-    )
+def _wait_verb(call: Collective) -> str:
+    return "waited" if call.state == "failed" else "waits" if len(call.ranks) == 1 else "wait"
 
 
-def texts(table: Sequence[Collective]) -> list[tuple[str, ...]]:
-    """Return a header row and the texts of all rows."""
-    return [COLUMNS, *map(cells, table)]
-
-
-COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
+def table_rows(collectives: Sequence[Collective]) -> list[tuple[str, ...]]:
+    """Return a header row and the row of each operation."""
+    return [COLUMNS, *(collective.cells for collective in collectives)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective
+from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective, CollectiveFinding
 from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.hooks.frameworks import says_peer_is_gone
@@ -125,14 +125,14 @@ def concerns_collectives(error: dict[str, Any] | None) -> bool:
     return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
 
 
-def with_collectives(failure: Failure, table: Sequence[Collective], finding: str, remedy: str, code: str) -> Failure:
+def with_collectives(failure: Failure, table: Sequence[Collective], finding: CollectiveFinding | None) -> Failure:
     """Return the failure with the table of last collective operations and the finding that explains it."""
-    if not finding:
+    if finding is None:
         return replace(failure, collectives=list(table))
-    if failure.code == _UNEVEN_CODE:  # the number of steps explains more than the last call
-        remedy = failure.evidence
-    code = failure.code if failure.kind == "unequal" else code
-    return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
+    # The number of steps explains more than the last call.
+    remedy = failure.evidence if failure.code == _UNEVEN_CODE else finding.remedy
+    code = failure.code if failure.kind == "unequal" else finding.code
+    return replace(failure, collectives=list(table), evidence=f"{finding.text} {remedy}", code=code)
 
 
 def first_failure(ranks: Sequence[RankView]) -> Failure | None:

@@ -8,21 +8,17 @@
 Call ``LogBook.apply(event)`` for each event in order; ``changes(mark)`` returns the rows that were added or replaced.
 Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
 
-``LogWindow`` reads the newest part of a log from its file, and any earlier part on request:
-
-* A short log is read from its beginning, a long one from its end. A reader that falls far behind skips to the end,
-  where a new ``book`` starts. ``before`` reads the skipped rows.
-* The number of a row is the same for all readers: the first row of a book has the number of the byte at which the
-  book starts, which is never lower than the number of rows before it. The range between two starting points is folded
-  separately, so each line is in exactly one row.
+``LogWindow`` reads a short log from its beginning and a long one from its end. A reader that falls far behind skips
+ahead, and a new ``book`` starts there, whose rows are numbered from the byte at which it starts. ``before`` reads
+earlier rows again, piece by piece; each line is in exactly one row.
 """
 
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -37,11 +33,9 @@ WINDOW = 2.0
 RECENT = 20_000
 TAIL = 5000
 #: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
-LONG, BEHIND = 8 * 1024 * 1024, 4 * 1024 * 1024
-#: Bytes that are folded at a time (more than the longest line), and size of a piece that is folded separately.
-STEP, PIECE = 512 * 1024, 2 * 1024 * 1024
-#: Number of lines to find before a position, with the initial and the maximum number of bytes to read.
-_MIN_LINES, _CHUNK, _MAX_CHUNK = 400, 256 * 1024, 64 * 1024 * 1024
+MAX_UNREAD, MAX_BACKLOG = 8 * 1024 * 1024, 4 * 1024 * 1024
+#: Bytes that are folded at a time, and separately from others, so that they can be read again.
+PIECE = 512 * 1024
 #: Number of marks of a book, and of books with different marks. Marks are below 2**53, as JavaScript requires.
 _MARKS_PER_BOOK, _MAX_BOOKS = 2**32, 2**20
 
@@ -71,11 +65,10 @@ class FoldedRow:
         """Return the position of the line of each rank."""
         return self._positions or ({self.rank: self._position} if self._position and self.rank is not None else {})
 
-    def add(self, rank: int, line: int) -> None:
-        """Record that another rank has printed it at the position ``line``."""
-        if self._positions is None:
-            self._positions = self.lines
-        self._positions[rank] = line
+    def add(self, rank: int, position: int) -> None:
+        """Record that another rank has printed it."""
+        self._positions = self._positions or self.lines
+        self._positions[rank] = position
 
     @property
     def ranks(self) -> int:
@@ -86,8 +79,8 @@ class FoldedRow:
 class LogBook:
     """The log of one job of ``process_count`` ranks; ``core.view.JobView`` counts its lines.
 
-    A book that starts at a byte in the middle of the log has this byte as ``begin``, so its rows have higher numbers
-    than earlier rows. ``mark`` then distinguishes its marks from those of other books.
+    A book that starts at the byte ``begin`` of the log numbers its rows from there, so they have higher numbers than
+    earlier rows. ``mark`` then distinguishes its marks from those of other books.
     """
 
     def __init__(self, process_count: int = 0, tail: int = TAIL, begin: int = 0, mark: int = 0) -> None:
@@ -137,7 +130,7 @@ class LogBook:
         self._recent = _RecentRows()
         self._position = begin
 
-    def everyone(self, row: FoldedRow) -> bool:
+    def is_from_all(self, row: FoldedRow) -> bool:
         """Return whether all ranks printed the row; False for a job with one rank."""
         return row.ranks == self.process_count > 1
 
@@ -153,14 +146,14 @@ class LogBook:
         if remaining:
             del rows[limit:]
         mark = rows[-1].revision if remaining else self.mark
-        return sorted(rows, key=_row_number), mark, remaining
+        return sorted(rows, key=lambda row: row.n), mark, remaining
 
     @property
     def first(self) -> int:
         """Number of the oldest row that is kept."""
         return self.rows[0].n if self.rows else self.next
 
-    def between(self, first: int, before: int) -> list[FoldedRow]:
+    def rows_between(self, first: int, before: int) -> list[FoldedRow]:
         """Return the kept rows with numbers from ``first`` on and below ``before``."""
         return [row for row in self.rows if first <= row.n < before]
 
@@ -198,64 +191,29 @@ class _RecentRows:
 
     def __init__(self) -> None:
         self._rows: deque[FoldedRow] = deque()
-        #: Nearly every text has only one row, which is stored without a list.
-        self._by_text: dict[tuple[str, str], FoldedRow | _EqualRows] = {}
+        self._by_text: dict[tuple[str, str], list[FoldedRow]] = {}
 
     def add(self, row: FoldedRow) -> None:
         """Add a new row."""
         self._rows.append(row)
-        match = self._by_text.setdefault((row.stream, row.text), row)
-        if match is row:
-            return
-        if isinstance(match, FoldedRow):
-            match = self._by_text[row.stream, row.text] = _EqualRows([match], dict.fromkeys(match.lines, match.n))
-        match.rows.append(row)
-        match.newest[row.rank or 0] = row.n
+        self._by_text.setdefault((row.stream, row.text), []).append(row)
 
     def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
-        """Return the oldest recent row with this text that comes after the row of the rank's last equal line."""
+        """Return the oldest recent row with this text that does not have a line of the rank yet."""
         rows, by_text = self._rows, self._by_text
         while rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
             row = rows.popleft()
-            equal = by_text[row.stream, row.text]
-            if isinstance(equal, _EqualRows):
-                del equal.rows[0]
-            if isinstance(equal, FoldedRow) or not equal.rows:
+            old_rows = by_text[row.stream, row.text]
+            del old_rows[0]
+            if not old_rows:
                 del by_text[row.stream, row.text]
-        match = by_text.get((stream, text))
-        if match is None:
+        equal_rows = by_text.get((stream, text))
+        if equal_rows is None or rank in equal_rows[-1].lines:
             return None
-        if isinstance(match, FoldedRow):
-            return None if rank in match.lines else match
-        index = bisect_right(match.rows, match.newest.get(rank, -1), key=_row_number)
-        if index == len(match.rows):
-            return None
-        match.newest[rank] = match.rows[index].n
-        return match.rows[index]
-
-
-@dataclass(slots=True)
-class _EqualRows:
-    """Several recent rows with the same text, in order, and the number of the newest row of each rank."""
-
-    rows: list[FoldedRow]
-    newest: dict[int, int]
-
-
-def _row_number(row: FoldedRow) -> int:
-    return row.n
-
-
-# the log in its file ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A piece of the file: its first byte and the number of its first row. A skipped piece was not read."""
-
-    begin: int
-    first_row: int
-    is_skipped: bool = False
+        if len(equal_rows) == 1:
+            return equal_rows[0]
+        # A rank's lines are in the first of these rows, because each is added to the next one.
+        return equal_rows[bisect_left(equal_rows, 1, key=lambda row: rank not in row.lines)]
 
 
 class LogWindow:
@@ -263,105 +221,66 @@ class LogWindow:
 
     def __init__(self, path: Path, process_count: int = 0, tail: int = TAIL) -> None:
         self.book = LogBook(process_count, tail)
-        #: Bytes of the file up to which the log was read.
+        #: Bytes of the file up to which the log was read or skipped.
         self.cursor = 0
-        self._path = path
-        self._book_size = (process_count, tail)
-        self._pieces = [_Piece(0, 0)]
-        #: The last piece that was read; a page requests its rows a few at a time.
-        self._cached: tuple[tuple[int, int], list[FoldedRow]] | None = None
+        self._path, self._tail = path, tail
+        #: The first byte of each piece, and the number of its first row; everything before the first one was skipped.
+        self._pieces = [(0, 0)]
 
     def step(self, view: JobView) -> bool:
         """Read more of the log and count its lines in ``view``; return False at the end."""
         end = logfile.size(self._path)
-        unread = end - self.cursor
-        if unread <= 0:
-            return False
-        if unread > (BEHIND if self.cursor else LONG):
-            return self._skip(view, end)
-        stop = min(self.cursor + STEP, end)
+        if end - self.cursor > (MAX_BACKLOG if self.cursor else MAX_UNREAD):
+            begin = logfile.line_from(self._path, max(self.cursor, end - PIECE), end)
+            logfile.count(self._path, self.cursor, view, begin)
+            mark = (1 + secrets.randbelow(_MAX_BOOKS - 1)) * _MARKS_PER_BOOK
+            self.book = LogBook(self.book.process_count, self._tail, begin, mark)
+            self.cursor, self._pieces = begin, [(begin, begin)]
         boundary = (self.cursor // PIECE + 1) * PIECE
-        if boundary <= stop:
-            stop = logfile.line_from(self._path, boundary, end)
-        events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor)
-        if cursor == self.cursor:
+        stop = logfile.line_from(self._path, boundary, end) if boundary < end else end
+        events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor) if stop > self.cursor else ([], 0)
+        if cursor <= self.cursor:
             return False
-        self.cursor = cursor
         for event in events:
             view.apply(event)
             self.book.apply(event)
+        self.cursor = cursor
         if cursor >= boundary:
             self.book.seal(cursor)
-            self._merge_deleted_pieces()
-            self._pieces.append(_Piece(cursor, self.book.next))
-        return True
-
-    def _skip(self, view: JobView, end: int) -> bool:
-        """Start a new book near the end of the log; the range from the cursor to it is a skipped piece."""
-        events, begin, cursor = _read_before(self._path, end, self.cursor)
-        if cursor == self.cursor:
-            return False
-        if begin > self.cursor:
-            if self.cursor == self._pieces[-1].begin:
-                self._pieces.pop()
-            self._merge_deleted_pieces()
-            self._pieces += [_Piece(self.cursor, self.book.next, is_skipped=True), _Piece(begin, begin)]
-            self.book = LogBook(*self._book_size, begin, (1 + secrets.randbelow(_MAX_BOOKS - 1)) * _MARKS_PER_BOOK)
-        logfile.count(self._path, self.cursor, view, cursor)
-        self.cursor = cursor
-        for event in events:
-            self.book.apply(event)
+            self._pieces.append((cursor, self.book.next))
         return True
 
     def before(self, n: int, limit: int) -> list[FoldedRow]:
         """Return the newest rows with numbers below ``n``, at most ``limit``; [] if there are none."""
         if n > self.book.first:
-            return self.book.between(max(self.book.first, n - limit), n)
-        self._merge_deleted_pieces()
-        while (index := bisect_left(self._pieces, n, key=lambda piece: piece.first_row) - 1) >= 0:
-            piece = self._pieces[index]
-            if older := [row for row in self._rows(index) if row.n < n]:
-                return older[-limit:]
-            n = n if piece.is_skipped else piece.first_row
+            return self.book.rows_between(max(self.book.first, n - limit), n)
+        while (index := bisect_left(self._pieces, n, key=lambda piece: piece[1]) - 1) >= 0 or self._pieces[0][0] > 0:
+            if rows := [row for row in self._read_piece(index) if row.n < n]:
+                return rows[-limit:]
+            n = self._pieces[max(0, index)][1]
         return []
 
-    def _rows(self, index: int) -> list[FoldedRow]:
-        """Read the rows of a piece. Of a skipped piece, only the last rows are read; the rest remains skipped."""
-        piece = self._pieces[index]
-        next_piece = self._pieces[index + 1] if index + 1 < len(self._pieces) else _Piece(self.cursor, self.book.next)
-        if self._cached is not None and self._cached[0] == (piece.begin, next_piece.begin):
-            return self._cached[1]
-        if piece.is_skipped:
-            events, begin, _ = _read_before(self._path, next_piece.begin, piece.begin)
+    def _read_piece(self, index: int) -> list[FoldedRow]:
+        """Return the rows of a piece. The index -1 adds the piece before the first one, which was skipped."""
+        end, next_row = [*self._pieces, (self.cursor, self.book.next)][index + 1]
+        deleted = logfile.gap(self._path) or (0, 0)
+        if index >= 0:
+            begin, first_row = self._pieces[index]
         else:
-            events, begin = logfile.between(self._path, piece.begin, next_piece.begin)[0], piece.begin
-        book = LogBook(self._book_size[0], 2**62, begin)
-        for event in events:
+            size = PIECE
+            while (begin := logfile.line_from(self._path, end - size, end)) >= end:  # in a very long line
+                size *= 2
+        is_partial = deleted[0] <= begin < deleted[1]  # its first lines were deleted
+        if index < 0 and is_partial:
+            begin = deleted[0]
+        book = LogBook(self.book.process_count, 2**62, begin)
+        for event in logfile.read_range(self._path, begin, end)[0]:
             book.apply(event)
         rows = list(book.rows)
-        first = next_piece.first_row - len(rows) if piece.is_skipped else piece.first_row
-        for n, row in enumerate(rows, first):
+        if index < 0 or is_partial:
+            first_row = next_row - len(rows)
+        if index < 0:
+            self._pieces.insert(0, (begin, first_row))
+        for n, row in enumerate(rows, first_row):
             row.n = n
-        if piece.is_skipped:
-            self._pieces[index if begin == piece.begin else index + 1 : index + 1] = [_Piece(begin, first)]
-        self._cached = ((begin, next_piece.begin), rows)
         return rows
-
-    def _merge_deleted_pieces(self) -> None:
-        """Merge the pieces in the deleted part of the log into a skipped one, whose rows are numbered from its end."""
-        gap = logfile.gap(self._path)
-        if gap is None:
-            return
-        deleted = [piece for piece in self._pieces if gap[0] <= piece.begin < gap[1]]
-        if len(deleted) > 1 or (deleted and not deleted[0].is_skipped):
-            index = self._pieces.index(deleted[0])
-            self._pieces[index : index + len(deleted)] = [replace(deleted[-1], is_skipped=True)]
-
-
-def _read_before(path: Path, end: int, floor: int) -> logfile.Ending:
-    """Return some lines before the byte ``end``, but none before the byte ``floor``."""
-    for ending in logfile.endings(path, end, floor, _CHUNK):
-        lines = sum(event["text"].count("\n") + 1 for event in ending.lines if event["type"] == "log")
-        if lines >= _MIN_LINES or end - ending.begin >= _MAX_CHUNK:
-            break
-    return ending

@@ -14,11 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode
@@ -29,49 +28,37 @@ from distdl_jupyter.core.view import JobView
 
 #: Bytes of text between two ``count`` lines.
 COUNT_EVERY = 128 * 1024
-_READ_CHUNK = 8 * 1024 * 1024
-#: Bytes that are read at a time to find the beginning of a line.
-_LINE_CHUNK = 128 * 1024
-#: Bytes that are read first to find the last lines.
-_FIRST_READ = 256 * 1024
-#: Bytes that are read at the end of a file to find the time of its last line.
+#: Bytes that are read at a time: of a log, to find the beginning of a line, and first to find the last lines.
+_READ_CHUNK, _LINE_CHUNK, _FIRST_READ = 8 * 1024 * 1024, 128 * 1024, 256 * 1024
+#: Bytes at the end of a file that are searched for the time of its last line, and the beginning of a line.
 _END_CHUNK = 4096
-#: The beginning of a line with its time.
 _LINE_START = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 #: Synced types: a job without its result or end counts as lost; without its handle, its processes cannot be found.
 _SYNCED = ("handle", "result")
-#: Seconds between two updates of the modification time of a log's first file.
-_TOUCH_EVERY = 1.0
 #: Number of parts that are kept.
 _MAX_PARTS = 2
+
+
+# reading ----------------------------------------------------------------------------------------
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the log lines from byte ``after`` on, and the cursor after the last of them.
 
     Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
-    changes. A missing file counts as empty.
+    changes. A missing file counts as empty. In place of deleted lines, return a notice with the ``counts`` of all
+    lines up to its end.
     """
     begin, data = read_bytes(path, after, limit)
-    return (_make_notice(path, begin), begin) if begin > after else (_decode_lines(data), after + len(data))
-
-
-def _decode_lines(data: bytes) -> list[Event]:
-    return [line for line in decode(data) if line["type"] in LOG_TYPES]
-
-
-def _make_notice(path: Path, begin: int) -> list[Event]:
-    """Return the notice that replaces the deleted lines before the byte ``begin``.
-
-    It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
-    """
-    deleted, first_lines = gap(path), _decode_lines(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
+    if begin <= after:
+        return [line for line in decode(data) if line["type"] in LOG_TYPES], after + len(data)
+    deleted, first_lines = gap(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
     if deleted is None or deleted[1] != begin or not first_lines or first_lines[0]["type"] != "count":
-        return []
+        return [], begin
     lines = plural(first_lines[0]["lines"] - first_lines[0]["first"], "line")
     text = f"… {lines} ({size_in_words(begin - deleted[0])}) omitted; raise max_log_bytes to keep more"
-    return [{**first_lines[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
+    return [{**first_lines[0], "type": "log", "rank": None, "stream": "sys", "text": text}], begin
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -79,7 +66,7 @@ def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
     return events.batches(path, after, read)
 
 
-def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
+def read_range(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor after the last of them."""
     lines: list[Event] = []
     while begin < end:
@@ -91,26 +78,20 @@ def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     return lines, begin
 
 
-class Ending(NamedTuple):
-    """The last lines of a log, the byte at which they begin, and the cursor after the last of them."""
+def _read_backward(
+    path: Path, end: int, floor: int = 0, size: int = _FIRST_READ
+) -> Iterator[tuple[list[Event], int, int]]:
+    """Yield the lines before the byte ``end``, the byte at which they begin, and the cursor after them.
 
-    lines: list[Event]
-    begin: int
-    cursor: int
-
-
-def endings(path: Path, end: int, floor: int = 0, size: int = _FIRST_READ) -> Iterator[Ending]:
-    """Yield the lines before the byte ``end``: first about ``size`` bytes, then four times as many each time.
-
-    Nothing before the byte ``floor`` is read; the last item begins there.
+    The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
     """
     while True:
         begin, deleted = end - size, gap(path)
         if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
             begin = deleted[0] - size + max(0, end - deleted[1])
         position = line_from(path, begin, end) if begin > floor else floor
-        lines, cursor = between(path, position, end)
-        yield Ending(lines, position, cursor)
+        lines, cursor = read_range(path, position, end)
+        yield lines, position, cursor
         if begin <= floor:
             return
         size *= 4
@@ -121,12 +102,12 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
 
     In a long log, only the lines after the last ``count`` are read.
     """
-    for ending in endings(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
-        counts = [index for index, line in enumerate(ending.lines) if line["type"] == "count"]
-        if counts or ending.begin == begin:
-            for line in ending.lines[counts[-1] if counts else 0 :]:
+    for lines, position, cursor in _read_backward(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
+        counts = [index for index, line in enumerate(lines) if line["type"] == "count"]
+        if counts or position == begin:
+            for line in lines[counts[-1] if counts else 0 :]:
                 view.apply(line)
-            return ending.cursor
+            return cursor
     return begin
 
 
@@ -173,50 +154,44 @@ def last_lines(
 
     Read only as much of the end of the log as needed, and not much more than ``within`` bytes.
     """
-    end = size(path)
-    for ending in endings(path, end):
-        lines = [line for line in lines_of(ending.lines, path.parent) if rank is None or line.rank == rank]
-        if len(lines) >= limit or (within is not None and end - ending.begin >= within):
+    end, result = size(path), (list[LogLine](), 0)
+    for log_events, begin, cursor in _read_backward(path, end):
+        lines = [line for line in lines_of(log_events, path.parent) if rank is None or line.rank == rank]
+        result = lines[-limit:] if limit > 0 else [], cursor
+        if len(lines) >= limit or (within is not None and end - begin >= within):
             break
-    return lines[-limit:] if limit > 0 else [], ending.cursor
+    return result
 
 
 # the files of the log -------------------------------------------------------------------------
 
 
-class LogPart(NamedTuple):
-    """One file of the log and the offset of its first byte."""
-
-    begin: int
-    file: Path
-
-
-def parts(path: Path) -> list[LogPart]:
-    """Return the parts after the first file in order, [] for most logs."""
+def parts(path: Path) -> list[tuple[int, Path]]:
+    """Return the parts after the first file in order, each with the offset of its first byte; [] for most logs."""
     folder = path.with_name("parts")
     try:
         files = [file for file in folder.iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(LogPart(int(file.stem), file) for file in files)
+    return sorted((int(file.stem), file) for file in files)
 
 
-def newest(path: Path) -> LogPart:
-    """Return the file that is currently written."""
-    return (parts(path) or [LogPart(0, path)])[-1]
+def newest_part(path: Path) -> tuple[int, Path]:
+    """Return the file that is currently written, and the offset of its first byte."""
+    return (parts(path) or [(0, path)])[-1]
 
 
 def size(path: Path) -> int:
     """Return the size of the log including deleted parts, 0 if there is none."""
-    last = newest(path)
-    return last.begin + events.size(last.file)
+    begin, file = newest_part(path)
+    return begin + events.size(file)
 
 
 def gap(path: Path) -> tuple[int, int] | None:
     """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
     files = parts(path)
     begin = path.stat().st_size if files else 0
-    return (begin, files[0].begin) if files and begin < files[0].begin else None
+    return (begin, files[0][0]) if files and begin < files[0][0] else None
 
 
 def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
@@ -225,28 +200,26 @@ def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
     They start at the byte ``begin``, or after the deleted range if that contains it. There are none at the end.
     """
     while True:
-        part = LogPart(0, path)
+        part_begin, file = 0, path
         if begin >= events.size(path) and (files := parts(path)):
-            part = next((part for part in reversed(files) if part.begin <= begin), files[0])
-        position = max(begin, part.begin)
-        data = events.read_lines(part.file, position - part.begin, limit)
-        if data or part.file == path or part.file.exists():
+            part_begin, file = next((part for part in reversed(files) if part[0] <= begin), files[0])
+        position = max(begin, part_begin)
+        data = events.read_lines(file, position - part_begin, limit)
+        if data or file == path or file.exists():
             return position, data
         # The part was deleted in the meantime.
 
 
 class LineFile:
-    """A file to which one process appends complete lines, and its parts."""
+    """A file to which one process appends complete lines; ``begin`` is the offset of its first byte in a log."""
 
-    def __init__(self, part: LogPart) -> None:
-        self._begin, path = part
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        self._begin = begin
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         length = os.fstat(self._fd).st_size
-        #: Position after the last line, including earlier parts.
-        self.size = self._begin + length
+        #: Position after the last line, including earlier parts, and bytes that the last call of ``append`` wrote.
+        self.size, self.bytes_written = begin + length, 0
         end = os.pread(self._fd, _END_CHUNK, max(0, length - _END_CHUNK)) if length else b""
-        #: Bytes that the last call of ``append`` wrote.
-        self.taken = 0
         #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
         self._is_torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), 0 if there is none.
@@ -255,51 +228,31 @@ class LineFile:
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
 
-        Raises OSError after it has written ``taken`` bytes, which are complete lines.
+        Raises OSError after it has written ``bytes_written`` bytes, which are complete lines.
         """
-        self.taken = 0
+        self.bytes_written = written = 0
         if self._is_torn:
             self.size += os.write(self._fd, b"\n")
             self._is_torn = False
-        begin, written = self.size, 0
+        begin = self.size
         try:
             while written < len(lines):
                 written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
-            self.taken = written
+            self.bytes_written = written
         except OSError:
-            self.taken = lines.rfind(b"\n", 0, written) + 1
+            self.bytes_written = lines.rfind(b"\n", 0, written) + 1
             try:  # remove the incomplete line, which no reader has read
-                os.ftruncate(self._fd, begin + self.taken - self._begin)
-                written = self.taken
+                os.ftruncate(self._fd, begin + self.bytes_written - self._begin)
+                written = self.bytes_written
             except OSError:
-                self._is_torn = written > self.taken
+                self._is_torn = written > self.bytes_written
             raise
         finally:
             self.size = begin + written
 
-    def begin_part(self, path: Path, first_line: bytes) -> None:
-        """Continue in a new part of the log at ``path``. Raises OSError if it cannot be created."""
-        if self._is_torn:
-            self.append(b"")
-        folder = path.with_name("parts")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        temporary = folder / f"{self.size}.new"
-        fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            written = 0
-            while written < len(first_line):
-                written += os.write(fd, first_line[written:])
-            temporary.rename(temporary.with_suffix(".jsonl"))
-        except OSError:
-            os.close(fd)
-            temporary.unlink(missing_ok=True)
-            raise
-        os.close(self._fd)
-        self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
-
     @property
     def part_size(self) -> int:
-        """Size in bytes of the file that is currently written."""
+        """Size in bytes of this file."""
         return self.size - self._begin
 
     def sync(self) -> None:
@@ -323,33 +276,32 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._log_path = events.log_path(path)
-        self.log = LineFile(newest(self._log_path))
-        self.events = LineFile(LogPart(0, path))
+        begin, file = newest_part(self._log_path)
+        self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_moment, self.log.last_moment))
         #: The events inside ``together`` and their time, None outside.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
-        self._touch_time = 0.0
+
+    def _now(self) -> float:
+        return self._clock.now() if self._batch is None else self._batch_time
 
     def write(self, type_: str, /, **fields: Any) -> Event:
         """Append one event stamped with the current time and return it. Raises OSError."""
-        moment = self._clock.now() if self._batch is None else self._batch_time
-        event: Event = {"v": VERSION, "t": moment, "type": type_, **fields}
+        event: Event = {"v": VERSION, "t": self._now(), "type": type_, **fields}
         if self._batch is None:
             self.put([event])
         else:
             self._batch.append(event)
         return event
 
-    @property
-    def is_together(self) -> bool:
-        """Whether events are collected to be appended later (see ``together``)."""
-        return self._batch is not None
-
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Collect the events written inside; append them with one timestamp and one write per file."""
-        self._batch, self._batch_time = [], self._clock.now()
+        if self._batch is not None:
+            yield
+            return
+        self._batch_time, self._batch = self._clock.now(), []
         try:
             yield
         finally:
@@ -358,23 +310,19 @@ class EventWriter:
 
     def put(self, batch: list[Event]) -> None:
         """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
-        records = [event for event in batch if event["type"] not in LOG_TYPES]
+        records, lines = [], []
+        for event in batch:
+            if event["type"] in LOG_TYPES:
+                lines.append(event)
+                continue
+            records.append(event)
+            if event["type"] == "restart":
+                lines.append({"v": VERSION, "t": event["t"], "type": "attempt"})
         if records:
             self.append_lines(self.events, b"".join(map(encode, records)))
-        lines = [
-            {"v": VERSION, "t": event["t"], "type": "attempt"} if event["type"] == "restart" else event
-            for event in batch
-            if event["type"] in LOG_TYPES or event["type"] == "restart"
-        ]
         if lines:
             self.append_lines(self.log, b"".join(map(encode, lines)))
-            if self.log.part_size < self.log.size and time.monotonic() - self._touch_time > _TOUCH_EVERY:
-                with contextlib.suppress(OSError):  # the time of the first file shows when the log was last written
-                    os.utime(self._log_path)
-                self._touch_time = time.monotonic()
-        if any(
-            event["type"] in _SYNCED or (event["type"] == "state" and State(event["state"]).ended) for event in records
-        ):
+        if any(e["type"] in _SYNCED or (e["type"] == "state" and State(e["state"]).ended) for e in records):
             self.events.sync()
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
@@ -389,11 +337,24 @@ class EventWriter:
         if self._batch:
             self.put(self._batch)
             self._batch = []
-        moment = self._clock.now() if self._batch is None else self._batch_time
-        self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
+        self.log.append(b"")  # completes a torn line
+        folder = self._log_path.with_name("parts")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary = folder / f"{self.log.size}.new"
+        temporary.unlink(missing_ok=True)
+        part = LineFile(temporary, self.log.size)
+        try:
+            part.append(encode({"v": VERSION, "t": self._now(), "type": "count", **counts}))
+            temporary.rename(temporary.with_suffix(".jsonl"))
+        except OSError:
+            part.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        self.log.close()
+        self.log = part
         with contextlib.suppress(OSError):  # retried with the next part
-            for part in parts(self._log_path)[:-_MAX_PARTS]:
-                part.file.unlink()
+            for _, file in parts(self._log_path)[:-_MAX_PARTS]:
+                file.unlink()
         return gap(self._log_path) is not None
 
     @property

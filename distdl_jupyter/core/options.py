@@ -22,10 +22,8 @@ from distdl_jupyter.core.packages import check_packages, check_requirements
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: Maximum value of ``max_restarts``; more would be an endless loop.
-MOST_RESTARTS = 1000
-#: Maximum GPUs of a process, maximum cores of a process, and maximum absolute priority of a queued job.
-MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
+#: Maximum restarts (more would be an endless loop), GPUs and cores of a process, and absolute priority of a queued job.
+MAX_RESTARTS, MAX_GPUS, MAX_CORES, MAX_PRIORITY = 1000, 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
@@ -51,10 +49,6 @@ def check_count(value: Any, field: str) -> int:
     return value
 
 
-def _check_processes(value: Any, field: str) -> Any:
-    return value if value == "auto" else check_count(value, field)
-
-
 def check_name(value: Any, field: str = "name") -> str:
     """Return the job's name. Raises InvalidSpec unless it has 1 to 120 printable characters."""
     if not _NAME.fullmatch(str(value)):
@@ -65,10 +59,6 @@ def check_name(value: Any, field: str = "name") -> str:
 
 def _to_text(value: Any, _field: str) -> str:
     return str(value)
-
-
-def _accept_any(value: Any, _field: str) -> Any:
-    return value
 
 
 def _check_positive(value: Any, field: str) -> float:
@@ -97,8 +87,8 @@ def byte_count(value: Any, field: str) -> int | None:
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
         if match is None:
-            message = f"{field} must be a size, not {value!r}."
-            raise InvalidSpec(message, code="size-invalid", field=field, hint='Example: "24 GB".')
+            message = f'{field} must be a size, not {value!r}. Use a value such as "24 GB".'
+            raise InvalidSpec(message, code="size-invalid", field=field)
         value = float(match[1]) * (1024 if match[3] else 1000) ** "bkmgt".index((match[2] or "b").lower())
     return int(_check_positive(value, field))
 
@@ -120,9 +110,8 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
     try:
         pairs = dict(value)
     except (TypeError, ValueError):
-        message = f"{field} must be a dict of names and values."
-        hint = 'Example: {"OMP_NUM_THREADS": "2"}.'
-        raise InvalidSpec(message, code="environment-not-a-dict", field=field, hint=hint) from None
+        message = f'{field} must be a dict of names and values, such as {{"OMP_NUM_THREADS": "2"}}.'
+        raise InvalidSpec(message, code="environment-not-a-dict", field=field) from None
     for name, text in pairs.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             message = f"{name!r} is not a valid name of an environment variable."
@@ -131,20 +120,16 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
             message = f"The value of {name} must not contain a null character."
             raise InvalidSpec(message, code="environment-value-null", field=field)
         if name.startswith("DISTDL_"):
-            message = f"{name} is reserved for this package."
-            hint = "Use a name that does not begin with DISTDL_."
-            raise InvalidSpec(message, code="environment-name-reserved", field=field, hint=hint)
+            message = f"{name} is reserved for this package. Use a name that does not begin with DISTDL_."
+            raise InvalidSpec(message, code="environment-name-reserved", field=field)
     return {name: str(text) for name, text in pairs.items()}
-
-
-def _check_outputs(value: Any, field: str) -> str:
-    return parse_blob(str(value).rstrip("/"), field).address
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many checkpoints of each group a job keeps: the newest, and the best by a metric."""
+    """How many checkpoints of each group a job keeps: the newest, and the best by a metric. ``text`` is the rule."""
 
+    text: str
     last: int
     best: int = 0
     metric: str = ""
@@ -160,17 +145,11 @@ def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
     """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
     match = _KEEP_RULE.fullmatch(text.strip())
     if match is None or not int(match["last"]):
-        message = f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}."
-        hint = 'Example: "last 3", or "last 3, best 2 of lowest val_loss".'
-        raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field, hint=hint)
+        message = f'{field} must be a rule such as "last 3", or "last 3, best 2 of lowest val_loss", not {text!r}.'
+        raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
     highest = match["way"] == "highest" or (match["way"] is None and more_is_better(metric))
-    return Keep(int(match["last"]), int(match["best"] or 0), metric, highest)
-
-
-def _check_keep_rule(value: Any, field: str) -> str:
-    keep_rule(str(value), field)
-    return str(value)
+    return Keep(text, int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 # declarations ----------------------------------------------------------------------------------
@@ -215,8 +194,9 @@ class JobOptions:
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
     process_count_per_node: int = _option(
-        1, _check_processes, "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N",
-        value_type=int, auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
+        1, lambda value, field: value if value == "auto" else check_count(value, field),
+        "Processes on each node; auto: one per GPU", by_default="1", flags=("-p",), metavar="N", value_type=int,
+        auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
     distributed_backend: str = _option(
@@ -231,10 +211,9 @@ class JobOptions:
         None, _to_text, "Azure VM size, for clusters that rent machines", metavar="SIZE",
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
-    #: Price of one node per hour, in the spec's ``currency``; None if unknown.
     price_per_hour: float | None = _option(
-        None, _accept_any, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
-        is_inherited=False,
+        None, lambda value, _: value, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"',
+        metavar="PRICE", is_inherited=False,
     )  # fmt: skip
     name: str = _option("", check_name, "The job's name", by_default="notebook and cell number", metavar="NAME")
     use_gpu: bool | None = _option(
@@ -246,20 +225,19 @@ class JobOptions:
     #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
     #: starts immediately.
     gpus: int | None = _option(
-        None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        None, within(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, within(1, MOST_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
+        None, within(1, MAX_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
         value_type=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
         None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
         metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
-    #: Orders the queued jobs of one user; jobs of other users keep their positions.
     priority: int = _option(
-        0, within(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
+        0, within(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
@@ -277,36 +255,30 @@ class JobOptions:
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
         value_type=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
-    #: For persistent ranks; those on other machines have a default limit (see ``ranks.start``).
     idle_timeout_seconds: float | None = _option(
         None, _check_positive, "Stop a session's ranks after S seconds without a cell",
         by_default="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
         aliases=("idle_timeout",), in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
-    #: How many times the ranks are restarted after a failure.
     max_restarts: int = _option(
-        0, within(0, MOST_RESTARTS),
+        0, within(0, MAX_RESTARTS),
         "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", by_default="0",
         metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda count: f"up to {count}",
     )  # fmt: skip
-    #: Rule for the checkpoints to keep (see ``keep_rule``); "" keeps all.
     keep_checkpoints: str = _option(
-        "", _check_keep_rule,
+        "", lambda value, field: keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
-    #: Rules on metrics; a message is sent when a rule holds for the first time.
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
         '"val_acc > 0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
         shown=", ".join,
     )  # fmt: skip
-    #: Trackers that get one run for all ranks; "" uses the user's settings.
     track: str = _option(
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
         "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
-    #: Minimum number of remaining nodes to restart with after a node is lost; None: all nodes.
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
         by_default="all", metavar="N", value_type=int, in_form=False, label="Minimum nodes",
@@ -318,13 +290,11 @@ class JobOptions:
         by_default="1 GB", metavar="N", value_type=int, in_form=False, label="Log",
         shown=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
-    #: Parse numbers in the output of ranks as metrics until they report metrics themselves.
     metrics_from_output: bool = _option(
         default=True, check=_check_bool, by_default="yes", switch=True,
         help_="Read metrics and progress from printed output, until the code reports its own",
         label="Printed metrics", shown=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
-    #: Report replicated weights that diverge (worker.hooks.parallel).
     weight_check_steps: int = _option(
         100, within(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
@@ -333,22 +303,16 @@ class JobOptions:
     )  # fmt: skip
     #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
-        default=False,
-        check=_check_bool,
-        switch=True,
-        by_default="no",
-        help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full",
-        in_form=False,
-        label="GPU memory",
-        shown=lambda recorded: "recorded by line" if recorded else "not recorded",
-    )
+        default=False, check=_check_bool, switch=True, by_default="no",
+        help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full", in_form=False,
+        label="GPU memory", shown=lambda recorded: "recorded by line" if recorded else "not recorded",
+    )  # fmt: skip
     #: For code in which the check is wrong, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
         default=False, check=_check_bool, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
         shown=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
-    #: Seconds between INT and TERM, and between TERM and KILL, when a job is stopped.
     stop_grace_seconds: float = _option(
         5.0, _check_positive, "Time between the signals INT, TERM and KILL when the job is stopped",
         by_default="5", metavar="S", value_type=float, in_form=False, label="Grace period", shown=humanize.duration,
@@ -358,15 +322,13 @@ class JobOptions:
         help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
-    #: Data that is staged on every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
-        (), _accept_any,
+        (), lambda value, _: value,
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
         "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
         "part. Can be repeated", metavar="NAME=ADDRESS", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
     )  # fmt: skip
-    #: Packages, and the text of a requirements file, to install on every node before the ranks start.
     pip_packages: tuple[str, ...] = _option(
         (), check_packages,
         "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
@@ -385,9 +347,9 @@ class JobOptions:
         "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
-    #: Destination of a second copy of outputs/ at the end: ``blob://account/container/prefix``, or "" for none.
     outputs: str = _option(
-        "", _check_outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
+        "", lambda value, field: parse_blob(str(value).rstrip("/"), field).address,
+        "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
         metavar="PLACE", label="Outputs to",
     )  # fmt: skip
 

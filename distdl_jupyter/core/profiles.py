@@ -13,11 +13,10 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,7 @@ from distdl_jupyter.core.store import JobFolder
 
 FOLDER = "profiles"
 #: Maximum number of steps of a profile, and maximum size of a rank's trace in bytes.
-MOST_STEPS, LARGEST = 50, 100_000_000
-#: An outlier's time for an operator exceeds the mean of the others by this factor and by this share of a step.
-_MIN_FACTOR, _MIN_SHARE = 1.25, 0.05
+MAX_STEPS, MAX_TRACE_BYTES = 50, 100_000_000
 #: Maximum number of operators in a profile, and size of the pieces of a trace in bytes.
 _MAX_OPERATORS, _CHUNK_BYTES = 100, 1 << 20
 _NAME_FIELD = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
@@ -51,7 +48,6 @@ class Operator:
     """Means over ranks for an operator: calls and self time (seconds) per step, and its share of the step.
 
     ``kind`` is compute, communication, gpu or python. ``by_rank`` has the self time of each rank in seconds per step.
-    ``stands_out`` is the outlier rank, None without one; it takes ``times`` times as long as the others.
     """
 
     name: str
@@ -60,8 +56,6 @@ class Operator:
     self_seconds: float
     share: float
     by_rank: dict[int, float]
-    stands_out: int | None = None
-    times: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,6 @@ class Profile:
     operators: tuple[Operator, ...]
     missing: dict[int, str] = field(default_factory=dict)
     traces: dict[int, Path] = field(default_factory=dict)
-    uses_gpu: bool = False
 
 
 class _Summary(msgspec.Struct):
@@ -90,7 +83,6 @@ class _Summary(msgspec.Struct):
     seconds: float
     operators: list[tuple[str, str, float, float]]
     host: str | None = None
-    gpu: bool = False
 
 
 class _ProfileFile(msgspec.Struct):
@@ -115,53 +107,41 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
     number = max(numbers(folder), default=0) if number is None else number
     path = folder_of(folder, number)
     try:
-        return profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
+        return parse_profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
     except (OSError, ValueError):
         return None
 
 
-def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
+def parse_profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises ValueError."""
     content = msgspec.convert(data, _ProfileFile, str_keys=True)
     summaries = sorted(content.ranks, key=lambda summary: summary.rank)
     for summary in summaries:
         summary.steps = max(1, summary.steps)
     ranks = tuple(ProfiledRank(row.rank, row.host or "", row.steps, row.seconds / row.steps) for row in summaries)
-    seconds = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
+    step = statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0
+    #: Calls and self time (seconds) per step of each rank, by name and kind.
+    costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = defaultdict(dict)
+    for summary in summaries:
+        for name, kind, calls, microseconds in summary.operators:
+            costs[name, kind][summary.rank] = calls / summary.steps, microseconds / 1e6 / summary.steps
+    operators = []
+    for (name, kind), cost in costs.items():
+        calls, seconds = (sum(values) / len(ranks) for values in zip(*cost.values(), strict=True))
+        by_rank = {rank.rank: cost.get(rank.rank, (0.0, 0.0))[1] for rank in ranks}
+        operators.append(Operator(name, kind, calls, seconds, seconds / step if step else 0.0, by_rank))
+    operators.sort(key=lambda operator: -operator.self_seconds)
     traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
     return Profile(
         number=number,
         t=content.t,
         steps=max((rank.steps for rank in ranks), default=0),
-        seconds=seconds,
+        seconds=step,
         ranks=ranks,
-        operators=tuple(_slowest_operators(summaries, seconds)),
+        operators=tuple(operators[:_MAX_OPERATORS]),
         missing=content.missing,
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
-        uses_gpu=any(summary.gpu for summary in summaries),
     )
-
-
-def _slowest_operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
-    """Return the operators with the longest self time; ``step`` is the mean step of all ranks in seconds."""
-    ranks = [summary.rank for summary in summaries]
-    #: Calls and self time (seconds) per step of each rank, by name and kind.
-    costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = defaultdict(lambda: dict.fromkeys(ranks, (0.0, 0.0)))
-    for summary in summaries:
-        for name, kind, calls, microseconds in summary.operators:
-            costs[name, kind][summary.rank] = calls / summary.steps, microseconds / 1e6 / summary.steps
-    rows = []
-    for (name, kind), cost in costs.items():
-        calls, self_time = (statistics.fmean(values) for values in zip(*cost.values(), strict=True))
-        by_rank = {rank: seconds for rank, (_, seconds) in cost.items()}
-        slowest, *others = sorted(by_rank.values(), reverse=True)
-        reference = statistics.fmean(others) if others else math.inf
-        # Waiting ranks take longest in communication, so they are not outliers.
-        is_outlier = kind != "communication" and slowest > max(_MIN_FACTOR * reference, reference + _MIN_SHARE * step)
-        outlier = next(rank for rank in ranks if by_rank[rank] == slowest) if is_outlier else None
-        times = slowest / reference if is_outlier and reference else 0.0
-        rows.append(Operator(name, kind, calls, self_time, self_time / step if step else 0.0, by_rank, outlier, times))
-    return sorted(rows, key=lambda row: -row.self_seconds)[:_MAX_OPERATORS]
 
 
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import collectives, redact
-from distdl_jupyter.core.collectives import Collective, Finding
-from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.collectives import Collective, CollectiveFinding
+from distdl_jupyter.core.humanize import ranks as format_ranks
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
-FOLDER = "stacks"
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
@@ -40,8 +39,8 @@ _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 _REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
-_MAX_SOURCE_BYTES = 4_000_000
-_MAX_LINE = 300
+#: Maximum size of a source file in bytes, and of a displayed line in characters.
+_MAX_SOURCE_BYTES, _MAX_LINE = 4_000_000, 300
 
 
 # threads ----------------------------------------------------------------------------------------
@@ -144,10 +143,8 @@ class Names:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
         #: A cell that the rank compiles itself has the notebook's line numbers.
         self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
-        self._worker = _as_prefix(about.get("worker"))
-        self._code = _as_prefix(about.get("code"))
-        self._stdlib = _as_prefix(about.get("stdlib"))
-        self._directory = _as_prefix(payload.get("working_directory"))
+        folders = (about.get("worker"), about.get("code"), about.get("stdlib"), payload.get("working_directory"))
+        self._worker, self._code, self._stdlib, self._directory = map(_as_prefix, folders)
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
@@ -165,6 +162,11 @@ class Names:
                 kind = "worker"  # callers of the user's code: this package and Python's startup
             frames.append(self._label(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
+
+    def locate(self, calls: Sequence[collectives.Call]) -> str:
+        """Return the location of the user's newest call in a stack, "" if there is none."""
+        frame = self.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
+        return "" if frame is None else frame.location
 
     def _is_package(self, file: str) -> bool:
         return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))
@@ -215,14 +217,11 @@ def sources(
     linecache.checkcache()
     for text, about in texts:
         names, code = Names(payload, about, {}), _as_prefix(about.get("code"))
-        frames = [frame for thread in parse(text) for frame in names.thread(thread, main=False).frames]
-        for frame in frames:
-            if frame.kind != "user" or frame.line < 1:
-                continue
+        for frame in (frame for thread in parse(text) for frame in names.thread(thread, main=False).frames):
             # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
-                if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _MAX_SOURCE_BYTES:
+                if frame.kind != "user" or path.suffix != ".py" or path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 if line := linecache.getline(str(path), frame.line).strip():
                     excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE]
@@ -279,15 +278,13 @@ class RankGroup:
 
         ``awaited`` are the ranks they wait for: "it", "them", or "" if unknown.
         """
-        subject, is_single = ranks_in_words(self.ranks), len(self.ranks) == 1
-        if not self.thread.waits_in:
-            return f"{subject} {'is' if is_single else 'are'} in {self.position}"
-        suffix = f" for {awaited}" if awaited else ""
-        return f"{subject} {'waits' if is_single else 'wait'}{suffix} in {self.position}"
+        verb = ("is", "waits") if len(self.ranks) == 1 else ("are", "wait")
+        suffix = f" for {awaited}" if awaited and self.thread.waits_in else ""
+        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.waits_in)]}{suffix} in {self.position}"
 
 
 @dataclass(frozen=True)
-class Taken:
+class StackSnapshot:
     """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
 
     ``why`` is request, stall, hang, time or failure; ``missing`` maps each rank that sent no stacks to the reason.
@@ -300,7 +297,7 @@ class Taken:
     ranks: dict[int, RankStacks] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    finding: Finding | None = None
+    finding: CollectiveFinding | None = None
 
     @property
     def explanation(self) -> str:
@@ -320,7 +317,7 @@ class Taken:
         return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
 
     @property
-    def differ(self) -> tuple[int, ...]:
+    def outliers(self) -> tuple[int, ...]:
         """Return the ranks that are outside the last (largest) group, or sent no stacks."""
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
@@ -328,10 +325,10 @@ class Taken:
     def sentence(self) -> str:
         """Return where the ranks are and which ranks they wait for, as a clause without a period; "" without stacks."""
         groups = self.groups()
-        awaited = ("", "it", "them")[min(2, len(self.differ))]
+        awaited = ("", "it", "them")[min(2, len(self.outliers))]
         if any(group.thread.waits_in for group in groups[:-1]):
             awaited = ""  # they wait in different operations
-        clauses = [f"{ranks_in_words(sorted(self.missing))} sent no stacks"] if self.missing else []
+        clauses = [f"{format_ranks(sorted(self.missing))} sent no stacks"] if self.missing else []
         clauses += [group.clause(awaited if group is groups[-1] else "") for group in groups]
         if len(clauses) < 2:
             return "".join(clauses)
@@ -340,74 +337,59 @@ class Taken:
 
 def path(folder: JobFolder, number: int) -> Path:
     """Return the path of a dump."""
-    return folder.path / FOLDER / f"{number}.json"
+    return folder.path / "stacks" / f"{number}.json"
 
 
 def numbers(folder: JobFolder) -> list[int]:
     """Return the numbers of all dumps, the oldest first."""
-    names = (file.stem for file in (folder.path / FOLDER).glob("*.json"))
+    names = (file.stem for file in path(folder, 0).parent.glob("*.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
-def read(folder: JobFolder, number: int | None = None) -> Taken | None:
+def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
     """Return a dump of a job, the newest by default; None if there is none or it cannot be read."""
-    if number is None:
-        number = max(numbers(folder), default=None)
-    if number is None:
-        return None
+    number = max(numbers(folder), default=0) if number is None else number
     try:
-        data = json.loads(path(folder, number).read_text(encoding="utf-8"))
-        return taken(number, data, payload(folder))
+        return parse_snapshot(number, json.loads(path(folder, number).read_text(encoding="utf-8")), payload(folder))
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
 
 
-def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
-    """Parse the content of a dump. Raises LookupError, TypeError, ValueError, AttributeError."""
+def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> StackSnapshot:
+    """Parse the content of a dump; ``code`` is the job's payload.
+
+    Raises LookupError, TypeError, ValueError, AttributeError.
+    """
     lines = data.get("sources") or {}
-    reported = {int(rank): collectives.read(item) for rank, item in (data.get("collectives") or {}).items()}
-    reports = {rank: operations for rank, (operations, _) in reported.items()}
+    operations, locators = {}, {}
+    for rank, report in (data.get("collectives") or {}).items():
+        operations[int(rank)], about = collectives.parse_report(report)
+        locators[int(rank)] = Names(code, about, lines).locate
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
-    states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *reports, *ended})}
-
-    def make_locator(about: Mapping[str, Any]) -> collectives.Place:
-        names = Names(code, about, lines)
-
-        def locate(calls: Sequence[collectives.Call]) -> str:
-            frame = names.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
-            return "" if frame is None else frame.location
-
-        return locate
-
-    table = collectives.rows(reports, states, {rank: make_locator(about) for rank, (_, about) in reported.items()})
-    waiting = {rank: row.title for row in table if row.state == "waiting" for rank in row.ranks}
-    ranks = {
-        int(rank): _parse_rank(int(rank), item, Names(code, item.get("about") or {}, lines), waiting.get(int(rank), ""))
-        for rank, item in data["ranks"].items()
-    }
-    positions = {}
-    for rank, stacks in ranks.items():
+    states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *operations, *ended})}
+    last_calls = collectives.group_ranks(operations, states, locators)
+    waiting = {rank: call.title for call in last_calls if call.state == "waiting" for rank in call.ranks}
+    ranks, positions = {}, {}
+    for rank, item in sorted((int(rank), item) for rank, item in data["ranks"].items()):
+        about, text = item.get("about") or {}, str(item["text"])
+        names, threads = Names(code, about, lines), parse(text)
+        main = str(about.get("main") or "")
+        if threads and all(thread.ident != main for thread in threads):
+            main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
+        labeled = sorted(
+            (names.thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
+        )
+        if labeled and any("/torch/" in frame.file for frame in labeled[0].inside):
+            labeled[0] = replace(labeled[0], collective=waiting.get(rank, ""))
+        details = {name: item.get(name) for name in ("pid", "step", "silent")}
+        host, state = str(item.get("host") or ""), str(item.get("state") or "")
+        stacks = ranks[rank] = RankStacks(rank, tuple(labeled), host=host, state=state, text=text, **details)
         frame = stacks.main.user_frame
         if frame is not None and not stacks.main.waits_in:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
-    finding = None if "raised" in ended.values() else collectives.explain(table, reports, positions)
-    why = str(data.get("why", "request"))
-    return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
-
-
-def _parse_rank(rank: int, data: Mapping[str, Any], names: Names, waits: str) -> RankStacks:
-    """Return the threads of a rank, the main one first; ``waits`` is the operation that it has not finished."""
-    threads, main = parse(str(data["text"])), str((data.get("about") or {}).get("main") or "")
-    if all(thread.ident != main for thread in threads):
-        # CPython lists the newest thread first, so the main thread comes last.
-        main = threads[-1].ident if threads else ""
-    labeled = [names.thread(thread, main=thread.ident == main) for thread in threads]
-    labeled.sort(key=lambda thread: not thread.main)
-    if labeled and any("/torch/" in frame.file for frame in labeled[0].inside):
-        labeled[0] = replace(labeled[0], collective=waits)
-    return RankStacks(rank, tuple(labeled), str(data.get("host") or ""), data.get("pid"), str(data.get("state") or ""),
-                      data.get("step"), data.get("silent"), str(data["text"]))  # fmt: skip
+    finding = None if "raised" in ended.values() else collectives.explain(last_calls, operations, positions)
+    return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)
 
 
 def payload(folder: JobFolder) -> dict[str, Any]:

@@ -75,11 +75,10 @@ class RankTime:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """The rank that the others wait for most.
+    """The rank that the others wait for most, because of its data, compute or rest (``cause``).
 
-    ``cause`` is "data", "compute" or "rest"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
-    ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 if the rank
-    is late in most steps. ``ended`` is true if the job has ended.
+    ``seconds`` are lost in the mean step, which is ``percent`` of it. ``pauses`` counts the rare long delays that make
+    up most of the loss, of ``pause_seconds`` on average; 0 if the rank is late in most steps.
     """
 
     rank: int
@@ -94,12 +93,12 @@ class Straggler:
     def __str__(self) -> str:
         """Return it as a sentence."""
         rank = f"Rank {self.rank} ({self.host})" if self.host else f"Rank {self.rank}"
-        cost, tense = f"{self.seconds * 1000:.3g} ms", int(self.ended)
-        delay = f"{('delays', 'delayed')[tense]} every step"
+        verb = "delayed" if self.ended else "delays"
+        delay = f"{verb} every step"
         if self.pauses:
-            pauses = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s"
-            delay = f"{pauses}, which {('delays', 'delayed')[tense]} the mean step"
-        return f"{rank} {delay} by {cost} ({self.percent:.0f} %). {_CAUSES[self.cause][tense]}"
+            delay = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s, which {verb} the mean step"
+        cause = _CAUSES[self.cause][self.ended]
+        return f"{rank} {delay} by {self.seconds * 1000:.3g} ms ({self.percent:.0f} %). {cause}"
 
 
 #: Why a rank is late, while the job runs and when it has ended.
@@ -144,52 +143,54 @@ class StepTimes:
     @property
     def samples_per_second(self) -> float | None:
         """Return the samples per second of all ranks, or None if their number is unknown."""
-        means = [mean for mean in self.ranks() if mean.samples and mean.seconds]
+        means = [mean for mean in self._means if mean.samples and mean.seconds]
         return sum(mean.samples / (mean.steps * mean.seconds) for mean in means) if means else None
 
     @property
     def own_share(self) -> float | None:
         """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without steps."""
-        total = sum(mean.seconds * mean.steps for mean in self.ranks())
-        lost = sum((mean.communication + mean.waiting) * mean.steps for mean in self.ranks())
+        total = sum(mean.seconds * mean.steps for mean in self._means)
+        lost = sum((mean.communication + mean.waiting) * mean.steps for mean in self._means)
         return max(0.0, 1 - lost / total) if total else None
 
     @property
     def has_enough_steps(self) -> bool:
         """Return whether enough steps were measured to distinguish a late rank from chance."""
-        return max((mean.steps for mean in self.ranks()), default=0) >= _MIN_STEPS
+        return max((mean.steps for mean in self._means), default=0) >= _MIN_STEPS
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
         """The rank that the others wait for most; None if no rank is significantly slower than the others."""
-        means = {mean.rank: mean for mean in self.ranks()}
+        means = {mean.rank: mean for mean in self._means}
         if len(means) < 2 or not self.has_enough_steps:
             return None
         #: By rank, for each record: the delay relative to the median of the others, and the number of steps.
-        lateness: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        delays: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for _, group in itertools.groupby(_drop_first(self.rows), key=lambda row: (row.attempt, row.step, row.steps)):
             rows = sorted(group, key=lambda row: row.waiting)
-            if len(rows) == len(means):
-                for position, row in enumerate(rows):
-                    lateness[row.rank].append((_median_without(rows, position) - row.waiting, row.steps))
-        if not lateness:
+            waits = [row.waiting for row in rows]
+            for index, row in enumerate(rows if len(rows) == len(means) else ()):
+                delays[row.rank].append(
+                    (_median_of_sorted(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps)
+                )
+        if not delays:
             return None
-        rank = max(lateness, key=lambda candidate: _weighted(lateness[candidate]))
-        seconds, step = _weighted(lateness[rank]), means[rank].seconds
-        if seconds < max(_MIN_SECONDS, _MIN_SHARE * step):
+        rank = max(delays, key=lambda candidate: _weighted(delays[candidate]))
+        seconds, step = _weighted(delays[rank]), means[rank].seconds
+        pauses = _find_pauses(delays, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
+        variance = _weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(delays[rank])
+        is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance)
+        if seconds < max(_MIN_SECONDS, _MIN_SHARE * step) or not is_clear:
             return None
-        pauses = _long_pauses(lateness, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
-        if not pauses and seconds < _MIN_SIGMA * _weighted_error(lateness[rank], seconds):
-            return None
-
-        def excess(part: str) -> float:
-            others = _median(getattr(mean, part) for mean in means.values() if mean.rank != rank)
-            return float(getattr(means[rank], part) - others)
-
+        excess = {
+            part: getattr(means[rank], part)
+            - _median_of_sorted(sorted(getattr(mean, part) for mean in means.values() if mean.rank != rank))
+            for part in _CAUSES
+        }
         return Straggler(
             rank,
             self.hosts.get(rank, ""),
-            max(_CAUSES, key=excess),
+            max(_CAUSES, key=lambda part: excess[part]),
             seconds,
             percent=100 * seconds / step,
             pauses=len(pauses),
@@ -198,17 +199,17 @@ class StepTimes:
         )
 
 
-def _long_pauses(lateness: Mapping[int, Sequence[tuple[float, int]]], rank: int, min_seconds: float) -> list[float]:
+def _find_pauses(delays: Mapping[int, Sequence[tuple[float, int]]], rank: int, min_seconds: float) -> list[float]:
     """Return the delays of a rank that exceed its median by at least ``min_seconds`` per record.
 
     Empty if they do not explain most of its lateness, or if other ranks also pause.
     """
     pauses: dict[int, list[float]] = {}
-    for other, values in lateness.items():
-        median = _median(value for value, _ in values)
-        pauses[other] = [delay for value, steps in values if (delay := (value - median) * steps) >= min_seconds]
-    max_others = max(len(delays) for other, delays in pauses.items() if other != rank)
-    total = sum(value * steps for value, steps in lateness[rank])
+    for other, values in delays.items():
+        median = _median_of_sorted(sorted(delay for delay, _ in values))
+        pauses[other] = [long for delay, steps in values if (long := (delay - median) * steps) >= min_seconds]
+    max_others = max(len(others) for other, others in pauses.items() if other != rank)
+    total = sum(delay * steps for delay, steps in delays[rank])
     has_too_few = len(pauses[rank]) < max(_MIN_PAUSE_COUNT, _MIN_PAUSE_RATIO * max_others)
     return [] if has_too_few or sum(pauses[rank]) < total / 2 else pauses[rank]
 
@@ -276,7 +277,7 @@ def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record
     waits = {rank: record[HEAD:] for rank, record in records.items()}
     if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
         waits = {rank: [sum(durations)] for rank, durations in waits.items()}
-    shortest = [min(column) for column in zip(*waits.values(), strict=True)]
+    shortest = sum(min(column) for column in zip(*waits.values(), strict=True))
     for rank, record in sorted(records.items()):
         seconds, data, rest, samples, *_ = record
         blocked = sum(waits[rank])
@@ -285,8 +286,8 @@ def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record
             seconds=seconds * _MICRO / size,
             data=data * _MICRO / size,
             compute=max(0, seconds - data - blocked - rest) * _MICRO / size,
-            waiting=(blocked - sum(shortest)) * _MICRO / size,
-            communication=sum(shortest) * _MICRO / size,
+            waiting=(blocked - shortest) * _MICRO / size,
+            communication=shortest * _MICRO / size,
             rest=rest * _MICRO / size,
             samples=samples / size,
         )  # fmt: skip
@@ -300,41 +301,16 @@ def _drop_first(rows: Sequence[StepTime]) -> Iterable[StepTime]:
 # These replace the statistics module, because importing it takes longer than importing this whole package.
 
 
-def _average(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers)
+def _average(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of at least two independent values."""
-    mean = _average(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _median_without(rows: Sequence[StepTime], excluded: int) -> float:
-    """Return the median waiting time of rows in order of this time, without the row at index ``excluded``."""
-    middle = (len(rows) - 1) // 2
-
-    def at(index: int) -> float:
-        return rows[index + (index >= excluded)].waiting
-
-    return at(middle) if len(rows) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
+def _median_of_sorted(ordered: Sequence[float]) -> float:
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
-
-
-def _weighted_error(values: Sequence[tuple[float, int]], mean: float) -> float:
-    """Return the standard error of a mean."""
-    spread = sum(weight * (value - mean) ** 2 for value, weight in values) / sum(weight for _, weight in values)
-    return math.sqrt(spread / len(values))
 
 
 # scaling: short runs with different numbers of processes --------------------------------------
@@ -342,14 +318,12 @@ def _weighted_error(values: Sequence[tuple[float, int]], mean: float) -> float:
 #: Number of steps at the start of a run that are not measured.
 WARM_UP = 5
 #: Number of blocks of a run whose rates give its standard error, and minimum number of measured steps.
-_BLOCKS, LEAST_STEPS = 8, 16
-#: Minimum and maximum runs of a point, and the relative difference of rates above which a point gets more runs.
-RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
+_BLOCKS, MIN_STEPS = 8, 16
 #: An efficiency above this limit means that the two runs did not do the same work.
-MOST_EFFICIENT = 1.1
+MAX_EFFICIENCY = 1.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One short run: ``rate`` in samples per second with its standard ``error``; times in seconds per mean step.
 
@@ -376,89 +350,57 @@ class Run:
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
 
-def measured(times: StepTimes) -> Run | None:
+def measure_run(times: StepTimes) -> Run | None:
     """Return the throughput of a job without its warm-up steps, None if there are too few steps."""
-    rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
     by_step: dict[int, list[StepTime]] = {}
-    for row in rows:
-        by_step.setdefault(row.step, []).append(row)
+    for row in times.rows:
+        if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP:
+            by_step.setdefault(row.step, []).append(row)
     ranks = max((len(record) for record in by_step.values()), default=0)
     records = [record for _, record in sorted(by_step.items()) if len(record) == ranks]
     steps = sum(record[0].steps for record in records)
-    if steps < LEAST_STEPS:
+    if steps < MIN_STEPS:
         return None
     counts_samples = all(row.samples for record in records for row in record)
     # In a long training, a record covers several steps.
     amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
-    durations = [_average(row.seconds for row in record) * record[0].steps for record in records]
+    durations = [_average([row.seconds for row in record]) * record[0].steps for record in records]
     rate = sum(amounts) / sum(durations)
     blocks = [slice(len(amounts) * index // _BLOCKS, len(amounts) * (index + 1) // _BLOCKS) for index in range(_BLOCKS)]
     rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
-    error = _standard_error(rates) if len(rates) > 1 else rate
+    mean_rate, count = _average(rates), len(rates)
+    variance = math.fsum((value - mean_rate) ** 2 for value in rates) / max(1, count - 1)
     means = StepTimes([row for record in records for row in record]).ranks()
     return Run(
-        rate, error,
-        busy=_median(rank_time.data + rank_time.compute + rank_time.rest for rank_time in means),
-        communication=_median(rank_time.communication for rank_time in means),
-        waiting=_median(rank_time.waiting for rank_time in means),
+        rate=rate, error=math.sqrt(variance / count) if count > 1 else rate,
+        busy=_median_of_sorted(sorted(mean.data + mean.compute + mean.rest for mean in means)),
+        communication=_median_of_sorted(sorted(mean.communication for mean in means)),
+        waiting=_median_of_sorted(sorted(mean.waiting for mean in means)),
         batch=sum(amounts) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 
 
-def enough(rates: Sequence[float]) -> bool:
-    """Return whether a point with these rates needs no more runs."""
-    return len(rates) >= MOST_RUNS or (len(rates) >= RUNS and max(rates) <= (1 + ALIKE) * min(rates))
-
-
-def too_few(name: str) -> str:
+def too_few_steps(name: str) -> str:
     """Return the message about a run that ended too early."""
-    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP + LEAST_STEPS} steps."
+    return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP + MIN_STEPS} steps."
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingPoint:
-    """The means over the runs of one backend with one number of processes; fields as in ``Run``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPoint(Run):
+    """The run of one backend with one number of processes."""
 
     backend: str
     processes: int
     nodes: int
-    rate: float
-    error: float
-    busy: float
-    communication: float
-    waiting: float
-    batch: float
-    runs: int
-    counts_samples: bool = True
-
-
-def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> ScalingPoint:
-    """Return the mean of runs. Its error is the standard error of the mean, including the spread between runs."""
-    rates = [run.rate for run in runs]
-    run_error = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
-    spread = _standard_error(rates) if len(rates) > 1 else 0.0
-    means = {
-        name: _average(getattr(run, name) for run in runs) for name in ("busy", "communication", "waiting", "batch")
-    }
-    return ScalingPoint(
-        backend,
-        processes,
-        nodes,
-        _average(rates),
-        max(run_error, spread),
-        **means,
-        runs=len(runs),
-        counts_samples=all(run.counts_samples for run in runs),
-    )
 
 
 def efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
     """Return the rate per process relative to the run with the fewest processes, both as (processes, rate).
 
-    None above ``MOST_EFFICIENT``, because such runs cannot be compared.
+    None above ``MAX_EFFICIENCY``, because such runs cannot be compared.
     """
     ratio = (other[1] / other[0]) / (first[1] / first[0])
-    return ratio if ratio <= MOST_EFFICIENT else None
+    return ratio if ratio <= MAX_EFFICIENCY else None
 
 
 @dataclass(slots=True)

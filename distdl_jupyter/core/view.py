@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from distdl_jupyter.core.collectives import Collective
+from distdl_jupyter.core.collectives import Collective, CollectiveFinding
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.failure import Failure, RankView, concerns_collectives, first_failure, with_collectives
 from distdl_jupyter.core.locks import Holder
@@ -30,11 +30,11 @@ MAX_TRAIL_POINTS = 64
 
 @dataclass(slots=True)
 class Phase:
-    """One phase of the startup; ``seconds`` is None until it ends and ``begun`` is None until it starts."""
+    """One phase of the startup; ``seconds`` is None until it ends and ``started`` (epoch seconds) until it starts."""
 
     phase: str
     detail: str = ""
-    begun: float | None = None
+    started: float | None = None
     seconds: float | None = None
 
 
@@ -48,6 +48,11 @@ class StopView:
     next: str = ""
     next_at: float | None = None
     kill_at: float | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the user, a time limit or a detected hang stops the job."""
+        return self.by in ("user", "time", "hang")
 
 
 @dataclass(slots=True)
@@ -66,20 +71,14 @@ class StagingView:
     of: int = 0
     cached: int = 0
 
-    @property
-    def complete(self) -> bool:
-        """Whether the whole source is on the node."""
-        return self.files >= self.of and self.done >= self.total
-
 
 @dataclass(slots=True)
 class Stall:
-    """A stalled job: when the stall began (epoch seconds), the ranks that differ from the others, and a description."""
+    """A stalled job: since when (epoch seconds), the ranks that differ, and the last operation of each rank."""
 
     since: float
     ranks: list[int] = field(default_factory=list)
     text: str = ""
-    #: The last collective operation of each rank.
     collectives: list[Collective] = field(default_factory=list)
 
 
@@ -88,7 +87,7 @@ class StacksView:
     """Captured stacks; their text is in the job's folder (core.stacks).
 
     ``why`` is request, stall, hang, time or failure. ``missing`` are the ranks that sent no stacks; ``collectives`` is
-    the last collective operation of each rank, ``finding`` the conclusion with its ``remedy`` and ``code``.
+    the last collective operation of each rank, ``finding`` the conclusion.
     """
 
     number: int
@@ -97,9 +96,7 @@ class StacksView:
     ranks: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
-    finding: str = ""
-    remedy: str = ""
-    code: str = ""
+    finding: CollectiveFinding | None = None
 
 
 ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
@@ -109,8 +106,7 @@ ProfileStatus = Literal["requested", "recording", "saving", "done", "failed"]
 class ProfileView:
     """A profile that was requested at ``t``; the recording is in the job's folder (core.profiles).
 
-    ``status`` is requested, recording, saving, done or failed, ``recorded`` the steps so far, ``why`` the reason of a
-    failure.
+    ``recorded`` is the number of steps so far, ``why`` the reason of a failure.
     """
 
     number: int
@@ -159,7 +155,6 @@ class MetricView:
     name: str
     step: float = 0.0
     values: dict[int, float] = field(default_factory=dict)
-    #: The step of each rank's value.
     steps: dict[int, float] = field(default_factory=dict)
     count: int = 0
     #: (step, mean) of finished steps, roughly evenly spaced, and the minimum spacing.
@@ -205,8 +200,8 @@ class MetricView:
 
     def to_json(self) -> dict[str, Any]:
         """Return name, step, count, mean, low, low_rank, high, high_rank; numbers may be nan or inf."""
-        ordered = sorted(self.values.items(), key=lambda item: (item[1], item[0]))
-        (low_rank, low), (high_rank, high) = ordered[0], ordered[-1]
+        (low, low_rank), *_ = ordered = sorted((value, rank) for rank, value in self.values.items())
+        high, high_rank = ordered[-1]
         return {
             "name": self.name, "step": self.step, "count": self.count, "mean": self.mean,
             "low": low, "low_rank": low_rank, "high": high, "high_rank": high_rank,
@@ -227,7 +222,6 @@ class JobView:
     created: float
     state: State = State.QUEUED
     reason: str = ""
-    #: The code of the error that is the reason, "" for none.
     reason_code: str = ""
     #: When the nodes were allocated (the job left the queue), and when the ranks had connected.
     placed: float | None = None
@@ -253,7 +247,6 @@ class JobView:
     lines: int = 0
     stop: StopView | None = None
     handle: dict[str, Any] | None = None
-    #: Data sources being staged, in the order of nodes and of reports.
     staging: list[StagingView] = field(default_factory=list)
     #: Price of one node per hour, in ``currency``, with its source; None if unknown.
     price_per_hour: float | None = None
@@ -261,7 +254,6 @@ class JobView:
     price_source: str = ""
     max_restarts: int = 0
     restarts: list[Restart] = field(default_factory=list)
-    #: None while the job makes progress or is not expected to.
     stall: Stall | None = None
     stacks: list[StacksView] = field(default_factory=list)
     profiles: list[ProfileView] = field(default_factory=list)
@@ -279,14 +271,13 @@ class JobView:
         """Return the initial view of a job with this spec."""
         shared_fields = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
         view = cls(**shared_fields, last_sign=spec.created)
-        view.ranks = view._new_ranks(spec.process_count_per_node, range(spec.process_count))
+        view.ranks = _new_ranks(spec.process_count_per_node, range(spec.process_count))
         return view
 
     def apply(self, event: Event) -> None:
         """Apply one event; unknown types and ranks are ignored."""
         self.last_sign = max(self.last_sign, event.get("t", 0.0))
-        fold = _FOLDS.get(event["type"])
-        if fold is not None:
+        if (fold := _FOLDS.get(event["type"])) is not None:
             fold(self, event)
 
     def rank(self, number: Any) -> RankView | None:
@@ -298,19 +289,14 @@ class JobView:
     @property
     def failure(self) -> Failure | None:
         """The earliest failure with the ranks that ended because of it, None when no rank failed."""
-        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or self._is_requested_stop:
-            return None
+        if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or (self.stop and self.stop.is_requested):
+            return None  # ranks that end because of a requested stop have not failed
         failure = first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
         stacks = next((dump for dump in reversed(self.stacks) if dump.why == "failure" and dump.t >= since), None)
         if failure is None or stacks is None or not concerns_collectives(failure.error):
             return failure
-        return with_collectives(failure, stacks.collectives, stacks.finding, stacks.remedy, stacks.code)
-
-    @property
-    def _is_requested_stop(self) -> bool:
-        """Whether a stop was requested; ranks that end because of it have not failed."""
-        return self.stop is not None and self.stop.by in ("user", "time", "hang")
+        return with_collectives(failure, stacks.collectives, stacks.finding)
 
     @property
     def restart_count(self) -> int:
@@ -385,10 +371,9 @@ class JobView:
         self.state, self.reason, self.reason_code = state, event.get("reason", ""), event.get("code", "")
         self.queue = None
         if state is not State.QUEUED and self.queued_since is not None:
-            waited = max(0.0, now - self.queued_since)
+            waited, self.queued_since = max(0.0, now - self.queued_since), None
             self.waited += waited
             self.requeued += waited if self.placed is not None else 0.0
-            self.queued_since = None
         if state in (State.STARTING, State.RUNNING) and self.placed is None:
             self.placed = now
         if state is State.RUNNING:
@@ -409,22 +394,21 @@ class JobView:
             self.queued_since = now
 
     def _on_phase(self, event: Event) -> None:
-        if event["phase"] == "start":
-            self._join_queue(event["t"])  # the job is now queued by the cluster itself
-        name, detail = event["phase"], event.get("detail", "")
+        name, detail, now = event["phase"], event.get("detail", ""), event["t"]
+        if name == "start":
+            self._join_queue(now)  # the job is now queued by the cluster itself
         if self.phases and self.phases[-1].phase == name:
             self.phases[-1].detail = detail
             return
-        self._end_phase(event["t"])
-        self.phases.append(Phase(name, detail, begun=event["t"], seconds=event.get("seconds")))
+        self._end_phase(now)
+        self.phases.append(Phase(name, detail, started=now, seconds=event.get("seconds")))
 
     def _end_phase(self, now: float) -> None:
         if self.phases and self.phases[-1].seconds is None:
-            self.phases[-1].seconds = max(0.0, now - (self.phases[-1].begun or now))
+            self.phases[-1].seconds = max(0.0, now - (self.phases[-1].started or now))
 
     def _on_rank(self, event: Event) -> None:
-        rank = self.rank(event.get("rank"))
-        if rank is None:
+        if (rank := self.rank(event.get("rank"))) is None:
             return
         for name in ("node", "host", "local_rank", "pid", "gpu", "status", "compiling", "code", "signal", "evidence"):
             if event.get(name) is not None:
@@ -439,7 +423,6 @@ class JobView:
         self._remove_notes("backend-not-initialised", "gradients-not-averaged", "no-common-start")
 
     def _remove_notes(self, *codes: str) -> None:
-        """Remove notes that the running job has disproved."""
         self.notes = [note for note in self.notes if note["code"] not in codes]
 
     def _on_log(self, event: Event) -> None:
@@ -448,8 +431,7 @@ class JobView:
             return
         count = event["text"].count("\n") + 1 if not event.get("redraws") else int(bool(event.get("closed")))
         self.lines += count
-        rank = self.rank(event.get("rank"))
-        if rank is not None:
+        if (rank := self.rank(event.get("rank"))) is not None:
             rank.lines += count
             # Redrawn lines are progress bars, which are drawn on stderr.
             rank.error_lines += count if event.get("stream") == "err" and not event.get("redraws") else 0
@@ -462,8 +444,7 @@ class JobView:
                 rank.lines, rank.error_lines = lines, errors
 
     def _on_metric(self, event: Event) -> None:
-        rank = self.rank(event.get("rank"))
-        if rank is None:
+        if (rank := self.rank(event.get("rank"))) is None:
             return
         step = rank.last_step = event["step"]
         reports, repeated = event.get("reports", 1), event.get("replace") is True
@@ -500,8 +481,7 @@ class JobView:
         self.notes.append({name: event.get(name, "") for name in ("t", "level", "text", "code")})
 
     def _on_result(self, event: Event) -> None:
-        rank = self.rank(event.get("rank"))
-        if rank is None:
+        if (rank := self.rank(event.get("rank"))) is None:
             return
         rank.ok, rank.result, rank.result_time = event["ok"], event.get("repr"), event["t"]
         rank.error, rank.problem = event.get("error"), str(event.get("problem") or "")
@@ -511,16 +491,10 @@ class JobView:
             self._remove_notes(code)  # the failure contains it
 
     def _on_stop(self, event: Event) -> None:
-        by = self.stop.by if self.stop is not None and self._is_requested_stop else event.get("by", "user")
-        now, next_in, kill_in = event["t"], event.get("next_in"), event.get("kill_in")
-        self.stop = StopView(
-            by=by,
-            signal=event.get("signal", ""),
-            sent=now,
-            next=event.get("next", ""),
-            next_at=None if next_in is None else now + next_in,
-            kill_at=None if kill_in is None else now + kill_in,
-        )
+        by = self.stop.by if self.stop is not None and self.stop.is_requested else event.get("by", "user")
+        times = {"next_at": event.get("next_in"), "kill_at": event.get("kill_in")}
+        times = {name: None if seconds is None else event["t"] + seconds for name, seconds in times.items()}
+        self.stop = StopView(by, event.get("signal", ""), event["t"], event.get("next", ""), **times)
 
     def _on_handle(self, event: Event) -> None:
         self.handle = {"cluster": event.get("cluster"), "data": event.get("data")}
@@ -532,17 +506,13 @@ class JobView:
         staging = next((entry for entry in self.staging if (entry.node, entry.source) == (node, source)), None)
         if staging is None:
             staging = StagingView(node, str(event.get("host", "")), source)
-            self.staging.append(staging)
-            self.staging.sort(key=lambda entry: entry.node)
+            self.staging = sorted([*self.staging, staging], key=lambda entry: entry.node)
         for name in ("done", "total", "files", "of", "cached"):
             setattr(staging, name, int(event.get(name) or 0))
 
     def _on_world(self, event: Event) -> None:
         self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
-        self.ranks = [*self.ranks[:count], *self._new_ranks(max(1, count // nodes), range(len(self.ranks), count))]
-
-    def _new_ranks(self, per_node: int, numbers: range) -> list[RankView]:
-        return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
+        self.ranks = [*self.ranks[:count], *_new_ranks(max(1, count // nodes), range(len(self.ranks), count))]
 
     def _on_restart(self, event: Event) -> None:
         """Reset the ranks after a restart, but keep their reports."""
@@ -554,33 +524,33 @@ class JobView:
         self.state, self.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
         self._join_queue(event["t"])
         self.phases = [previous for previous in self.phases if previous.phase == "capture"]
-        self.progress_from = self.progress_at = None
-        self.stop = self.stall = None
+        self.progress_from = self.progress_at = self.stop = self.stall = None
 
     def _on_stall(self, event: Event) -> None:
         self.stall = None if event.get("since") is None else msgspec.convert(event, Stall)
 
     def _on_stacks(self, event: Event) -> None:
-        finding = event.get("finding") or {}
-        fields = {"finding": finding.get("text", ""), **{name: finding.get(name, "") for name in ("remedy", "code")}}
-        self.stacks.append(msgspec.convert({**event, **fields}, StacksView))
+        self.stacks.append(msgspec.convert(event, StacksView))
 
     def _on_profile(self, event: Event) -> None:
-        profile = next((entry for entry in self.profiles if entry.number == event["number"]), None)
         status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
+        profile = next((entry for entry in self.profiles if entry.number == event["number"]), None)
         if profile is None:
             profile = msgspec.convert({**event, "status": status}, ProfileView)
             self.profiles.append(profile)
         profile.status, profile.recorded, profile.why = status, event.get("recorded", 0), event.get("why", "")
 
     def _on_picture(self, event: Event) -> None:
-        rank = event.get("rank")
         picture = next((entry for entry in self.pictures if entry.number == event["number"]), None)
         if picture is None:
             picture = msgspec.convert(event, Picture)
             self.pictures.append(picture)
-        if isinstance(rank, int) and rank not in picture.ranks:
+        if isinstance(rank := event.get("rank"), int) and rank not in picture.ranks:
             picture.ranks.append(rank)
+
+
+def _new_ranks(per_node: int, numbers: range) -> list[RankView]:
+    return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
 
 
 _FOLDS: dict[str, Callable[[JobView, Event], None]] = {

@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
+from distdl_jupyter.core.options import ABOUT, MAX_RESTARTS
 from distdl_jupyter.form.arguments import option_field
 from distdl_jupyter.form.schema import (
     BackendChoice,
@@ -51,7 +51,7 @@ def all_choices() -> FormChoices:
         catalogue_date=str(azure.catalogue_date()),
         backends=backends(),
         clusters=clusters(),
-        max_restarts_allowed=MOST_RESTARTS,
+        max_restarts_allowed=MAX_RESTARTS,
         options=tuple(map(_option_field, other_options())),
     )
 

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from distdl_jupyter.clusters.base import CheckLevel
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.core.options import MOST_RESTARTS
+from distdl_jupyter.core.options import MAX_RESTARTS
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.preflight import Advice
 from distdl_jupyter.views.wire import PageRequest
@@ -53,7 +53,7 @@ class FormValues(PageRequest, frozen=True, kw_only=True):
     name: str = ""
     max_run_duration_seconds: Seconds = 0.0
     hang_timeout_seconds: Seconds = 0.0
-    max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
+    max_restarts: Annotated[int, Meta(ge=0, le=MAX_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
     other_options: dict[str, OptionValue] = field(default_factory=dict)
     metrics_from_output: bool = True

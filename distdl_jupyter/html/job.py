@@ -98,7 +98,7 @@ def _collectives(view: JobView) -> dict[str, Any] | None:
     rows = stall or (view.failure.collectives if view.failure else ())
     if not rows:
         return None
-    texts = [collectives.cells(row) for row in rows[:_MAX_COLLECTIVES]]
+    texts = [row.cells for row in rows[:_MAX_COLLECTIVES]]
     return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
 
 
@@ -135,7 +135,7 @@ def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedR
 
 
 def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
-    is_from_all = log.everyone(row)
+    is_from_all = log.is_from_all(row)
     rank = row.rank if row.rank is not None and not is_from_all else None
     tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []

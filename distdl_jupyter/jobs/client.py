@@ -430,7 +430,7 @@ class Job:
         from distdl_jupyter.core import correctness  # lazy: few jobs are checks
 
         with contextlib.suppress(JobNotFound):
-            single_run = attach(correctness.single(self.folder.path))
+            single_run = attach(correctness.single_run_id(self.folder.path))
             if single_run.spec.check.get("replay") == str(self.folder.path):  # confirm that it belongs to this check
                 single_run.remove()
 

@@ -10,7 +10,7 @@ from distdl_jupyter.clusters import cluster_configs, queueing
 from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
+from distdl_jupyter.core.options import ABOUT, MAX_PRIORITY
 from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, not_queued_error, reason
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -226,6 +226,6 @@ def prioritize(id_: str, priority: int | None = None) -> int:
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0
-        value = min(MOST_PRIORITY, max([current, *(other + 1 for other in priorities)]))
+        value = min(MAX_PRIORITY, max([current, *(other + 1 for other in priorities)]))
     control.request(folder.control, "priority", priority=value)
     return int(value)

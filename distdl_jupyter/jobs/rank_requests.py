@@ -92,7 +92,7 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
     last_number = max((dump.number for dump in view.stacks), default=0)
     ask_stacks(folder, view)
 
-    def response() -> stacks.Taken | None:
+    def response() -> stacks.StackSnapshot | None:
         view = read_view()
         number = next((dump.number for dump in view.stacks if dump.number > last_number), None)
         saved = None if number is None else stacks.read(folder, number)
@@ -112,9 +112,9 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
     Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning if no rank can record or a
     profile is already in progress.
     """
-    if type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
+    if type(steps) is not int or not 1 <= steps <= profiles.MAX_STEPS:
         raise InvalidSpec(
-            f"steps must be an integer from 1 to {profiles.MOST_STEPS}, not {steps!r}.",
+            f"steps must be an integer from 1 to {profiles.MAX_STEPS}, not {steps!r}.",
             code="profile-steps-invalid",
             field="steps",
         )

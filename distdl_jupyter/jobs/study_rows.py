@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -111,14 +110,14 @@ def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
 
 
 def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
-    rates: dict[tuple[str, int], list[float]] = {}
-    for run in reversed(runs):
-        if run.group is not None and run.group.value is not None and State(run.state).ended:
-            key = run.backend, run.node_count * run.process_count_per_node
-            rates.setdefault(key, []).append(run.group.value)
-    done = sum(step_times.enough(values) for values in rates.values())
+    rates = {
+        (run.backend, run.node_count * run.process_count_per_node): run.group.value
+        for run in reversed(runs)
+        if run.group is not None and run.group.value is not None and State(run.state).ended
+    }
+    done = len(rates)
     state, reason = scaling_state(runs[0], time.time(), complete=done >= group.size)
-    share = _efficiency({key: statistics.fmean(values) for key, values in rates.items()})
+    share = _efficiency(rates)
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
@@ -139,18 +138,18 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
     if state in (State.FAILED, State.LOST):
         return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
-        return State.FAILED, step_times.too_few(newest.name)
+        return State.FAILED, step_times.too_few_steps(newest.name)
     if now - (newest.ended or now) < _NEXT_RUN_SECONDS:
         return State.RUNNING, ""
     return State.CANCELED, ""
 
 
-def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
+def _efficiency(rates: dict[tuple[str, int], float]) -> float | None:
     """Return the rate per process at the highest process count relative to the lowest, for the first backend.
 
     Return None if the runs cannot be compared.
     """
-    points = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
+    points = sorted((count, rate) for (backend, count), rate in rates.items() if backend == next(iter(rates))[0])
     return step_times.efficiency(points[0], points[-1]) if len(points) > 1 else None
 
 

@@ -159,7 +159,7 @@ class LiveJob:
 
     def _newest(self, count: int) -> Encoded:
         book = self._open_reader.log
-        return self._rows(book.between(book.next - count, book.next), book.mark, whole=True)
+        return self._rows(book.rows_between(book.next - count, book.next), book.mark, whole=True)
 
     def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
         changes = job_page.log_changes(self._open_reader.view, self._open_reader.log, rows)

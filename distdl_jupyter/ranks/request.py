@@ -341,7 +341,7 @@ class LastCell(NamedTuple):
 def last_cell(log: Path) -> LastCell | None:
     """Return the last cell that ran on the ranks, from the end of their job's log; None if there is none."""
     end = logfile.size(log)
-    lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _TAIL_BYTES), end), end)
+    lines, _ = logfile.read_range(log, logfile.line_from(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
     return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
 

@@ -119,7 +119,7 @@ def finish(job: Job) -> Job | None:
     }
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
     single_run = client.relaunch(job, check=check, **settings)
-    files.write(correctness.note(job.folder.path), {"single": single_run.id})
+    files.write(correctness.single_run_file(job.folder.path), {"single": single_run.id})
     _wait(single_run)
     return single_run
 
@@ -167,7 +167,7 @@ def _empty_comparison(job: Job) -> Comparison:
 
 def _find_single_run(job: Job) -> Job | None:
     try:
-        return client.attach(correctness.single(job.folder.path))
+        return client.attach(correctness.single_run_id(job.folder.path))
     except JobNotFound:
         return None
 
@@ -185,10 +185,10 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
         resolved["process_count_per_node"] = 2
     if _count_processes(resolved) < 2:
         raise InvalidSpec(
-            "A check compares several processes with one, so it needs at least two.",
+            "A check compares a parallel run with a single-process run, so it needs at least two processes.",
             code="check-one-process",
             field="process_count_per_node",
-            hint="Use two: -p 2",
+            hint="Use -p 2.",
         )
     if (resolved.get("compute_target") or "local") != "local":
         raise InvalidSpec(

@@ -11,8 +11,8 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, enough, measured, point, too_few
+from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, measure_run, too_few_steps
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, mark
@@ -69,11 +69,12 @@ def scale(
 ) -> ScalingStudy:
     """Run a training function with several numbers of processes, one after another, and measure how it scales.
 
-    Each run is measured for about ``seconds`` seconds of steps, without the first steps, and then canceled unless the
-    function has returned. Runs are repeated until two of them agree. ``nodes`` is a number of nodes, or one for each
-    item of ``processes``. Batch sizes are those of the function: the same on each process (weak scaling), or divided by
-    the number of ranks (strong scaling). All runs have the same number of threads per process: the number of cores per
-    process in the largest run. ``options`` are those of ``submit``.
+    Each number of processes is measured in one run of about ``seconds`` seconds of steps, without the first ones,
+    which is then canceled unless the function has returned. The error of its rate is estimated from parts of the run.
+    ``nodes`` is a number of nodes, or one for each item of ``processes``. Batch sizes are those of the function: the
+    same on each process (weak scaling), or divided by the number of ranks (strong scaling). All runs have the same
+    number of threads per process: the number of cores per process in the largest run. ``options`` are those of
+    ``submit``.
 
     ``.table`` is a DataFrame, ``.figure`` a plotly figure, ``str()`` the sentences. The study is stored with its jobs:
     ``distdl_jupyter.scaling(id)`` opens it, ``.resume()`` continues an interrupted one.
@@ -103,15 +104,15 @@ def of_draft(
     plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": mark()}
     group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _MAX_FACTOR * seconds + _SPARE_SECONDS)
-    return _measure_missing(group, {}, lambda **run_options: client.launch(draft, group, **run_options, **options))
+    return _measure_missing(group, (), lambda **run_options: client.launch(draft, group, **run_options, **options))
 
 
-def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
-    """Yield the options of each missing run; the caller adds the measured runs to ``known``."""
+def _missing(group: Group, complete: Collection[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    """Yield the options of each missing run; ``complete`` has the backend and number of processes of the others."""
     plan = group.plan
     for backend in plan["backends"]:
         for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
-            while not enough([run.rate for run in known.get((backend, count), [])]):
+            if (backend, count) not in complete:
                 yield {
                     "node_count": nodes,
                     "process_count_per_node": count // nodes,
@@ -120,19 +121,18 @@ def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[
                 }
 
 
-def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingStudy:
+def _measure_missing(group: Group, complete: Collection[tuple[str, int]], start: Callable[..., Job]) -> ScalingStudy:
     """Start and measure the missing runs of a study, and return the study."""
     state, problem = State.CANCELED, ""
     try:
-        for run_options in _missing(group, known):
+        for run_options in _missing(group, complete):
             backend, count = (
                 run_options["distributed_backend"],
                 run_options["node_count"] * run_options["process_count_per_node"],
             )
-            runs = known.setdefault((backend, count), [])
-            runs.append(run := _measure(start(**run_options), group.plan["seconds"]))
+            run = _measure(start(**run_options), group.plan["seconds"])
             rate = f"{run.rate:.4g} {'samples' if run.counts_samples else 'batches'}/s"
-            sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {rate}\n")
+            sys.stderr.write(f"{backend}, {plural(count, 'process')}: {rate}\n")
             sys.stderr.flush()
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have arrived while a run was started
@@ -243,7 +243,7 @@ def _measure(job: Job, seconds: float) -> Run:
     reader = step_times.StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
-            if reader.read() and _is_enough(measured(reader.times()), seconds):
+            if reader.read() and _is_enough(measure_run(reader.times()), seconds):
                 break
             time.sleep(_POLL)
     finally:  # also after an interrupt
@@ -256,10 +256,10 @@ def _measure(job: Job, seconds: float) -> Run:
         raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
     times = reader.times()
-    result = measured(times) if times.rows else None
+    result = measure_run(times) if times.rows else None
     if result is None:
         raise InvalidSpec(
-            too_few(job.name),
+            too_few_steps(job.name),
             code="scaling-too-few-steps",
             field="function",
             hint="Use longer training code. Each run is stopped as soon as it has been measured.",
@@ -363,7 +363,7 @@ def _steps_of_ended(path: str) -> tuple[Run | None, Straggler | None]:
 
 def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     times = step_times.read(folder.steps)
-    run = measured(times) if times.rows else None
+    run = measure_run(times) if times.rows else None
     if run is None:
         return None, None
     measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
@@ -372,37 +372,25 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
 
 def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     """Return a point for each measured backend and number of processes, in the order of the runs."""
-    groups: dict[tuple[str, int, int], list[Run]] = {}
-    for job in sorted(runs, key=lambda job: not job.is_whole):
-        # An unfinished or incomplete run counts only if its point has no complete run.
-        if job.run is not None and (job.is_whole or not groups.get(job.key)):
-            groups.setdefault(job.key, []).append(job.run)
-    return [point(*key, group) for key, group in groups.items()]
+    points: dict[tuple[str, int, int], ScalingPoint] = {}
+    # An incomplete run counts only if its point has no complete run; of several, the newest counts.
+    for job in sorted(runs, key=lambda job: job.is_whole):
+        if job.run is not None:
+            backend, processes, nodes = job.key
+            points[job.key] = ScalingPoint(backend=backend, processes=processes, nodes=nodes, **asdict(job.run))
+    return [points[key] for key in dict.fromkeys(job.key for job in runs) if key in points]
 
 
-def _complete_runs(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
-    """Return the complete measurements by backend and number of processes."""
-    groups: dict[tuple[str, int], list[Run]] = {}
-    for job in runs:
-        if job.run is not None and job.is_whole:
-            groups.setdefault(job.key[:2], []).append(job.run)
-    return groups
-
-
-def _count_done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
-    """Return the number of points that need no more runs."""
-    return sum(enough([run.rate for run in runs]) for runs in known.values())
+def _complete(runs: Sequence[_StudyRun]) -> set[tuple[str, int]]:
+    """Return backend and number of processes of the points that need no more runs."""
+    return {job.key[:2] for job in runs if job.is_whole}
 
 
 def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
     group = spec.group
     assert group is not None
-    rows, done = [job.row for job in runs], _count_done(_complete_runs(runs))
+    rows, done = [job.row for job in runs], len(_complete(runs))
     state, problem = study_rows.scaling_state(rows[-1], time.time(), complete=done == group.size)
-    stragglers: dict[tuple[str, int], list[Straggler | None]] = {}
-    for job in runs:
-        if job.run is not None:
-            stragglers.setdefault(job.key[:2], []).append(job.straggler)
     return Facts(
         id=group.id,
         state=state,
@@ -412,17 +400,12 @@ def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
         size=group.size,
         runs=len(runs),
         seconds=(rows[-1].ended or time.time()) - rows[0].created,
-        # Report a straggler only if all runs of a point agree on it.
-        stragglers={
-            key: named[-1]
-            for key, named in stragglers.items()
-            if named[-1] is not None and len({job.rank if job else None for job in named}) == 1
-        },
+        stragglers={job.key[:2]: job.straggler for job in runs if job.straggler is not None},
     )
 
 
-def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int], list[Run]]]:
-    """Return a study that can be resumed: its newest spec, the folders of its runs, and its measurements.
+def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]]]:
+    """Return a study that can be resumed: its newest spec, the folders of its runs, and its complete points.
 
     Raises JobNotFound, JobStillRunning, JobNotRunning if no run is missing, InvalidSpec if a secret variable is
     missing.
@@ -432,8 +415,8 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int
     spec = folders[-1].spec()
     group = spec.group
     assert group is not None
-    complete = _complete_runs(_runs(listed, group))
-    if _count_done(complete) >= group.size:
+    complete = _complete(_runs(listed, group))
+    if len(complete) >= group.size:
         raise JobNotRunning(
             f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
         )

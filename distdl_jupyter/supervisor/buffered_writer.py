@@ -94,9 +94,9 @@ class BufferedEventWriter(EventWriter):
                 self._error = OSError(errno.EFBIG, os.strerror(errno.EFBIG)) if size < len(lines) else None
             except OSError as error:
                 self._error = error
-            self._buffer_bytes -= file.taken
+            self._buffer_bytes -= file.bytes_written
             if self._error is not None:
-                self._buffer[0] = (file, lines[file.taken :])
+                self._buffer[0] = (file, lines[file.bytes_written :])
                 return False
             self._buffer.popleft()
         self._error = None
@@ -172,8 +172,8 @@ class BufferedEventWriter(EventWriter):
             try:
                 self.events.append(lines)
             except OSError:
-                self._buffer.appendleft((self.events, lines[self.events.taken :]))
-                self._buffer_bytes += len(lines) - self.events.taken
+                self._buffer.appendleft((self.events, lines[self.events.bytes_written :]))
+                self._buffer_bytes += len(lines) - self.events.bytes_written
         self._fold(event)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.supervisor.recorder import EventRecorder
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.stacks import Taken
+    from distdl_jupyter.core.stacks import StackSnapshot
 
 #: Environment variable with the stall limit in seconds (0: never); by default the limit follows the job's pace.
 VARIABLE = "DISTDL_STALL_SECONDS"
@@ -54,7 +54,7 @@ class HangDetector:
         self._deadline = 0.0
         self._dumps: dict[int, StackDump] = {}
         #: The last collected stacks.
-        self._stacks: Taken | None = None
+        self._stacks: StackSnapshot | None = None
         self._collected_for = ""
         #: Why the job must be stopped, "" while it may run.
         self.hang = ""
@@ -62,7 +62,7 @@ class HangDetector:
 
     def tick(self) -> None:
         """Process new activity and stacks, and report stalls and hangs."""
-        taken, now = self._poll_stacks(), time.monotonic()
+        snapshot, now = self._poll_stacks(), time.monotonic()
         for rank, begins in self._recorder.take_activity().items():
             self._timer.on_activity(now, rank, begins=begins)
         if not self._is_expected:
@@ -75,8 +75,8 @@ class HangDetector:
         elif self._timer.stalled(now):
             self._stalled_at = now
             self.collect_stacks("stall")
-        if taken is not None and self._stalled_at is not None and self._recorder.view.stall is None:
-            self._report_stall(now, taken)
+        if snapshot is not None and self._stalled_at is not None and self._recorder.view.stall is None:
+            self._report_stall(now, snapshot)
         self._notice_hang(now)
 
     @property
@@ -91,14 +91,14 @@ class HangDetector:
             and not any(rank.is_compiling for rank in recorder.view.ranks)
         )
 
-    def _report_stall(self, now: float, taken: Taken) -> None:
+    def _report_stall(self, now: float, snapshot: StackSnapshot) -> None:
         # The text has no duration, which would soon be outdated; ``since`` has the time.
-        text, differ = f"No progress{f': {taken.sentence}' if taken.sentence else ''}.", list(taken.differ)
-        if taken.finding is not None:
-            text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
+        text, outliers = f"No progress{f': {snapshot.sentence}' if snapshot.sentence else ''}.", list(snapshot.outliers)
+        if snapshot.finding is not None:
+            text, outliers = f"No progress. {snapshot.explanation}", list(snapshot.finding.ranks)
         since = round(time.time() - self._timer.silence(now), 3)
-        table = [asdict(row) for row in taken.collectives]
-        self._recorder.write("stall", since=since, ranks=differ, text=text, collectives=table)
+        table = [asdict(row) for row in snapshot.collectives]
+        self._recorder.write("stall", since=since, ranks=outliers, text=text, collectives=table)
 
     def _notice_hang(self, now: float) -> None:
         timeout = self._recorder.spec.hang_timeout_seconds
@@ -134,7 +134,7 @@ class HangDetector:
         if self.pending:
             self._record_stacks()
 
-    def _poll_stacks(self) -> Taken | None:
+    def _poll_stacks(self) -> StackSnapshot | None:
         """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
         if not self.pending:
             return None
@@ -144,7 +144,7 @@ class HangDetector:
             return None
         return self._record_stacks()
 
-    def _record_stacks(self) -> Taken:
+    def _record_stacks(self) -> StackSnapshot:
         from distdl_jupyter.core import stacks
 
         why, self.pending = self.pending, ""
@@ -159,12 +159,12 @@ class HangDetector:
             path = stacks.path(folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             files.keep(path, json.dumps(data))
-        taken = self._stacks = stacks.taken(number, data, code)
-        finding = None if taken.finding is None else asdict(taken.finding)
-        ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}
-        table = [asdict(row) for row in taken.collectives]
+        snapshot = self._stacks = stacks.parse_snapshot(number, data, code)
+        finding = None if snapshot.finding is None else asdict(snapshot.finding)
+        ranks = {"ranks": sorted(snapshot.ranks), "missing": sorted(snapshot.missing)}
+        table = [asdict(row) for row in snapshot.collectives]
         recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
-        return taken
+        return snapshot
 
     def _stacks_data(self, why: str) -> dict[str, Any]:
         """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""

@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.base import NodeSample, RunNotice
 from distdl_jupyter.core import checkpoints, events, files
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
-from distdl_jupyter.core.logfile import LineFile, LogPart
+from distdl_jupyter.core.logfile import LineFile
 from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.resources import ResourceBook, sample_line
 from distdl_jupyter.core.spec import GitState
@@ -144,7 +144,7 @@ class StepTimeStore(ReportStore):
         line = {"v": VERSION, "t": report.t, "type": "steps", "attempt": attempt, "rank": rank, **times}
         try:
             if self._file is None:
-                self._file = LineFile(LogPart(0, self._recorder.folder.steps))
+                self._file = LineFile(self._recorder.folder.steps)
             if self._file.size < _LARGEST_STEPS:
                 self._file.append(encode(line))
         except OSError as error:
@@ -217,7 +217,7 @@ class ResourceRecorder(ReportStore):
         self._next_check = 0.0
         with contextlib.suppress(OSError):
             self._read_new()
-            self._file = LineFile(LogPart(0, recorder.folder.resources))
+            self._file = LineFile(recorder.folder.resources)
 
     def _read_new(self) -> None:
         for sample in self._book.read_all():

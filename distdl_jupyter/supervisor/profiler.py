@@ -76,7 +76,7 @@ class ProfileCollector:
 
     def request(self, steps: Any, ranks: Any) -> None:
         """Begin a profile of this many steps of some ranks (None: all), unless one is in progress."""
-        if self._profile is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
+        if self._profile is not None or type(steps) is not int or not 1 <= steps <= profiles.MAX_STEPS:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
@@ -181,11 +181,11 @@ class ProfileCollector:
 
     def _fetch(self, folder: Path, rank: int) -> dict[str, Any]:
         for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
-            self._run.fetch(rank, f"{profiles.FOLDER}/{folder.name}/{name}", profiles.LARGEST)
-            if (folder / name).stat().st_size > profiles.LARGEST:
-                raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
+            self._run.fetch(rank, f"{profiles.FOLDER}/{folder.name}/{name}", profiles.MAX_TRACE_BYTES)
+            if (folder / name).stat().st_size > profiles.MAX_TRACE_BYTES:
+                raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")
         summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        profiles.profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
+        profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return summary
 

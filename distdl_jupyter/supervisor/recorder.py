@@ -289,7 +289,7 @@ class EventRecorder:
 
     def together(self) -> AbstractContextManager[None]:
         """Batch the events recorded inside into one write per file; a nested call does nothing."""
-        return contextlib.nullcontext() if self._writer.is_together else self._writer.together()
+        return self._writer.together()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Process items of one stream (as the sink of a ``LogReader``)."""

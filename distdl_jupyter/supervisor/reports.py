@@ -242,7 +242,7 @@ class _Result(Report, tag="result"):
     #: Stored unchanged after it was validated as an ``_Error``.
     error: dict[str, Any] | None = None
     problem: Sentence = ""
-    #: Operations as text; ``core.collectives.read`` skips unreadable ones.
+    #: Operations as text; ``core.collectives.parse_report`` skips unreadable ones.
     collectives: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -55,10 +55,10 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
     left_queue = left_queue or end
     spans = [("job", view.created, end), ("queue", view.created, left_queue)]
     for phase in view.phases:
-        if phase.phase in _PHASES and phase.begun is not None:
+        if phase.phase in _PHASES and phase.started is not None:
             # The queue of a cluster is not part of the start.
-            begin = max(phase.begun, left_queue) if phase.phase == "start" else phase.begun
-            stop = end if phase.seconds is None else phase.begun + phase.seconds
+            begin = max(phase.started, left_queue) if phase.phase == "start" else phase.started
+            stop = end if phase.seconds is None else phase.started + phase.seconds
             spans.append((phase.phase, begin, max(begin, stop)))
     return spans, {
         "distdl.cluster.kind": spec.cluster,

@@ -260,7 +260,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
     from distdl_jupyter.core import step_times  # few jobs are runs of a study
 
     times = step_times.read(folder.steps)
-    run = step_times.measured(times) if times.rows else None
+    run = step_times.measure_run(times) if times.rows else None
     return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 

@@ -19,7 +19,10 @@ _MIN_SHARE = 0.03
 #: The relative tolerance of batch sizes that count as equal.
 _TOLERANCE = 0.1
 NOT_COMPARABLE = "not comparable"
-_NOTE = "Computation, communication and waiting are in ms per step, median of the ranks."
+_NOTE = (
+    "Computation, communication and waiting are in ms per step, median of the ranks. The error of a rate is estimated "
+    "from parts of its run."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

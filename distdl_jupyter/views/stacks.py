@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from distdl_jupyter.core import collectives, table
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
-from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, Taken, Thread
+from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, StackSnapshot, Thread
 from distdl_jupyter.views.wire import from_fields
 
 #: Maximum number of threads of a rank, besides the main one, in the text.
@@ -39,8 +39,8 @@ class StackGroup:
 class JobStacks:
     """The stacks of all ranks at one moment: the groups with the fewest ranks first.
 
-    ``why`` is as in ``core.stacks.Taken``, ``sentence`` is a clause that locates the ranks. ``missing`` has the reason
-    of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
+    ``why`` is as in ``core.stacks.StackSnapshot``, ``sentence`` is a clause that locates the ranks. ``missing`` has the
+    reason of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
     """
 
     number: int
@@ -53,18 +53,18 @@ class JobStacks:
     collectives: tuple[Collective, ...]
 
 
-def stacks(taken: Taken) -> JobStacks:
+def stacks(dump: StackSnapshot) -> JobStacks:
     """Return the stacks for a page, the ranks that differ from the others first."""
-    groups = tuple(_group(taken, group) for group in taken.groups())
-    return from_fields(JobStacks, taken, groups=groups)
+    groups = tuple(_group(dump, group) for group in dump.groups())
+    return from_fields(JobStacks, dump, groups=groups)
 
 
-def _group(taken: Taken, group: RankGroup) -> StackGroup:
-    members = [taken.ranks[rank] for rank in group.ranks]
+def _group(dump: StackSnapshot, group: RankGroup) -> StackGroup:
+    members = [dump.ranks[rank] for rank in group.ranks]
     return StackGroup(
         ranks=group.ranks,
         at=group.position,
-        differs=set(group.ranks) <= set(taken.differ),
+        differs=set(group.ranks) <= set(dump.outliers),
         frames=_job_frames(group.thread) or group.thread.frames,
         threads=tuple(replace(thread, frames=_job_frames(thread) or thread.frames) for thread in members[0].others),
         processes=tuple(replace(member, threads=(), text="") for member in members),
@@ -79,27 +79,27 @@ def _job_frames(thread: Thread) -> tuple[Frame, ...]:
     return thread.frames[:end]
 
 
-class StacksDisplay(table.Display, Taken):
+class StacksDisplay(table.Display, StackSnapshot):
     """Stacks for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:
         parts: list[str | table.Rows] = [*_heading(self)]
         if self.collectives:
-            parts += ["", collectives.texts(self.collectives)]
+            parts += ["", collectives.table_rows(self.collectives)]
         for group in self.groups():
             parts += ["", table.CodeBlock("\n".join([_title(self, group), *_group_lines(self, group)]))]
         return parts
 
 
-def _heading(taken: Taken) -> list[str]:
-    rank_count = len(taken.ranks) + len(taken.missing)
-    why = "" if taken.why == "request" else f" ({taken.why})"
-    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(taken.t)}{why}"]
-    if taken.sentence:
-        lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
-    if taken.explanation:
-        lines.append(taken.explanation)
-    return lines + [f"{who.capitalize()} sent no stacks: {why}" for who, why in by_reason(taken.missing)]
+def _heading(dump: StackSnapshot) -> list[str]:
+    rank_count = len(dump.ranks) + len(dump.missing)
+    why = "" if dump.why == "request" else f" ({dump.why})"
+    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{why}"]
+    if dump.sentence:
+        lines.append(f"{dump.sentence[0].upper()}{dump.sentence[1:]}.")
+    if dump.explanation:
+        lines.append(dump.explanation)
+    return lines + [f"{who.capitalize()} sent no stacks: {why}" for who, why in by_reason(dump.missing)]
 
 
 def by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
@@ -110,8 +110,8 @@ def by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
     return [(ranks(members), why) for why, members in groups.items()]
 
 
-def _title(taken: Taken, group: RankGroup) -> str:
-    members = [taken.ranks[rank] for rank in group.ranks]
+def _title(dump: StackSnapshot, group: RankGroup) -> str:
+    members = [dump.ranks[rank] for rank in group.ranks]
     step = members[0].step
     silent = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [*dict.fromkeys(member.state for member in members if member.state)]
@@ -120,9 +120,9 @@ def _title(taken: Taken, group: RankGroup) -> str:
     return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
 
 
-def _group_lines(taken: Taken, group: RankGroup) -> Iterator[str]:
+def _group_lines(dump: StackSnapshot, group: RankGroup) -> Iterator[str]:
     yield from _call_lines(group.thread)
-    threads = taken.ranks[group.ranks[0]].others
+    threads = dump.ranks[group.ranks[0]].others
     displayed = [thread for thread in threads if thread.user_frame is not None][:_THREADS_SHOWN]
     for thread in displayed:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"

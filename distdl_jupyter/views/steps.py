@@ -156,21 +156,13 @@ class ProfileDisplay(table.Display, Profile):
 
 def _profile_sentences(profile: Profile) -> list[str]:
     rank_list = ranks([rank.rank for rank in profile.ranks])
-    outliers = [_outlier(operator) for operator in profile.operators if operator.stands_out is not None]
     head = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
             f"{_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
-    return [head, *outliers[:3], *_missing(profile)]
+    return [head, *_missing(profile)]
 
 
 def _missing(profile: Profile) -> list[str]:
     return [f"{who.capitalize()} recorded no profile: {why}" for who, why in by_reason(profile.missing)]
-
-
-def _outlier(operator: Operator) -> str:
-    seconds = operator.by_rank.get(operator.stands_out or 0, 0.0)
-    comparison = f", {operator.times:.1f} times as long as" if operator.times else ", but no time"
-    operator_name, rank = printable(operator.name, 60), operator.stands_out
-    return f"{operator_name} needs {_milliseconds(seconds)} ms per step on rank {rank}{comparison} on the other ranks."
 
 
 def displayed_operators(profile: Profile) -> list[Operator]:
@@ -189,11 +181,10 @@ def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
             _milliseconds(operator.self_seconds),
             f"{100 * operator.share:.1f} %",
             *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
-            "" if operator.stands_out is None else f"rank {operator.stands_out}",
         )
         for operator in displayed_operators(profile)
     ]
-    return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names, "outlier"), *rows]
+    return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names), *rows]
 
 
 def _milliseconds(seconds: float) -> str:

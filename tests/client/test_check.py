@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)
 FOUND = {
     "": [], "same-data": ["same-samples"], "all-data": ["same-samples"], "no-wrapper": ["gradients-not-averaged"],
     "sum": ["gradients-summed"], "unseeded": ["different-start"], "no-set-epoch": ["no-set-epoch"],
-    "sum-loss": ["loss-no-mean"], "batch-norm": ["batch-norm"], "dropout": [], "rate": ["rate-not-scaled"],
+    "sum-loss": ["gradients-scaled"], "batch-norm": ["batch-norm"], "dropout": [], "rate": ["rate-not-scaled"],
     "one-rank-rate": ["weights-depart"], "own-batches": [], "own-same": ["same-samples"],
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     other = submit(scaled.returns)
     other.wait()
     copy = shutil.copytree(several.folder.path, several.folder.path.with_name(new_id()))
-    correctness.note(copy).write_text(json.dumps({"single": other.id}), encoding="utf-8")
+    correctness.single_run_file(copy).write_text(json.dumps({"single": other.id}), encoding="utf-8")
     attach(copy.name).remove()
     several.remove()
     assert [job.id for job in jobs()] == [other.id]

@@ -141,7 +141,7 @@ def test_a_job_whose_ranks_print_without_connecting_is_running():
 
     job = submit(talk, distributed_backend="torch", process_count_per_node=2)
     wait_for(lambda: job.state is State.RUNNING, what="running")
-    begun = {phase.phase: phase.begun for phase in job.view().phases}
+    begun = {phase.phase: phase.started for phase in job.view().phases}
     job.cancel(now=True)
     job.wait(60)
     assert begun["train"] - begun["start"] < 10.0

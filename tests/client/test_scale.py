@@ -114,7 +114,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     new = jobs()[: -found.facts.runs]
     assert [job.id for job in jobs()[len(new) :]] == [cut.id, *(job.id for job in measured)]
     assert {job.spec.process_count for job in new} == {2}
-    assert again.points[1].runs == len(new)
+    assert len(new) == 1
     assert {job.spec.group.id for job in new} == {found.id}
     assert {row.state for row in study_rows.rows(client.rows())} == {"completed"}
     with pytest.raises(JobNotRunning, match="All 2 points"):

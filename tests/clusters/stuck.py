@@ -9,6 +9,6 @@ def stacks_of_stuck(job, backend, seconds=40):
     module = "torch.distributed" if backend == "torch" else "hvd"
     taken = wait_for(lambda: (found := job.stacks(seconds)).ranks[0].main.waits_in.startswith(module) and found, 90)
     assert taken.missing == {}
-    assert taken.differ == (1,)
+    assert taken.outliers == (1,)
     assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     return taken

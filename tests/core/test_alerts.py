@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core.alerts import Alert, AlertWatch, check_rules, rule
+from distdl_jupyter.core.alerts import Alert, AlertWatch, check_rules, parse_rule
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -28,7 +28,7 @@ def metric(rank, step, **values):
      ("top 5 acc >= 90", 89.0, False), ("loss < -.5", -1.0, True), ("loss < 1", float("nan"), False)],
 )  # fmt: skip
 def test_a_rule_compares_a_metric_with_a_number(text, value, holds):
-    assert rule(text).holds(value) is holds
+    assert parse_rule(text).holds(value) is holds
 
 
 def test_rules_are_kept_as_text_that_reads_the_same():
@@ -41,7 +41,7 @@ def test_rules_are_kept_as_text_that_reads_the_same():
 def test_what_is_no_rule_is_refused_with_an_example(value):
     with pytest.raises(InvalidSpec) as refused:
         check_rules(value, "notify_when")
-    assert "val_acc > 0.9" in refused.value.hint
+    assert "val_acc > 0.9" in refused.value.message
 
 
 def test_a_rule_is_about_the_mean_over_ranks_and_told_once():

@@ -16,9 +16,9 @@ def called(operation, number, *, sizes=([3],), dtype="float", waiting=True, grou
 
 def explained(reports, states=None, stands=None):
     states = dict.fromkeys(reports, "") | (states or {})
-    reports = {rank: collectives.read({"operations": operations})[0] for rank, operations in reports.items()}
+    reports = {rank: collectives.parse_report({"operations": operations})[0] for rank, operations in reports.items()}
     places = dict.fromkeys(reports, lambda frames: "In [7], line 12")
-    table = collectives.rows(reports, states, places)
+    table = collectives.group_ranks(reports, states, places)
     return table, collectives.explain(table, reports, stands or {})
 
 
@@ -74,7 +74,7 @@ def test_equal_ranks_share_a_row_and_have_no_finding():
 
 @pytest.mark.parametrize("report", [None, [], {}, {"operations": 3}, {"operations": [None, {}, {"frames": [[1]]}]}])
 def test_invalid_reports_are_skipped(report):
-    assert collectives.read(report)[0] == []
+    assert collectives.parse_report(report)[0] == []
 
 
 @pytest.mark.parametrize(("message", "concerns"), [

@@ -63,9 +63,12 @@ def test_a_sum_names_factor_and_line():
     assert "op=hvd.Average" in compare([{**one, "horovod": True} for one in summed], ONE).findings[0].example
 
 
-def test_a_sum_of_losses_is_told_from_gradients_that_are_scaled_otherwise():
+def test_other_factors_are_a_warning_that_names_both_losses():
     one = rank(0, step("abcd", (6, 8), loss=2.0))
-    assert codes(RIGHT, one) == ["loss-no-mean"]
+    (found,) = compare(RIGHT, one).findings
+    assert (found.code, found.level) == ("gradients-scaled", "warning")
+    assert "mean loss of the ranks is 1, the loss of the single process 2" in found.text
+    assert "do not sum it" in found.remedy
     assert codes(RIGHT, rank(0, step("abcd", (9, 12), loss=3.0))) == ["gradients-scaled"]
 
 

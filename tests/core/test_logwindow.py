@@ -75,7 +75,7 @@ def test_a_log_is_whole_and_each_line_once_however_it_is_read(tmp_path_factory, 
     """With steps, skips and pieces of a few hundred bytes all of it happens in logs of a few lines."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        small(patch, STEP=200, PIECE=400, BEHIND=700, LONG=900, _CHUNK=150, _MAX_CHUNK=5000, _MIN_LINES=3)
+        small(patch, PIECE=300, MAX_BACKLOG=700, MAX_UNREAD=900)
         window, view = LogWindow(path, 3, kept), JobView.of(JOB)
         for cut in [*sorted(cuts), len(story)]:
             write(path, story[:cut])
@@ -113,13 +113,13 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
             number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
         )
     write(path, story)
-    assert path.stat().st_size > 2 * log.LONG
+    assert path.stat().st_size > 2 * log.MAX_UNREAD
     window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
     real = logfile.read_bytes
     monkeypatch.setattr(logfile, "read_bytes", lambda p, at, limit: read.append(limit) or real(p, at, limit))
     while window.step(view):
         pass
-    assert sum(read) < 2**20
+    assert sum(read) < 2 * 2**20
     assert view.lines == 200_000
     assert window.book.rows[-1].text == f"{499:099d}"
     assert not window.book.knows(5), "a mark of a book that began elsewhere"

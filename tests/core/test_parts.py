@@ -1,9 +1,7 @@
 """A log whose middle was omitted, read from every position."""
 
 import json
-import os
 import random
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -174,7 +172,7 @@ def test_last_lines_reach_back_over_what_was_left_out(long, rank):
 def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"LONG": 2000, "BEHIND": 1000, "_CHUNK": 500, "_MIN_LINES": 3, "STEP": 700, "PIECE": 1500}.items():
+    for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": 1000, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     window, view = LogWindow(long.folder.log, 2, 20), JobView.of(SPEC)
     while window.step(view):
@@ -197,7 +195,7 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
     import distdl_jupyter.core.log as under_test
 
-    for name, n in {"LONG": 2000, "BEHIND": behind, "_CHUNK": 500, "_MIN_LINES": 3, "STEP": 700, "PIECE": 1500}.items():
+    for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": behind, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
     window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.of(SPEC), {}
@@ -233,9 +231,3 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
     assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()
     assert reader.view.lines == made.view.lines
-
-
-def test_time_of_the_first_file_is_that_of_the_last_line(long):
-    os.utime(long.folder.log, (1.0, 1.0))
-    EventWriter(long.folder.events).write("log", rank=0, stream="out", text="x")
-    assert time.time() - long.folder.log.stat().st_mtime < 60

@@ -13,12 +13,12 @@ def summary(rank, *operators):
     return {"rank": rank, "host": "a", "first": 7, "steps": 2, "seconds": 2e-4, "operators": operators, "gpu": False}
 
 
-def test_the_rank_that_needs_longer_for_an_operator_stands_out(tmp_path):
+def test_an_operator_has_its_mean_and_the_time_of_each_rank(tmp_path):
     ranks = [summary(rank, ["aten::mm", "compute", 2, own]) for rank, own in enumerate((40.0, 80.0))]
-    found = profiles.profile(1, {"t": 1.0, "ranks": ranks}, tmp_path)
+    found = profiles.parse_profile(1, {"t": 1.0, "ranks": ranks}, tmp_path)
     (one,) = found.operators
     assert (found.steps, found.seconds) == (2, pytest.approx(100e-6))
-    assert (one.stands_out, one.times, one.calls) == (1, pytest.approx(2.0), 1.0)
+    assert (one.calls, one.by_rank) == (1.0, pytest.approx({0: 20e-6, 1: 40e-6}))
     assert one.share == pytest.approx(0.3)
 
 

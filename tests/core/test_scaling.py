@@ -7,16 +7,14 @@ import pytest
 
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import (
-    LEAST_STEPS,
+    MIN_STEPS,
     WARM_UP,
-    Run,
     Scaling,
     ScalingPoint,
     StepTime,
     StepTimes,
     Straggler,
-    measured,
-    point,
+    measure_run,
 )
 from distdl_jupyter.views.scaling import Facts, ScalingView
 
@@ -26,7 +24,10 @@ BATCH = 32.0
 def made(processes, *, busy=0.041, communication=None, waiting=0.0, batch=BATCH, rate=None):
     ring = 0.002 * (processes > 1) if communication is None else communication
     rate = rate or processes * batch / (busy + ring + waiting)
-    return ScalingPoint("torch", processes, 1, rate, 0.01 * rate, busy, ring, waiting, processes * batch, 2)
+    return ScalingPoint(
+        backend="torch", processes=processes, nodes=1, rate=rate, error=0.01 * rate, busy=busy, communication=ring,
+        waiting=waiting, batch=processes * batch, steps=50,
+    )  # fmt: skip
 
 
 def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):
@@ -38,7 +39,7 @@ def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):
 
 def test_steps_are_measured_without_the_first_ones():
     slow = rows(2, WARM_UP, seconds=5.0)
-    found = measured(StepTimes(slow + rows(2, 40, first=WARM_UP)))
+    found = measure_run(StepTimes(slow + rows(2, 40, first=WARM_UP)))
     assert found is not None
     assert (found.rate, found.batch, found.steps) == (pytest.approx(320), 32, 40)
     assert (found.busy, found.communication, found.waiting) == (
@@ -47,21 +48,21 @@ def test_steps_are_measured_without_the_first_ones():
         pytest.approx(0.01),
     )
     assert found.error == pytest.approx(0, abs=1e-9)
-    assert measured(StepTimes(slow + rows(2, LEAST_STEPS - 1, first=WARM_UP))) is None
+    assert measure_run(StepTimes(slow + rows(2, MIN_STEPS - 1, first=WARM_UP))) is None
 
 
 def test_batches_are_counted_where_their_size_was_not_seen():
-    found = measured(StepTimes(rows(2, 60, samples=0.0)))
+    found = measure_run(StepTimes(rows(2, 60, samples=0.0)))
     assert found is not None
     assert (found.rate, found.counts_samples) == (pytest.approx(20), False)
 
 
-def test_runs_that_differ_have_the_error_of_their_difference():
-    runs = [Run(rate, 0.1, 0.04, 0.003, 0.0, 64.0, 50) for rate in (90.0, 110.0)]
-    found = point("torch", 2, 1, runs)
-    assert found.rate == 100
-    assert found.error == pytest.approx(math.sqrt(200) / math.sqrt(2))
-    assert point("torch", 2, 1, runs[:1]).error == pytest.approx(0.1)
+def test_a_run_whose_rate_varies_has_a_larger_error():
+    uneven = [row for half in range(2)
+              for row in rows(2, 20, seconds=0.1 + 0.1 * half, first=WARM_UP + 20 * half)]  # fmt: skip
+    found = measure_run(StepTimes(rows(2, WARM_UP) + uneven))
+    # Four blocks of 320 samples/s and four of 160.
+    assert found.error == pytest.approx(80 * math.sqrt(8 / 7) / math.sqrt(8))
 
 
 def test_it_is_shown_as_text_html_table_and_figure():

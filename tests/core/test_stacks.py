@@ -44,7 +44,7 @@ def file_of(texts, missing=(), **more):
 
 
 def taken(*texts, **more):
-    return stacks.taken(1, file_of(texts, **more), PAYLOAD)
+    return stacks.parse_snapshot(1, file_of(texts, **more), PAYLOAD)
 
 
 def test_what_faulthandler_writes_of_this_process_is_read(tmp_path):
@@ -99,12 +99,12 @@ def test_cells_are_called_as_in_tracebacks():
 def test_ranks_at_the_same_place_are_one_group_and_those_that_wait_are_the_others():
     one = taken(ALLREDUCE, HELPER, ALLREDUCE, ALLREDUCE)
     assert [group.ranks for group in one.groups()] == [(1,), (0, 2, 3)]
-    assert one.differ == (1,)
+    assert one.outliers == (1,)
     assert one.sentence == (
         "rank 1 is in In [5], line 4, while ranks 0, 2 and 3 wait for it in hvd.allreduce (In [7], line 4)"
     )
-    assert taken(ALLREDUCE, HELPER).differ == taken(HELPER, ALLREDUCE).groups()[1].ranks == (1,)
-    assert taken(ALLREDUCE, ALLREDUCE).differ == ()
+    assert taken(ALLREDUCE, HELPER).outliers == taken(HELPER, ALLREDUCE).groups()[1].ranks == (1,)
+    assert taken(ALLREDUCE, ALLREDUCE).outliers == ()
 
 
 def test_ranks_that_wait_in_different_operations_wait_for_nobody_in_particular():
@@ -114,10 +114,10 @@ def test_ranks_that_wait_in_different_operations_wait_for_nobody_in_particular()
 
 
 def test_a_rank_that_gave_none_differs():
-    one = stacks.taken(1, file_of([ALLREDUCE], missing={"1": "Its process is stopped."}), PAYLOAD)
-    assert one.differ == (1,)
+    one = stacks.parse_snapshot(1, file_of([ALLREDUCE], missing={"1": "Its process is stopped."}), PAYLOAD)
+    assert one.outliers == (1,)
     assert one.sentence == "rank 1 sent no stacks, while rank 0 waits for it in hvd.allreduce (In [7], line 4)"
-    assert stacks.taken(1, file_of([], missing={"0": "x"}), {}).groups() == ()
+    assert stacks.parse_snapshot(1, file_of([], missing={"0": "x"}), {}).groups() == ()
 
 
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
@@ -214,4 +214,4 @@ def test_a_module_that_is_imported_waits_for_nobody():
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
   File "{CELL}", line 2 in <module>
 """
-    assert stacks.taken(1, file_of([text]), PAYLOAD).ranks[0].main.waits_in == ""
+    assert stacks.parse_snapshot(1, file_of([text]), PAYLOAD).ranks[0].main.waits_in == ""

@@ -65,7 +65,7 @@ def test_a_rank_that_skips_a_collective_operation(how, backend):
     module = "torch.distributed" if backend == "torch" else "hvd"
     taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.waits_in.startswith(module) and found, 60)
     assert taken.missing == {}
-    assert taken.differ == (1,)
+    assert taken.outliers == (1,)
     assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
     line = {"loop": ("while True:", "pass"), "sleep": ("time.sleep(3600)",)}[how]
     assert taken.ranks[1].main.user_frame.source in line
@@ -102,7 +102,7 @@ def test_a_stopped_rank():
         taken = job.stacks(30)
         assert "stopped" in taken.missing[0]
         assert f"kill -CONT {pid}" in taken.missing[0]
-        assert taken.differ == (0,)
+        assert taken.outliers == (0,)
         assert taken.ranks[1].main.user_frame.source == "time.sleep(3600)"
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -254,7 +254,7 @@ def test_a_hang_that_is_given_a_time(backend):
     assert view.failure is None
     assert [one.why for one in view.stacks] == ["hang"]
     taken = job.stacks()
-    assert (taken.why, taken.differ) == ("hang", (1,))
+    assert (taken.why, taken.outliers) == ("hang", (1,))
     assert job.stacks(number=1) == taken
     assert not until_gone(job.id)
 

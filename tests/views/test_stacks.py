@@ -2,7 +2,7 @@
 
 from distdl_jupyter.core.failure import RankView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.stacks import taken
+from distdl_jupyter.core.stacks import parse_snapshot
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card
@@ -25,7 +25,7 @@ def of(*texts, missing=None):
                       "silent": 61.0, "about": about}
         for number, text in enumerate(texts)
     }  # fmt: skip
-    return taken(3, {"t": 100.0, "why": "stall", "ranks": ranks, "missing": missing or {}}, CODE)
+    return parse_snapshot(3, {"t": 100.0, "why": "stall", "ranks": ranks, "missing": missing or {}}, CODE)
 
 
 def test_the_rank_that_differs_comes_first_with_its_line():

@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import NETWORK_HELP
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.options import MOST_RESTARTS, within
+from distdl_jupyter.core.options import MAX_RESTARTS, within
 from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -63,7 +63,7 @@ _FORMATS = {
     ),
 }
 #: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
-_NUMBER_LIMITS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
+_NUMBER_LIMITS = {"requeue": (0, MAX_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 #: The remedy if srun lacks ``--container-image``.
 CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 

@@ -176,9 +176,9 @@ function valuesOf(failure: Failure): HTMLElement | null {
 function storyOf(failure: Failure, card: Card): HTMLElement | null {
   if (failure.when === null) return null;
   const total = card.node_count * card.process_count_per_node;
-  const begun = card.phases.find(({ phase }) => phase === 'train')?.begun ?? null;
+  const started = card.phases.find(({ phase }) => phase === 'train')?.started ?? null;
   const what = failure.rank === null ? failure.what : shortened(failure.what);
-  const moments: [number, string, boolean][] = begun === null ? [] : [[begun, __('%1 started training', rankCount(total)), false]];
+  const moments: [number, string, boolean][] = started === null ? [] : [[started, __('%1 started training', rankCount(total)), false]];
   moments.push([failure.when, failure.rank === null || total === 1 ? what : event([failure.rank], what), true]);
   for (const { what: end, members, after } of endings(failure)) moments.push([failure.when + after, event(members, end), false]);
   const rows = moments.map(([t, text, bad]) => h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)));

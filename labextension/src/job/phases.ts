@@ -68,7 +68,7 @@ class Row {
     const detail = unquoted(view?.detail ?? '');
     setText(this.#detail, detail);
     assign(this.#detail, { title: detail || null });
-    const seconds = view?.seconds ?? (view?.begun ? now - view.begun : null);
+    const seconds = view?.seconds ?? (view?.started ? now - view.started : null);
     setText(this.#time, seconds === null ? '' : secondsTaken(seconds));
   }
 }

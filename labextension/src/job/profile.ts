@@ -179,8 +179,8 @@ function table({ operators, ranks }: JobProfile): HTMLElement {
 }
 
 function row(operator: Operator, ranks: JobProfile['ranks'], columns: number): HTMLElement {
-  const cell = (text: string, odd = false): HTMLElement => h('td', { class: odd ? 'dd-right dd-num dd-ink-warn dd-b' : 'dd-right dd-num' }, text);
+  const cell = (text: string): HTMLElement => h('td', { class: 'dd-right dd-num' }, text);
   const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${operator.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: operator.name }, operator.name)));
-  const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(operator.by_rank[rank] ?? 0), rank === operator.stands_out));
+  const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(operator.by_rank[rank] ?? 0)));
   return h('tr', {}, name, cell(number(Number(operator.calls.toPrecision(3)))), cell(ms(operator.self_seconds)), cell(percent(operator.share, 1)), ...each);
 }
