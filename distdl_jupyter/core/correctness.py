@@ -204,7 +204,7 @@ _RULES = (
     _Rule(
         "no-set-epoch",
         "set_epoch of the {sampler} was not called, so all epochs use the same order.",
-        "Call set_epoch at the start of each epoch.",
+        "Call sampler.set_epoch(epoch) at the start of each epoch.",
         {"": "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"},
         level="warning",
     ),
