@@ -32,7 +32,7 @@ def test_ranks_record_the_same_steps(tmp_path, backend):
     try:
         found = begun(job).profile(4, timeout=120)
         for wrong in ([7], 1, [], [True]):
-            with pytest.raises(InvalidSpec, match=r"ranks must be a list of ranks from 0 to 1, not .*Example: .0.\."):
+            with pytest.raises(InvalidSpec, match=r"a list of ranks from 0 to 1, not .*Use ranks=.0., for example"):
                 job.profile(ranks=wrong)
         with pytest.raises(InvalidSpec, match="steps must be an integer from 1 to 50"):
             job.profile(steps=0)
