@@ -1,7 +1,6 @@
 """A zip of this package's Python sources, for the hosts that run the worker and the agent.
 
 It contains the whole package, because a module with a training function often also imports the code that submits it.
-The zip is reproducible, so a host unpacks each version once, into a folder named after the digest.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def pack(root: Path) -> bytes:
 # the first program on a host ---------------------------------------------------------------------
 
 # It unpacks the package once per version and then becomes the agent. Python reads its source from standard input, and
-# it must not read further than that, because the rest is for the agent. A host may have several versions, and one that
-# has not been used for three months is removed. Files that another user may have created are neither run nor removed.
+# it must not read further than that, because the rest is for the agent. Files of another user are not run.
 
 #: The minimum Python version of the worker.
 OLDEST = (3, 11)
@@ -63,7 +61,7 @@ exec(@PROGRAM@)
 """
 #: The rest of the program; it is appended to the source of ``permissions``.
 _PROGRAM = r"""
-import io, re, shutil, sys, tempfile, time, zipfile
+import io, shutil, sys, tempfile, zipfile
 
 BASE, DIGEST, SIZE, REQUEST, ARGUMENTS = @VALUES@
 
@@ -93,18 +91,7 @@ def unpack(base):
                 raise
     if reason := "is a link" if target.is_symlink() else refusal(target.lstat()):
         raise PermissionError(f"{target} {reason}, so nothing in it is used")
-    os.utime(target)
-    for path in lib.iterdir():
-        with contextlib.suppress(OSError):
-            if is_old_version(path, path.lstat()):
-                shutil.rmtree(path, ignore_errors=True)
     return str(target)
-
-def is_old_version(path, status):
-    # Complete or partial, the folder of a version is named after its digest and contains only the package.
-    return (re.fullmatch("[0-9a-f]{16}(-[a-z0-9_]{8})?", path.name) and stat.S_ISDIR(status.st_mode)
-            and status.st_uid == os.geteuid() and time.time() - status.st_mtime > 90 * 86400
-            and os.listdir(path) == ["distdl_jupyter"])
 
 base = Path(os.path.abspath(os.path.expanduser(BASE)))
 try:
@@ -136,10 +123,7 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
 
 
 def first_lines(python: str, program: str) -> bytes:
-    """Return the first lines of input: the path of Python on the host and the source of its first program.
-
-    Raises ValueError if the path contains a line break.
-    """
+    """Return the first lines of input: the path of Python on the host and its first program. Raises ValueError."""
     if "\n" in python:
         raise ValueError("The path of Python must not contain a line break.")
     return f"{python}\n{program.encode().hex()}\n".encode()

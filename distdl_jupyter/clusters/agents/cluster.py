@@ -1,8 +1,4 @@
-"""Base class of clusters whose machines run agents.
-
-``place`` checks the machines, selects the network for the ranks, and copies the job's files and data; ``start`` passes
-them to the run. Subclasses start the agents (``_connect``).
-"""
+"""Base class of clusters whose machines run agents; subclasses start the agents (``_connect``)."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from distdl_jupyter.clusters import queueing, stagers
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
-from distdl_jupyter.clusters.agents.checkup import READS_DATA, Checkup, Common, check_hosts
+from distdl_jupyter.clusters.agents.checkup import DATA_PACKAGE, Checkup, CommonNetwork, check_hosts
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
@@ -101,7 +97,7 @@ class AgentCluster(Cluster):
             cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
             queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
-            if check.level == "warning" and check.what != READS_DATA:  # stagers report it if data is read
+            if check.level == "warning" and check.what != DATA_PACKAGE:  # stagers report it if data is read
                 context.note(RunNotice("warning", _format_check(check), check.code or "host-check"))
         return result
 
@@ -167,10 +163,9 @@ class AgentCluster(Cluster):
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
-    """Wait until the job has acquired slots on every host; return the checkup with only the GPUs of the job.
+    """Wait for slots in the queue of every host (``node.slots``); return the checkup with only the GPUs of the job.
 
-    The agents acquire slots from the queues of their hosts (``node.slots``). All jobs use the same order of hosts,
-    which prevents deadlocks. Raises LaunchFailed if a host has too few resources or does not respond.
+    All jobs use the same order of hosts, which prevents deadlocks. Raises LaunchFailed.
     """
     facts = dict(checkup.facts)
     context.report("queue", "")
@@ -196,7 +191,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
 
 
 def rank_slots(
-    spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: Common | None = None
+    spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: CommonNetwork | None = None
 ) -> tuple[RankSlot, ...]:
     """Return a slot for each rank, with its GPU, interface and cores if the host has reported them."""
     per_node, per_rank = spec.process_count_per_node, spec.gpus or 1
@@ -237,5 +232,4 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
 def _format_check(check: NodeCheck) -> str:
     """Return a check as one line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
     remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
-    prefix = f"{check.node}: " if check.node else ""
-    return f"{prefix}{check.message.rstrip('.')}. {remedy}".rstrip()
+    return f"{check.node}: {check.message.rstrip('.')}. {remedy}".removeprefix(": ").rstrip()

@@ -115,31 +115,28 @@ class Connection(AgentConnection):
 
     def open_stream(self) -> tuple[int, Inbox]:
         """Open a channel and return its number and the inbox with its bytes."""
-        inbox = self._add_inbox(0)
-        return self.channel(inbox.feed), inbox
+        number = next(self._channel_numbers)
+        return number, self.reopen(number)
 
-    def reopen(self, channel: int, skip: int) -> Inbox:
-        """Return the inbox of a channel of an earlier supervisor, without its first ``skip`` bytes.
+    def reopen(self, channel: int, skip: int = 0) -> Inbox:
+        """Return the inbox of a channel, such as one of an earlier supervisor, without its first ``skip`` bytes.
 
-        Called before ``start``.
+        Reading from the host pauses while its inboxes hold too many bytes.
         """
-        inbox = self._add_inbox(skip)
-        self._sinks[channel] = inbox.feed, bool
-        return inbox
-
-    def _add_inbox(self, skip: int) -> Inbox:
-        """Return a new inbox. Reading from the host pauses while the inboxes hold too many bytes."""
         inbox = Inbox(skip)
         with self._lock:
             self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
+        self.channel(inbox.feed, number=channel)
         return inbox
 
-    def channel(self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool) -> int:
+    def channel(
+        self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool, number: int | None = None
+    ) -> int:
         """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
 
         ``hold`` is called on the loop with True when the writer must pause, and False when it may continue.
         """
-        number = next(self._channel_numbers)
+        number = next(self._channel_numbers) if number is None else number
         with self._lock:
             self._sinks[number] = sink, hold
             lost = bool(self.lost)
@@ -188,14 +185,21 @@ class Connection(AgentConnection):
 
     async def _run(self) -> None:
         """Transfer frames until the connection ends; then the host is lost: fail all requests, end all channels."""
+        tasks: list[asyncio.Task[str]] = []
         try:
-            reason = await self._transfer()
+            await self._link.open()
+            tasks = [asyncio.create_task(work) for work in (self._receive(), self._watch(), self._send_queued())]
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            reason = next(task.result() for task in tasks[:2] if task.done())
         except frames.BrokenWire as error:
             reason = f"{self.host} sent an invalid message: {error}"
         except Exception as error:  # noqa: BLE001  pending requests must not wait forever
             reason = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
         try:
-            self._end_input()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._link.close_input()
             await self._link.end()
             with self._lock:
                 self.lost = reason
@@ -211,23 +215,13 @@ class Connection(AgentConnection):
         finally:
             self._ended.set()
 
-    async def _transfer(self) -> str:
-        """Transfer frames until the connection ends, and return the reason."""
-        await self._link.open()
-        sender = asyncio.create_task(self._send_queued())
-        main_tasks = [asyncio.create_task(coroutine) for coroutine in (self._receive(), self._watch())]
-        try:
-            await asyncio.wait(main_tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task.result() for task in main_tasks if task.done())
-        finally:
-            for task in (sender, *main_tasks):
-                task.cancel()
-            await asyncio.gather(sender, *main_tasks, return_exceptions=True)
-
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
         while True:
-            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MAX_UNREAD and not self.awaited:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MAX_UNREAD:
+                # A reply is behind the output, so go on; only the reply to ``get`` follows bytes that are being read.
+                if {type_ for type_, _ in list(self._pending.values())} - {"get"}:
+                    break
                 await asyncio.sleep(_POLL_SECONDS)
                 self._received_at = time.monotonic()  # silent only because this side paused reading
             content = await self._link.read()
@@ -239,20 +233,15 @@ class Connection(AgentConnection):
             if self._reader.greeted:
                 self.greeted.set()
 
-    async def _send_queued(self) -> None:
+    async def _send_queued(self) -> str:
         with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
             while (content := await self._send_queue.get()) is not None:
                 await self._link.write(content)
                 with self._lock:
                     self._unsent_bytes -= len(content)
                     self._lock.notify_all()
-        self._end_input()
-
-    def _end_input(self) -> None:
-        with self._lock:
-            self._unsent_bytes = 0
-            self._lock.notify_all()
         self._link.close_input()
+        return ""
 
     async def _watch(self) -> str:
         """Send heartbeats; return the reason when the host has been silent for too long."""
@@ -274,28 +263,19 @@ class Connection(AgentConnection):
                 self._sinks.pop(frame.channel, None)
             sink(frame.bytes)
             return
-        type_ = frame["type"]
-        if type_ not in _MESSAGES:
-            raise frames.BrokenWire(f"Unknown message {type_[:20]!r}.")
-        _validate(frame, _MESSAGES[type_])
-        if type_ == "reply":
-            self._on_reply(frame)
-        elif type_ == "hold":
+        _validate(frame, _MESSAGES.get(frame["type"]))
+        if frame["type"] == "reply":
+            type_, answer = self._pending.get(frame["request"], ("", None))
+            if answer is not None and "error" not in frame:
+                _validate(frame, _REPLIES.get(type_, dict))
+                answer.set_result({**frame, "received_at": time.time()})
+            elif answer is not None:
+                answer.set_exception(HostFailed(self.host, str(frame["error"]), code="host-request-failed"))
+            self._pending.pop(frame["request"], None)
+        elif frame["type"] == "hold":
             self._sinks.get(frame["channel"], _NO_SINK)[1](frame["held"])
-        elif type_ != "beat":
+        elif frame["type"] != "beat":
             self.on_event(frame)
-
-    def _on_reply(self, reply: dict[str, Any]) -> None:
-        type_, answer = self._pending.get(reply["request"], ("", None))
-        if answer is None:
-            return
-        if "error" not in reply:
-            _validate(reply, _REPLIES.get(type_, dict))
-        del self._pending[reply["request"]]
-        if "error" in reply:
-            answer.set_exception(HostFailed(self.host, str(reply["error"]), code="host-request-failed"))
-        else:
-            answer.set_result({**reply, "received_at": time.time()})
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
@@ -331,13 +311,10 @@ def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None
 
 
 class RankRelay:
-    """Local sockets to persistent ranks on other hosts, so that a kernel connects to all ranks the same way.
+    """Local sockets to persistent ranks on other hosts, in a private folder. Raises OSError.
 
     Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's own socket
-    there. The relay does not parse the bytes; the rank checks its token, which is stored in the job's private folder.
-    The relay applies backpressure: when a few MiB are buffered on either host, it stops reading from the sender.
-
-    The sockets of one run are in a private folder. Raises OSError.
+    there; the rank checks its token. When a few MiB are buffered on either host, the relay stops reading.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -348,21 +325,18 @@ class RankRelay:
     def offer(
         self, connection: Connection, rank: int, answer: Future[dict[str, Any]], on_failure: Callable[[OSError], None]
     ) -> None:
-        """Create a rank's socket, then its note, once its host has reported the rank's address.
-
-        ``on_failure`` is called on the event loop with an OSError.
-        """
+        """Create a rank's socket, then its note, once its host has reported the rank's address."""
 
         async def create_socket() -> None:
-            with contextlib.suppress(DistDLError):  # the host is lost or the rank has ended; reported elsewhere
-                note = answer.result()
-                path = self._run.path / f"rank-{rank}.sock"
+            try:
+                note, path = answer.result(), self._run.path / f"rank-{rank}.sock"
                 serve = functools.partial(_relay, connection, rank)
-                try:
-                    self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))
-                    write_note(note_of(self._notes_folder, rank), {**note, "socket": str(path)})
-                except OSError as error:
-                    on_failure(error)
+                self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))
+                write_note(note_of(self._notes_folder, rank), {**note, "socket": str(path)})
+            except HostFailed:
+                pass  # the host is lost or the rank has ended; reported elsewhere
+            except OSError as error:
+                on_failure(error)
 
         answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), wire.loop()))
 
@@ -381,31 +355,28 @@ async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader
     writer.transport.set_write_buffer_limits(_MAX_BUFFERED)
     can_send = asyncio.Event()
     can_send.set()
-    drain_tasks: set[asyncio.Task[None]] = set()
+    pause: asyncio.Task[None] | None = None
 
     def send(content: bytes) -> None:
+        nonlocal pause
         if not content:
             can_send.set()
             writer.close()
             return
         writer.write(content)
-        if not drain_tasks and writer.transport.get_write_buffer_size() > _MAX_BUFFERED:
-            drain_tasks.add(asyncio.get_running_loop().create_task(pause_rank()))
+        if (pause is None or pause.done()) and writer.transport.get_write_buffer_size() > _MAX_BUFFERED:
+            pause = asyncio.create_task(pause_rank())
 
     async def pause_rank() -> None:
         """Pause the rank's output until the kernel has read the buffer."""
         connection.begin("hold", channel=channel, held=True)
         with contextlib.suppress(OSError):  # the kernel has disconnected; the rank's connection is closed below
             await writer.drain()
-        drain_tasks.clear()
         connection.begin("hold", channel=channel, held=False)
 
-    def on_connected(answer: Future[dict[str, Any]]) -> None:
-        if answer.exception() is not None:
-            wire.loop().call_soon_threadsafe(writer.close)
-
     channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
-    connection.begin("connect", rank=rank, channel=channel).add_done_callback(on_connected)
+    connected = connection.begin("connect", rank=rank, channel=channel)
+    connected.add_done_callback(lambda answer: answer.exception() and wire.loop().call_soon_threadsafe(writer.close))
     with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
         while content := await reader.read(_READ_SIZE):
             await asyncio.to_thread(connection.write, channel, content)
@@ -433,19 +404,10 @@ class _Exit(msgspec.Struct):
     evidence: Text | None = None
 
 
-class _Shell(msgspec.Struct):  # the launcher requests a command on another host of the job
-    shell: Number
-    host: Annotated[str, Meta(max_length=300)]
-    command: Annotated[str, Meta(max_length=2**20)]
-
-
-class _Sample(msgspec.Struct):  # the values of each rank are validated where they are used (see node.resources)
-    t: Amount
-    node: Any
-    ranks: dict[_NumberText, Any]
-    gpus: Any = None
-
-
+#: A request for a command on another host of the job.
+_Shell = defstruct("Shell", [("shell", Number), ("host", Text), ("command", Annotated[str, Meta(max_length=2**20)])])
+#: The values of each rank are validated where they are used (see ``node.resources``).
+_Sample = defstruct("Sample", [("t", Amount), ("node", Any), ("ranks", dict[_NumberText, Any]), ("gpus", Any, None)])
 #: The fields of each message: "warned" means that the scheduler has announced the end of the job.
 _MESSAGES: Mapping[str, Any] = {
     "beat": dict,
@@ -467,7 +429,7 @@ _REPLIES: Mapping[str, Any] = {
 
 
 def _validate(message: Mapping[str, Any], schema: Any) -> None:
-    """Raise BrokenWire for an invalid message, which closes only the connection to that host."""
+    """Raise BrokenWire for an invalid or unknown message, which closes only the connection to that host."""
     try:
         msgspec.convert(message, schema, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -69,7 +69,6 @@ class FolderLink(Tail, wire.Link):
     """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
 
     With ``takeover``, it waits until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
-    Text that the agent prints is part of the job's output, and the batch system handles its exit code.
     """
 
     beat_seconds = folder.BEAT_SECONDS
@@ -102,12 +101,9 @@ class FolderLink(Tail, wire.Link):
             if self._why_lost():
                 return self._inbox_path.stat().st_size  # the node is lost, but its output can still be read
             if time.monotonic() > deadline:
-                raise LaunchFailed(
-                    f"The agent does not read its messages from {self._inbox_path}.",
-                    code="agent-not-reading",
-                    hint="Check that the nodes and this machine see the same files in that folder, and submit the "
-                    "job again.",
-                )
+                text = f"The agent does not read its messages from {self._inbox_path}."
+                hint = "Check that the nodes and this machine see the same files in that folder. Submit the job again."
+                raise LaunchFailed(text, code="agent-not-reading", hint=hint)
             time.sleep(_POLL_SECONDS)
 
     def _count_read(self) -> int:

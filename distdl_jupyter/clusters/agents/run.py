@@ -3,8 +3,6 @@
 The agents of a ``DirectRun`` start the ranks, so that every exit is known exactly. The ranks of a ``LauncherRun`` are
 started by a program such as ``mpirun`` on node 0; agents start its daemons on other hosts (``Relay``). Each rank
 connects its output to named pipes on its machine, and the end of the launcher's output names the rank that ended first.
-No call waits for a machine that does not respond. After some seconds, the machine and its ranks count as lost, and its
-agent ends the ranks.
 """
 
 from __future__ import annotations
@@ -43,12 +41,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection, RankRelay
 
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
-#: Timeout in seconds for a service to become ready.
-_SERVICE_SECONDS = 60.0
-#: Timeout in seconds for a machine to start the processes of one request.
-START_SECONDS = 60.0
-#: The number of ranks started per request; the start can be canceled between two requests.
-_BATCH_SIZE = 8
+#: Timeouts in seconds for a service to become ready, and for a machine to start its processes.
+_SERVICE_SECONDS, START_SECONDS = 60.0, 60.0
 _WARNING = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
             "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Seconds between two polls of a starting service, and the maximum number of bytes per read of its output.
@@ -57,49 +51,27 @@ _POLL_SECONDS, _READ_BYTES = 0.5, 65_536
 _MAX_COUNTED = 10_000
 #: The maximum number of characters of the launcher's output to store; earlier output is discarded.
 _MAX_OUTPUT = 20_000
-#: Seconds that a launcher may run after its last rank has ended.
-_IDLE_SECONDS = 10.0
-#: Seconds between two counts of living ranks.
-_COUNT_SECONDS = 2.0
+#: Seconds that a launcher may run after its last rank has ended, and seconds between two counts of living ranks.
+_IDLE_SECONDS, _COUNT_SECONDS = 10.0, 2.0
 #: The exit code with which ssh reports its own failures.
 _SSH_FAILURE = 255
 #: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
-_LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
-#: The rank that ended first, its exit code and the number of its signal.
-First = tuple[int, int | None, int | None]
+_LOGIN_SHELL = ("/bin/sh", "-c", 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"')
+#: The number of bytes read so far of each stream (see ``Cluster.attach``).
+BytesRead = Mapping[tuple[int, str], int]
 
 
 def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> Run:
-    """Start services, then the ranks or their launcher. Raises LaunchFailed and leaves nothing running.
-
-    The run owns the nodes and closes them.
-    """
+    """Start services, then the ranks or their launcher; the run closes the nodes. Raises LaunchFailed."""
     run = (DirectRun if plan.launcher is None else LauncherRun)(placement, plan, context, nodes)
     run.launch()
     return run
 
 
-def resume(
-    placement: Placement,
-    context: Context,
-    nodes: JobNodes,
-    handle: Mapping[str, Any],
-    read: Mapping[tuple[int, str], int],
-) -> Run:
-    """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
-
-    ``handle`` is that run's handle, ``read`` the number of bytes read so far of each stream. The run closes the nodes.
-    """
-    launcher = None
-    if name := handle.get("first_exit"):
-        try:
-            launcher = LaunchCommand((), pkgutil.resolve_name(name))
-        except (ImportError, AttributeError) as error:
-            raise LaunchFailed(
-                f"Cannot continue this job because {name} is missing here.",
-                code="launcher-reader-missing",
-                hint="Install the version of distdl_jupyter that started the job.",
-            ) from error
+def resume(placement: Placement, context: Context, nodes: JobNodes, handle: Mapping[str, Any], read: BytesRead) -> Run:
+    """Return the run of a job that an earlier supervisor started; ``handle`` is that run's handle."""
+    name = handle.get("first_exit")
+    launcher = LaunchCommand((), pkgutil.resolve_name(name)) if name else None
     plan = Plan(({},) * len(placement.ranks), launcher=launcher)
     run = (DirectRun if launcher is None else LauncherRun)(placement, plan, context, nodes)
     run.reopen(handle["channels"], read)
@@ -124,7 +96,6 @@ class AgentRun(Run):
         self._samples: list[NodeSample] = []
         self._stack_dumps: dict[int, StackDump] = {}
         self._has_warned = False
-        self._exposed_ranks: set[int] = set()
         self._rank_relay: RankRelay | None = None
         #: A failure of another thread, raised by ``poll``.
         self._failure: LaunchFailed | None = None
@@ -139,11 +110,10 @@ class AgentRun(Run):
             for number, service in enumerate(self._plan.services):
                 self._start_service(number, service)
             self._start_ranks()
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise limits.launch_failed("The ranks could not be started", error) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                raise limits.launch_failed("The ranks could not be started", error) from error
             raise
 
     @abstractmethod
@@ -155,18 +125,11 @@ class AgentRun(Run):
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
-        """Queue an event, on the connection's thread if it has one.
-
-        Raises BrokenWire if an agent reports a process of another node.
-        """
-        kind, ranks = data.get("kind"), list[Any]()
-        if data["type"] == "resources":
-            ranks = [rank for sample in data["samples"] for rank in sample["ranks"]]
-        elif data["type"] == "stacks":
-            ranks = list(data["answers"])
-        elif kind == RANK:
-            ranks = [data["process"]]
-        elif kind in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
+        """Queue an event (on the connection's thread). Raises BrokenWire for a process of another node."""
+        kind, ranks = data.get("kind"), list(data.get("answers", ()))
+        ranks += [rank for sample in data.get("samples", ()) for rank in sample["ranks"]]
+        ranks += [data["process"]] if kind == RANK else []
+        if kind in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
             raise BrokenWire(f"The agent reported a {kind}, which does not run on this host.")
         for rank in map(int, ranks):
             if not self._runs_on(node, rank):
@@ -182,32 +145,28 @@ class AgentRun(Run):
         node, progress = self._nodes.nodes[0], functools.partial(self._context.report, "start")
         channel, source = node.connection.open_stream()
         self._add_stream(None, "out", source)
-        process = {
+        variables = self._nodes.environment(node) | self._nodes.service_variables(number)
+        process: dict[str, Any] = {
             "kind": SERVICE,
             "process": number,
             "argv": ["{python}", *service.arguments],
             "python": node.python,
-            "environment": self._nodes.environment(node) | self._nodes.service_variables(number),
-            "out": channel,
-            "open_input": True,
         }
+        process |= {"environment": variables, "out": channel, "open_input": True}
         # ``progress`` raises an exception if the start was canceled.
         node.connection.ask("start", START_SECONDS, lambda: progress(f"starting {service.name}"), processes=[process])
         output, deadline = "", time.monotonic() + _SERVICE_SECONDS
-        while service.ready not in output and time.monotonic() < deadline:
+        content: bytes | None = None
+        while service.ready not in output and content != b"" and time.monotonic() < deadline:
             if isinstance(source, Inbox):
                 content = source.take(_READ_BYTES, _POLL_SECONDS)
             else:
                 content = os.read(source, _READ_BYTES) if select.select([source], [], [], _POLL_SECONDS)[0] else None
-            if content == b"":
-                break
             output += (content or b"").decode(errors="replace")
             progress(f"waiting for {service.name}")
         if service.ready not in output:
-            location = f" on {node.host}" if node.host else ""
-            raise LaunchFailed(
-                f"{service.name} did not start{location}.", code="service-not-started", output=output.strip()[-2000:]
-            )
+            text = f"{service.name} did not start{f' on {node.host}' if node.host else ''}."
+            raise LaunchFailed(text, code="service-not-started", output=output.strip()[-2000:])
 
     def _add_stream(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
         """Add an output stream."""
@@ -226,7 +185,7 @@ class AgentRun(Run):
             self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
         return channels
 
-    def reopen(self, channels: Sequence[Sequence[Any]], read: Mapping[tuple[int, str], int]) -> None:
+    def reopen(self, channels: Sequence[Sequence[Any]], read: BytesRead) -> None:
         """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
         for index, channel, rank, name in channels:
             start = read.get((-1, "sys") if rank is None else (rank, name), 0)
@@ -260,10 +219,7 @@ class AgentRun(Run):
         return notices
 
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call.
-
-        Raises LaunchFailed if the endpoint of a persistent rank cannot be opened.
-        """
+        """Return the exits since the last call. Raises LaunchFailed if a persistent rank cannot be reached."""
         if self._failure is not None:
             raise self._failure
         self._nodes.poll()
@@ -366,7 +322,6 @@ class AgentRun(Run):
     def expose_endpoint(self, rank: int) -> None:
         """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
         node = self._nodes.node_of(self._placement.ranks[rank])
-        self._exposed_ranks.add(rank)
         answer = node.connection.begin("serving", rank=rank)
 
         def on_failure(error: OSError) -> None:
@@ -416,9 +371,9 @@ class AgentRun(Run):
         """End the agents and all their processes, and close the streams."""
         if self._rank_relay is not None:
             self._rank_relay.close()
-        for rank in self._exposed_ranks:
+        for slot in self._placement.ranks:
             with contextlib.suppress(OSError):
-                note_of(self._context.folder.path / NOTES, rank).unlink()
+                note_of(self._context.folder.path / NOTES, slot.rank).unlink()
         self._nodes.close()
         for stream in self._streams:
             if isinstance(stream.source, Inbox):
@@ -432,37 +387,26 @@ class DirectRun(AgentRun):
     """Agents start the ranks and report their exits."""
 
     def _start_ranks(self) -> None:
-        """Start ranks on all machines, in batches."""
-        count = plural(len(self._placement.ranks), "process")
+        """Start the ranks of all machines in parallel."""
+        count, requests = plural(len(self._placement.ranks), "process"), []
 
         def report() -> None:
             self._context.report("start", f"{len(self._starts)} of {count}")
 
-        pending = {node: self._slots_on(node) for node in self._nodes.nodes}
-        while any(pending.values()):
-            requests = []
-            for node, slots in pending.items():
-                pending[node] = slots[_BATCH_SIZE:]
-                if ranks := list(map(self._build_process, slots[:_BATCH_SIZE])):
-                    requests.append((node, node.connection.begin("start", processes=ranks)))
-            for node, answer in requests:
-                data = node.connection.result(answer, "start", START_SECONDS, report)
-                pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
-                self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
+        for node in self._nodes.nodes:
+            processes: list[dict[str, Any]] = []
+            for slot in self._slots_on(node):
+                variables = {**self._nodes.environment(node), **self._rank_environment(slot)}
+                process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
+                channels = self._open_channels(node, slot.rank)
+                processes.append({**process, "directory": node.directory or None, **channels})
+            requests.append((node, node.connection.begin("start", processes=processes)))
+        for node, answer in requests:
+            data = node.connection.result(answer, "start", START_SECONDS, report)
+            pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
+            self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
             report()
         self._nodes.note_start()
-
-    def _build_process(self, slot: RankSlot) -> dict[str, Any]:
-        """Return the process of a rank for the request ``start``."""
-        node = self._nodes.node_of(slot)
-        return {
-            "process": slot.rank,
-            "argv": WORKER,
-            "python": node.python,
-            "environment": {**self._nodes.environment(node), **self._rank_environment(slot)},
-            "directory": node.directory or None,
-            **self._open_channels(node, slot.rank),
-        }
 
     def _on_process_end(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == RANK:
@@ -490,7 +434,10 @@ class LauncherRun(AgentRun):
 
     def _start_ranks(self) -> None:
         while_waiting = functools.partial(self._context.report, "start", "starting the launcher")
-        variables = list(map(self._variables, self._placement.ranks))
+        variables = []  # of each rank; its TMPDIR differs from the launcher's
+        for slot in self._placement.ranks:
+            tmpdir = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
+            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)})
         for node in self._nodes.nodes:
             ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._slots_on(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
@@ -503,22 +450,11 @@ class LauncherRun(AgentRun):
         launcher_node = self._nodes.nodes[0]
         if launcher_node.host:
             self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
-        process = {
-            "kind": LAUNCHER,
-            "process": 0,
-            "argv": [*self._launcher.argv, *WORKER],
-            "python": launcher_node.python,
-            "environment": shared[launcher_node.host],
-            "directory": launcher_node.directory or None,
-            **self._open_channels(launcher_node, None, ["out"]),
-        }
+        process: dict[str, Any] = {"kind": LAUNCHER, "process": 0, "argv": [*self._launcher.argv, *WORKER]}
+        process |= {"python": launcher_node.python, "environment": shared[launcher_node.host]}
+        process |= {"directory": launcher_node.directory or None, **self._open_channels(launcher_node, None, ["out"])}
         launcher_node.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launcher.argv[0]).name)
-
-    def _variables(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank that are not shared; its TMPDIR differs from the launcher's."""
-        tmpdir = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
-        return {**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)}
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         """Pass events of remote shells to the relay immediately, and queue all others for ``poll``."""
@@ -557,8 +493,8 @@ class LauncherRun(AgentRun):
             # A pipe may still hold the end of the launcher's output; it is read before the next call.
             self._is_drained = all(drain.done() for drain in self._drains) and not pending
 
-    def _make_exit(self, rank: int, code: int, first: First | None) -> Exit:
-        """Return the exit of a rank whose launcher ended with this code, after the rank ``first``."""
+    def _make_exit(self, rank: int, code: int, first: tuple[int, int | None, int | None] | None) -> Exit:
+        """Return the exit of a rank whose launcher ended with this code; ``first`` is from ``first_exit``."""
         if not code:
             return Exit(rank, 0, None)
         if first is None:
@@ -576,7 +512,6 @@ class LauncherRun(AgentRun):
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
 
         Daemons of Open MPI 5 can miss the exit of the last rank if several end together; the launcher then never ends.
-        Does not block.
         """
         now = time.monotonic()
         if now < self._count_at or not all(count.done() for count in self._alive_counts):
@@ -601,10 +536,7 @@ def _exit_code(end: Mapping[str, Any]) -> int:
 
 
 class Relay:
-    """The remote shell of a job for Open MPI, without a second ssh. Used on the event loop of the connections.
-
-    ``environments`` maps a host to the variables that all of its ranks share.
-    """
+    """The remote shell of a job for Open MPI; ``environments`` holds the variables of each host."""
 
     def __init__(self, connections: Mapping[str, Connection], environments: Mapping[str, Mapping[str, str]]) -> None:
         self._connections = connections
@@ -632,14 +564,9 @@ class Relay:
                 send_answer(err=f"{getattr(error, 'reason', error)}\n")
                 self.ended(number, _SSH_FAILURE)
 
-        process = {
-            "kind": SHELL,
-            "process": number,
-            "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(request["command"])],
-            "environment": dict(self._environments[target.host]),
-            "out": target.channel(functools.partial(forward, "out")),
-            "err": target.channel(functools.partial(forward, "err")),
-        }
+        process: dict[str, Any] = {"kind": SHELL, "process": number, "argv": [*_LOGIN_SHELL, str(request["command"])]}
+        process |= {name: target.channel(functools.partial(forward, name)) for name in ("out", "err")}
+        process["environment"] = dict(self._environments[target.host])
         target.begin("start", processes=[process]).add_done_callback(on_started)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:

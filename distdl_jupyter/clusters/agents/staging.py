@@ -1,8 +1,7 @@
 """Copies a job to hosts that do not share its folder, and its results back.
 
 A host shares the folder if it sees a file there that this machine has just written. Any other host receives a folder
-with the payload (with the paths of the host), the modules next to the notebook, and the script. The files of ranks in
-``results`` and ``outputs`` are copied back at the end.
+with the payload, the modules next to the notebook, and the script. The files of ranks are copied back at the end.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import contextlib
 import filecmp
 import io
 import json
+import math
 import re
 import secrets
-import shutil
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -50,36 +50,24 @@ class StagedJob(NamedTuple):
 # copy to the hosts ----------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def proof_file(folder: Path, *, shared: bool | None) -> Iterator[Path | None]:
-    """Create a file with a random name and text in ``folder``; a host that sees it shares the folder.
-
-    ``shared`` is the cluster option: if it is False, or if the file cannot be written, None is yielded.
-    """
-    path = folder / f"proof-{secrets.token_hex(16)}"
-    try:
-        with contextlib.suppress(OSError):
-            if shared is not False:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path.touch(mode=0o600)
-                path.write_text(secrets.token_hex(16), encoding="utf-8")
-        yield path if path.exists() else None
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
     """Create the job's folder on every host. Raises HostFailed if the option ``shared`` is wrong."""
-    directory = job.spec.working_directory
-    with proof_file(job.folder.path, shared=job.options.shared) as proof:
-        fields = {
-            "job": job.spec.id,
-            "folder": str(job.folder.path),
-            "proof": [proof.name, proof.read_text(encoding="utf-8")] if proof else None,
-            "base": job.options.directory or DIRECTORY,
-            "working_directory": directory,
-        }
+    directory, proof = job.spec.working_directory, [f"proof-{secrets.token_hex(16)}", secrets.token_hex(16)]
+    fields = {
+        "job": job.spec.id,
+        "folder": str(job.folder.path),
+        "proof": proof if job.options.shared is not False else None,
+        "base": job.options.directory or DIRECTORY,
+        "working_directory": directory,
+    }
+    path = job.folder.path / proof[0]
+    try:
+        with contextlib.suppress(OSError):  # without the file, no host shares the folder
+            path.touch(mode=0o600)
+            path.write_text(proof[1], encoding="utf-8")
         answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+    finally:
+        path.unlink(missing_ok=True)
     nodes = []
     for connection, answer in zip(connections, answers, strict=True):
         folder, shared = str(answer["folder"]), bool(answer["shared"])
@@ -102,25 +90,24 @@ def copy(job: StagedJob, node: AgentNode) -> None:
 
     The payload's description gets the paths of the host; the script and an empty working directory are added.
     """
-    payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
-    extra_files: dict[str, bytes] = {}
+    stream = io.BytesIO()
     try:
-        if payload.get("script"):
-            script = Path(payload["script"])
-            payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
-            extra_files[f"{_SCRIPT}/{script.name}"] = script.read_bytes()
-        if payload.get("working_directory"):
-            payload["working_directory"] = node.directory
-        extra_files["payload.json"] = json.dumps(payload).encode()
-        stream = io.BytesIO()
+        payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name, content in extra_files.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-            entry = tarfile.TarInfo(_WORK)
-            entry.type = tarfile.DIRTYPE
-            archive.addfile(entry)
+
+            def add(name: str, content: bytes, type_: bytes = tarfile.REGTYPE) -> None:
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.size = type_, len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+            if payload.get("script"):
+                script = Path(payload["script"])
+                payload["script"] = f"{node.folder}/{_SCRIPT}/{script.name}"
+                add(f"{_SCRIPT}/{script.name}", script.read_bytes())
+            if payload.get("working_directory"):
+                payload["working_directory"] = node.directory
+            add("payload.json", json.dumps(payload).encode())
+            add(_WORK, b"", tarfile.DIRTYPE)
         paths = ("code", "payload.pkl", _CHECKPOINTS)
         send(node.connection, "put", lambda write: files.pack(job.folder.path, paths, write))
         send(node.connection, "put", lambda write: write(stream.getvalue()))
@@ -138,7 +125,7 @@ def send(
     answer = connection.begin(type_, channel=channel, **fields)
     produce(lambda content: connection.write(channel, content) if content else None)
     connection.write(channel, b"")
-    return connection.result(answer, type_, None)
+    return connection.result(answer, type_, math.inf)
 
 
 # copy back from the hosts ------------------------------------------------------------------------------------
@@ -148,9 +135,8 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
-    ``copied`` holds the files from other hosts and files written here; the files of this host are added. On a
-    name conflict the file is stored in a subfolder named after the host, except for checkpoints, where the first file
-    wins. Files of earlier attempts are replaced.
+    ``copied`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
+    subfolder named after the host, except for checkpoints, where the first file wins.
     """
 
     def accepts(name: str, bytes_: int) -> bool:
@@ -164,24 +150,20 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
             node.keeps_folder = True
         return not reason
 
-    incoming = job.folder.path / f".from-{node.host}"
-    shutil.rmtree(incoming, ignore_errors=True)
-    incoming.mkdir(mode=0o700)
     try:
-        _summary, result = _unpack(node, _RESULT_FOLDERS, incoming, accepts)
-        if skipped := [str(name) for name in result.get("skipped") or ()]:
-            names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-            text = f"{node.host}: {names} not copied back, since only regular files inside the job's folder are copied."
-            node.notices.append(RunNotice("warning", text, "files-left-on-host"))
-        for name in _RESULT_FOLDERS:
-            for path in sorted(path for path in (incoming / name).rglob("*") if path.is_file()):
-                _store(path, job.folder.path / name, path.relative_to(incoming / name), node, copied)
+        with tempfile.TemporaryDirectory(prefix=".from-", dir=job.folder.path, ignore_cleanup_errors=True) as folder:
+            _summary, result = _unpack(node, _RESULT_FOLDERS, Path(folder), accepts)
+            if skipped := [str(name) for name in result.get("skipped") or ()]:
+                names = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
+                text = f"{node.host}: {names} not copied back, since only regular files in the job's folder are copied."
+                node.notices.append(RunNotice("warning", text, "files-left-on-host"))
+            for name in _RESULT_FOLDERS:
+                for path in sorted(path for path in Path(folder, name).rglob("*") if path.is_file()):
+                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied)
     except OSError as error:
         text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
         hint = "Free disk space, or check the permissions of that folder."
         raise LaunchFailed(text, code="job-files-not-stored", hint=hint) from error
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
 
 
 def _unpack(
@@ -200,10 +182,7 @@ def _unpack(
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
-    """Copy one file of at most ``most`` bytes from a host into the job's folder while the job runs.
-
-    Raises HostFailed, OSError.
-    """
+    """Copy one file of at most ``most`` bytes from a host while the job runs. Raises HostFailed, OSError."""
     summary, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
     if not summary.files:
         raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
@@ -224,13 +203,10 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Pa
     copied.add(target)
 
 
-def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
-    """Remove earlier checkpoints that no longer exist on any host, because training has deleted them.
-
-    If training has replaced the folder with a link, its target does not belong to the job and is kept.
-    """
-    if not job.folder.checkpoints.is_symlink():
-        for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in copied]:
+def remove_stale_checkpoints(folder: Path, copied: Collection[Path]) -> None:
+    """Remove earlier checkpoints that training has deleted on all hosts; the target of a link is not the job's own."""
+    for path in [] if folder.is_symlink() else list(folder.rglob("*")):
+        if path.is_file() and path not in copied:
             path.unlink(missing_ok=True)
 
 
@@ -246,10 +222,8 @@ def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
         return f"results/{name} is not the value of a rank"
     if int(match[1]) not in ranks:
         return f"results/{name} is the value of a rank that did not run on this host"
-    if bytes_ > LARGEST:
-        sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}"
-        return f"results/{name} has {sizes}; save it in outputs/ instead"
-    return ""
+    sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}"
+    return f"results/{name} has {sizes}; save it in outputs/ instead" if bytes_ > LARGEST else ""
 
 
 # the hosts of a started job ---------------------------------------------------------------------
@@ -289,8 +263,8 @@ class AgentNodes(JobNodes):
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
         unshared, failures, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
         if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
-            folders = [self._job.folder.path / name for name in _RESULT_FOLDERS]
-            copied = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
+            for name in _RESULT_FOLDERS:
+                copied.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())
         for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
@@ -300,7 +274,7 @@ class AgentNodes(JobNodes):
                 self._uncollected.add(node.host)
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
-            remove_stale_checkpoints(self._job, copied)
+            remove_stale_checkpoints(self._job.folder.checkpoints, copied)
         self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
         for node in self.nodes:
             self.notices += node.notices

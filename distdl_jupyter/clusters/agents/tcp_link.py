@@ -1,7 +1,7 @@
 """Agents that connect to the supervisor (``node.connect_back``): the listener, and the link of each connection.
 
-A scheduler starts the agent's side on a host, with the port, a secret and the certificate of the job. A connection is
-unproven until its client has sent the secret. The number of unproven connections and their lifetime are limited.
+A connection is unproven until its client has sent the secret of the job. The number of unproven connections and their
+lifetime are limited.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ _INPUT, _OUTPUT = 0, 1
 
 
 class TcpLink(Link):
-    """The link to the agent of node ``number`` over a connection that the agent has opened.
-
-    ``lost`` returns the message for a lost node of a given name.
-    """
+    """The link to an agent over a connection that it has opened; ``lost`` returns the message for a lost node."""
 
     def __init__(
         self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, lost: Callable[[str], str]
@@ -108,10 +105,7 @@ class TcpLink(Link):
 
 
 class AgentListener:
-    """A listening port for the nodes of one job; ``agents`` holds the connected nodes by number.
-
-    ``back`` holds the arguments of ``connect_back.serve``, including the secret.
-    """
+    """A port for the nodes of one job; ``agents`` holds the connected nodes, ``back`` what they need to connect."""
 
     def __init__(self, host: str, lost: Callable[[str], str]) -> None:
         """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""

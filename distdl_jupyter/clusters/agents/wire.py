@@ -35,12 +35,9 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_loop() -> None:
-    """Reset the loop in a forked child, which does not inherit the thread; ``loop`` then starts a new one.
-
-    The parent's loop stays referenced, because closing it would change its epoll set, which both processes share.
-    """
+    """Reset the loop in a forked child, which does not inherit the thread; ``loop`` then starts a new one."""
     global _loop, _start_lock
-    _inherited_loops.append(_loop)
+    _inherited_loops.append(_loop)  # closing it would change its epoll set, which both processes share
     _loop, _start_lock = None, threading.Lock()
 
 

@@ -126,7 +126,7 @@ class SshCluster(AgentCluster):
         hosts = hostlist.listed(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             # Use the remaining time for the hosts that have responded.
-            seconds = min(checkup.LOOK_SECONDS, deadline - time.monotonic())
+            seconds = min(checkup.CHECK_SECONDS, deadline - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         for host in hosts:
             _states.pop((host, options), None)  # the user may have fixed the host

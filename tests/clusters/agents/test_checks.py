@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.checkup import HostReport, Meeting, Survey, judge
+from distdl_jupyter.clusters.agents.checkup import HostReport, Survey, apply_rules
 
 GB = 10**9
 HERE = {"python": {"version": "3.11.7"}, "packages": {"torch": "2.13.0+cpu", "horovod": "0.28.1", "numpy": "2.4.6"}}
@@ -19,8 +19,8 @@ def facts(**changed):
     } | changed  # fmt: skip
 
 
-def report(host, *, asked=99.9, answered=100.6, slots=0, shares=False, **changed):
-    return HostReport(host, facts(**changed), asked, answered, f"ssh {host}", slots, shares)
+def report(host, *, asked=99.9, answered=100.6, slots=0, **changed):
+    return HostReport(host, facts(**changed), asked, answered, f"ssh {host}", slots)
 
 
 def with_packages(host, **versions):
@@ -29,7 +29,7 @@ def with_packages(host, **versions):
 
 def rows(what, reports, here=HERE, troubles=(), **survey):
     """Return the rows of one kind, in the order of the hosts."""
-    return [row for row in judge(Survey(reports, here, **survey), troubles, Meeting()) if row.what == what]
+    return [row for row in apply_rules(Survey(reports, here, **survey), troubles, []) if row.what == what]
 
 
 def levels(*args, **survey):
@@ -100,8 +100,10 @@ def test_hosts_that_agree_with_each_other_but_not_with_this_machine_are_a_warnin
 def test_another_build_is_a_warning_among_hosts_and_none_against_this_machine():
     alike = [with_packages(host, torch="2.13.0+cu126") for host in "ab"]
     assert levels("torch", alike, modules=["torch"]) == ["ok", "ok"]
-    two = [alike[0], with_packages("b", torch="2.13.0+cpu")]
-    assert sorted(levels("torch", two, modules=["torch"])) == ["ok", "warning"]
+    ok, row = rows("torch", [alike[0], with_packages("b", torch="2.13.0+cpu")], modules=["torch"])
+    assert (ok.level, row.level) == ("ok", "warning")
+    assert row.message == "torch 2.13.0+cpu, but the other hosts have 2.13.0+cu126"
+    assert row.remedy == "Install the same build of torch on all hosts."
 
 
 def test_a_missing_package_is_red_when_the_job_needs_it():
@@ -151,21 +153,6 @@ def test_mpirun_must_be_there_and_alike():
 def test_any_other_program_is_looked_for_by_name():
     reports = [report("a", programs={"deepspeed": ""}), report("b", programs={"deepspeed": "/x"})]
     assert levels("deepspeed", reports, programs=["deepspeed"]) == ["error", "ok"]
-
-
-@pytest.mark.parametrize(
-    ("shares", "shared", "level", "says"),
-    [
-        (True, None, "info", "sees this machine's folders"),
-        (False, None, "info", "code and data are copied there, results are copied back"),
-        (True, False, "info", "code and data are copied there, results are copied back"),
-        (True, True, "info", "sees this machine's folders"),
-        (False, True, "error", "does not see this machine's folders, although the option shared is set"),
-    ],
-)
-def test_whether_code_is_shared(shares, shared, level, says):
-    (row,) = rows("Code", [report("a", shares=shares)], shared=shared)
-    assert (row.level, row.message) == (level, says)
 
 
 def test_gpus_that_differ_are_a_warning():
@@ -222,13 +209,13 @@ def test_fewer_slots_than_processes():
 def test_a_host_with_too_little_room_is_red():
     hosts = [report("a", cores=2, room={"files": 100, "memory": 50 * GB}), report("b", cores=32, room={"files": None}),
              report("c", slots=90), report("d", cores=2, slots=90)]  # fmt: skip
-    assert [(row.node, row.level, row.message, row.remedy) for row in rows("Room", hosts, processes=80)] == [
+    assert [(row.node, row.level, row.message, row.remedy) for row in rows("Capacity", hosts, processes=80)] == [
         ("a", "error", "80 processes are too many for 2 cores. The limit of one machine is 64",
          "Use fewer processes, or set oversubscribe=True."),
         ("a", "error", "80 processes need about 160 open files, but only 100 are available",
          "The limit of open files per process is reached. Raise it with 'ulimit -n'."),
     ]  # fmt: skip
-    assert len(rows("Room", hosts, processes=80, oversubscribe=True)) == 1
+    assert len(rows("Capacity", hosts, processes=80, oversubscribe=True)) == 1
 
 
 def test_two_names_of_one_machine_are_red():

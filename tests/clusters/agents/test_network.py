@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from distdl_jupyter.clusters.agents import checkup
-from distdl_jupyter.clusters.agents.checkup import Meeting, network_checks
+from distdl_jupyter.clusters.agents.checkup import check_network
 from distdl_jupyter.core.errors import InvalidSpec
 
 
@@ -16,7 +16,7 @@ LO = address("lo", "127.0.0.1", 8, loopback=True)
 
 
 def offered(wanted="", **hosts):
-    return {host: checkup.endpoints(host, found, wanted) for host, found in hosts.items()}
+    return {host: checkup.list_endpoints(host, found, wanted) for host, found in hosts.items()}
 
 
 def reaching(offer, works):
@@ -34,13 +34,13 @@ def everything(_source, _endpoint):
 
 
 def test_the_loopback_a_link_that_is_down_and_an_address_nobody_gave_out_are_no_seats():
-    found = checkup.endpoints("a", [LO, address("eth1", "10.0.0.1", up=False), address("eth2", "169.254.3.4", 16)])
+    found = checkup.list_endpoints("a", [LO, address("eth1", "10.0.0.1", up=False), address("eth2", "169.254.3.4", 16)])
     assert found == []
 
 
 def test_the_network_that_all_share_is_found_under_each_hosts_own_name():
     offer = offered(a=[LO, address("net0", "10.0.0.1")], b=[address("net1", "10.0.0.2"), LO])
-    common = checkup.choose(offer, reaching(offer, everything))
+    common = checkup.choose_network(offer, reaching(offer, everything))
     assert common.network == "10.0.0.0/24"
     assert [(endpoint.interface, endpoint.address) for endpoint in common.endpoints] == [
         ("net0", "10.0.0.1"),
@@ -57,13 +57,7 @@ def test_two_networks_that_only_look_alike_do_not_win():
         b=[address("eth0", "192.168.0.2", speed=100_000), address("net1", "10.0.0.2", speed=1000)],
     )
     reached = reaching(offer, lambda _source, endpoint: endpoint.interface != "eth0")
-    assert checkup.choose(offer, reached).network == "10.0.0.0/24"
-
-
-def test_the_same_address_on_both_is_no_network_even_if_something_answers():
-    offer = offered(a=[address("docker0", "172.17.0.1", 16)], b=[address("docker0", "172.17.0.1", 16)])
-    reached = reaching(offer, everything)
-    assert checkup.choose(offer, reached) is None
+    assert checkup.choose_network(offer, reached).network == "10.0.0.0/24"
 
 
 def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
@@ -71,12 +65,12 @@ def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
         a=[address("eno1", "10.0.0.1", speed=1000), address("ib0", "10.1.0.1", speed=100_000)],
         b=[address("eno1", "10.0.0.2", speed=1000), address("ib0", "10.1.0.2", speed=40_000)],
     )
-    assert checkup.choose(offer, reaching(offer, everything)).network == "10.1.0.0/24"
+    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.1.0.0/24"
     slow = offered(
         a=[address("eno1", "10.0.0.1", speed=1000), address("x", "10.1.0.1", speed=100_000)],
         b=[address("eno1", "10.0.0.2", speed=1000), address("x", "10.1.0.2", speed=10)],
     )
-    assert checkup.choose(slow, reaching(slow, everything)).network == "10.0.0.0/24"
+    assert checkup.choose_network(slow, reaching(slow, everything)).network == "10.0.0.0/24"
 
 
 def test_a_private_network_comes_before_a_public_one_of_the_same_speed():
@@ -84,16 +78,16 @@ def test_a_private_network_comes_before_a_public_one_of_the_same_speed():
         a=[address("eth0", "8.8.8.1"), address("eth1", "10.0.0.1")],
         b=[address("eth0", "8.8.8.2"), address("eth1", "10.0.0.2")],
     )
-    assert checkup.choose(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
 
 
 def test_a_bridge_of_containers_is_taken_only_when_there_is_nothing_else():
     bridge = {"a": address("docker0", "172.17.0.1", 16, 10_000, virtual=True),
               "b": address("docker0", "172.17.0.2", 16, 10_000, virtual=True)}  # fmt: skip
     both = offered(a=[bridge["a"], address("eth0", "10.0.0.1")], b=[bridge["b"], address("eth0", "10.0.0.2")])
-    assert checkup.choose(both, reaching(both, everything)).network == "10.0.0.0/24"
+    assert checkup.choose_network(both, reaching(both, everything)).network == "10.0.0.0/24"
     only = offered(a=[bridge["a"]], b=[bridge["b"]])
-    assert checkup.choose(only, reaching(only, everything)).network == "172.17.0.0/16"
+    assert checkup.choose_network(only, reaching(only, everything)).network == "172.17.0.0/16"
 
 
 def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
@@ -102,14 +96,16 @@ def test_hosts_in_different_subnets_meet_where_all_others_reach_them():
         b=[address("eth0", "192.168.8.1", speed=10_000), address("eth1", "10.2.0.1")],
         c=[address("eth1", "10.2.0.2")],
     )
-    common = checkup.choose(offer, reaching(offer, lambda _source, endpoint: endpoint.address.startswith("10.")))
+    common = checkup.choose_network(
+        offer, reaching(offer, lambda _source, endpoint: endpoint.address.startswith("10."))
+    )
     assert common.network == "10.1.0.0/24,10.2.0.0/24"
     assert [endpoint.address for endpoint in common.endpoints] == ["10.1.0.1", "10.2.0.1", "10.2.0.2"]
 
 
 def test_what_was_not_tried_does_not_count_as_reached():
     offer = offered(a=[address("eth0", "10.0.0.1")], b=[address("eth0", "10.0.0.2")])
-    assert checkup.choose(offer, {("a", "10.0.0.2"): ""}) is None
+    assert checkup.choose_network(offer, {("a", "10.0.0.2"): ""}) is None
 
 
 @pytest.mark.parametrize("wanted", ["10.0.0.0/24", "10.0.0.7/24", "10.0.0.0/8", "eth1"])
@@ -119,7 +115,7 @@ def test_a_network_that_the_user_names_is_the_only_one(wanted):
         a=[address("eth0", "192.168.0.1", speed=10_000), address("eth1", "10.0.0.1")],
         b=[address("eth0", "192.168.0.2", speed=10_000), address("eth1", "10.0.0.2")],
     )
-    assert checkup.choose(offer, reaching(offer, everything)).network == "10.0.0.0/24"
+    assert checkup.choose_network(offer, reaching(offer, everything)).network == "10.0.0.0/24"
 
 
 @pytest.mark.parametrize("wanted", ["10.0.0.0/33", "ten/8", "fe80::/10"])
@@ -130,7 +126,7 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 
 
 def test_one_host_alone_meets_on_its_loopback():
-    common = checkup.loopback("a", [address("eth0", "10.0.0.1"), LO])
+    common = checkup.loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
     assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
 
 
@@ -139,7 +135,7 @@ def test_one_host_alone_meets_on_its_loopback():
 
 def rows(offer, works, wanted=""):
     reached = reaching(offer, works)
-    return network_checks(Meeting(offer, reached, checkup.choose(offer, reached)), wanted)
+    return check_network(offer, reached, checkup.choose_network(offer, reached), wanted)
 
 
 THREE = {"a": [address("net0", "10.0.0.1")], "b": [address("net1", "10.0.0.2")], "c": [address("net2", "10.0.0.3")]}
@@ -172,7 +168,7 @@ def test_a_host_that_nobody_reaches_is_one_row():
 def test_another_machine_at_an_address_has_another_remedy():
     offer = offered(**THREE)
     reached = reaching(offer, everything) | {("a", "10.0.0.3"): "another machine or program answers"}
-    (red,) = [row for row in network_checks(Meeting(offer, reached)) if row.level == "error"]
+    (red,) = [row for row in check_network(offer, reached, None) if row.level == "error"]
     assert "an address of its own" in red.remedy
 
 
