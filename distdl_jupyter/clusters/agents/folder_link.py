@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -121,11 +120,9 @@ class FolderLink(Tail, wire.Link):
         """Write bytes at a position; retry while the disk is full or the file server is unavailable."""
         while content and not self._why_lost():
             try:
-                descriptor = os.open(self._inbox_path, os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    count = os.pwrite(descriptor, content, position)
-                finally:
-                    os.close(descriptor)
+                with self._inbox_path.open("rb+", buffering=0) as file:
+                    file.seek(position)
+                    count = file.write(content)
                 position, content = position + count, content[count:]
             except OSError:
                 await asyncio.sleep(_POLL_SECONDS)

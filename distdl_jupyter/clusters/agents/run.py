@@ -226,11 +226,9 @@ class AgentRun(Run):
         while not self._events.empty():
             self._handle_event(*self._events.get())
         self._on_poll()
-        exits = {
-            exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explain_exit(exit_)) is not None
-        }
-        self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
-        return list(exits.values())
+        explained = [(exit_, self._nodes.explain_exit(exit_)) for exit_ in self._exits]
+        self._exits = [exit_ for exit_, known in explained if known is None]
+        return [known for _, known in explained if known is not None]
 
     def _handle_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":

@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import datetime as dt
 import hmac
-import itertools
 import json
 import secrets
 import socket
 import ssl
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +202,10 @@ class AgentListener:
 
 def distinct(hostnames: Sequence[str]) -> list[str]:
     """Return a name for each node: its host name, with -0, -1, ... if a host has several nodes."""
-    counts, numbers = Counter(hostnames), defaultdict[str, Iterator[int]](itertools.count)
-    return [f"{name}-{next(numbers[name])}" if counts[name] > 1 else name for name in hostnames]
+    return [
+        f"{name}-{hostnames[:index].count(name)}" if hostnames.count(name) > 1 else name
+        for index, name in enumerate(hostnames)
+    ]
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:
