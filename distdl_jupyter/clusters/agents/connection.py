@@ -404,10 +404,15 @@ class _Exit(msgspec.Struct):
     evidence: Text | None = None
 
 
+class _Sample(msgspec.Struct):  # the values of each rank are validated where they are used (see ``node.resources``)
+    t: Amount
+    node: Any
+    ranks: dict[_NumberText, Any]
+    gpus: Any = None
+
+
 #: A request for a command on another host of the job.
 _Shell = defstruct("Shell", [("shell", Number), ("host", Text), ("command", Annotated[str, Meta(max_length=2**20)])])
-#: The values of each rank are validated where they are used (see ``node.resources``).
-_Sample = defstruct("Sample", [("t", Amount), ("node", Any), ("ranks", dict[_NumberText, Any]), ("gpus", Any, None)])
 #: The fields of each message: "warned" means that the scheduler has announced the end of the job.
 _MESSAGES: Mapping[str, Any] = {
     "beat": dict,

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 #: Timeouts in seconds for a service to become ready, and for a machine to start its processes.
 _SERVICE_SECONDS, START_SECONDS = 60.0, 60.0
+#: The number of ranks started per request; the start can be canceled between two requests.
+_BATCH_SIZE = 8
 _WARNING = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
             "(should_checkpoint(), SIGUSR1).")  # fmt: skip
 #: Seconds between two polls of a starting service, and the maximum number of bytes per read of its output.
@@ -385,24 +387,27 @@ class DirectRun(AgentRun):
     """Agents start the ranks and report their exits."""
 
     def _start_ranks(self) -> None:
-        """Start the ranks of all machines in parallel."""
-        count, requests = plural(len(self._placement.ranks), "process"), []
+        """Start ranks on all machines, in batches."""
+        count = plural(len(self._placement.ranks), "process")
 
         def report() -> None:
             self._context.report("start", f"{len(self._starts)} of {count}")
 
-        for node in self._nodes.nodes:
-            processes: list[dict[str, Any]] = []
-            for slot in self._slots_on(node):
-                variables = {**self._nodes.environment(node), **self._rank_environment(slot)}
-                process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
-                channels = self._open_channels(node, slot.rank)
-                processes.append({**process, "directory": node.directory or None, **channels})
-            requests.append((node, node.connection.begin("start", processes=processes)))
-        for node, answer in requests:
-            data = node.connection.result(answer, "start", START_SECONDS, report)
-            pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
-            self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
+        slots = {node: self._slots_on(node) for node in self._nodes.nodes}
+        for first in range(0, max(map(len, slots.values())), _BATCH_SIZE):
+            requests = []
+            for node, slots_there in slots.items():
+                processes: list[dict[str, Any]] = []
+                for slot in slots_there[first : first + _BATCH_SIZE]:
+                    variables = {**self._nodes.environment(node), **self._rank_environment(slot)}
+                    process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
+                    channels = self._open_channels(node, slot.rank)
+                    processes.append({**process, "directory": node.directory or None, **channels})
+                requests.append((node, node.connection.begin("start", processes=processes)))
+            for node, answer in requests:
+                data = node.connection.result(answer, "start", START_SECONDS, report)
+                pids = {int(rank): int(pid) for rank, pid in data["pids"].items()}
+                self._starts += [Start(rank, pid) for rank, pid in pids.items() if self._runs_on(node, rank)]
             report()
         self._nodes.note_start()
 
