@@ -154,7 +154,7 @@ class AgentStager:
     def _copy(self, name: str, folder: _Folder, put: Callable[[Message], object]) -> str:
         """Copy a folder, unless the host has its content at the same path or in its cache; return the path there."""
         path, connection, done = folder.path, self._connection, 0
-        if connection.ask("look", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
+        if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
             return str(path)
 
         def report(done_bytes: int, done_files: int, cached: int = 0) -> None:
@@ -174,7 +174,7 @@ class AgentStager:
             files.pack(path.parent, [path.name], write_part)
 
         fields = {"digest": folder.digest, "base": self._base}
-        cached_copy = connection.ask("copied", _REQUEST_SECONDS, **fields)["path"]
+        cached_copy = connection.ask("find_copy", _REQUEST_SECONDS, **fields)["path"]
         directory = cached_copy or send(connection, "copy", produce, **fields)["path"]
         report(folder.total, folder.files, folder.total if cached_copy else 0)
         return f"{directory}/{path.name}"
@@ -273,7 +273,7 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
 
 def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
-    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _REQUEST_SECONDS)
+    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "fingerprint", _REQUEST_SECONDS)
     fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
     (first_host, expected), *others = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
     for host, actual in others:
