@@ -408,7 +408,8 @@ def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) 
     best: tuple[tuple[bool, bool, int, bool], CommonNetwork] | None = None
     for group in groups:
         members = tuple(ends[0] for ends in group if ends)
-        if len(members) < len(offered) or any(map(failures, members)):
+        # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
+        if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
             continue
         subnets = sorted({end.network for end in members})
         is_public = any(IPv4Address(end.address).is_global for end in members)

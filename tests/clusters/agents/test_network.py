@@ -60,6 +60,12 @@ def test_two_networks_that_only_look_alike_do_not_win():
     assert checkup.choose_network(offer, reached).network == "10.0.0.0/24"
 
 
+def test_the_same_address_on_both_is_no_network_even_if_something_answers():
+    offer = offered(a=[address("docker0", "172.17.0.1", 16)], b=[address("docker0", "172.17.0.1", 16)])
+    reached = reaching(offer, everything)
+    assert checkup.choose_network(offer, reached) is None
+
+
 def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
     offer = offered(
         a=[address("eno1", "10.0.0.1", speed=1000), address("ib0", "10.1.0.1", speed=100_000)],
