@@ -30,7 +30,7 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
 
     ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
     seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` if a GPU
-    is out of memory (``hooks.gpu_memory.GpuMemory``). A frame is ``{"file", "line", "function", "kind", "label",
+    is out of memory (``hooks.gpu_memory``). A frame is ``{"file", "line", "function", "kind", "label",
     "cell", "source"}`` with kind worker, cell, user or library. ``values_at`` is the index of the deepest frame of a
     cell, or else of the user's modules, or None. ``values`` has one [name, short text] for each name that the failing
     statement of this frame uses.
@@ -93,12 +93,12 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
-        **({} if memory is None else {"gpu_memory": memory.to_json()}),
+        **({} if memory is None else {"gpu_memory": memory}),
         "causes": [_describe(cause, about, depth + 1) for cause in causes],
     }
 
 
-def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory | None:
+def _gpu_memory(error: BaseException, about: Describer) -> dict[str, Any] | None:
     """Return the usage of the GPU memory, None if unknown. The generic hint is used in that case."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:

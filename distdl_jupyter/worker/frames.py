@@ -83,12 +83,11 @@ class Describer:
             kind = self.kind(file)
             # Frames of Python between the worker and a script (``runpy``) count as the worker's.
             kind = "worker" if kind == "library" and all(f.kind == "worker" for f in frames) else kind
-            frames.append(ErrorFrame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
-                               self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
+            line, cell = trace.tb_lineno or code.co_firstlineno, self.sources.cell(file)
+            names = trace.tb_frame.f_locals, trace.tb_frame.f_globals
+            frames.append(ErrorFrame(file, line, code.co_qualname, kind, cell, *names))
             trace = trace.tb_next
-        return (
-            frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
-        )
+        return frames[:_FIRST_FRAMES] + frames[max(_FIRST_FRAMES, len(frames) - _LAST_FRAMES) :]
 
     def line(self) -> tuple[str, int]:
         """Return the label and line of the innermost frame in a cell or the user's files, ("", 0) if there is none."""
@@ -121,7 +120,7 @@ class Describer:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             inner = None
         while inner is not None:
-            inner = next((s for s in _statements(inner) if _first_line(s) <= frame.line <= (s.end_lineno or 0)), None)
+            inner = next((s for s in _statements(inner) if _contains(s, frame.line)), None)
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 loops = []
             if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
@@ -132,11 +131,9 @@ class Describer:
 
 # the failing statement ---------------------------------------------------------------------------
 
-
 MISSING = object()
 #: The dictionaries in which torch modules store submodules, parameters and buffers.
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
-
 
 #: Types of values that are omitted, because they do not explain an error.
 _OMITTED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
@@ -191,9 +188,10 @@ class View(NamedTuple):
         return list(values.items())
 
 
-def _first_line(statement: ast.stmt) -> int:
+def _contains(statement: ast.stmt, line: int) -> bool:
+    """Return whether a line belongs to a statement or its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(node.lineno for node in decorators)])
+    return min([statement.lineno, *(node.lineno for node in decorators)]) <= line <= (statement.end_lineno or 0)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:

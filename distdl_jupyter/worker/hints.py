@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from distdl_jupyter.worker.frames import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
@@ -36,86 +35,64 @@ def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
 
 
 def _explain_key(error: BaseException, views: Sequence[View]) -> str:
-    hint = ""
-    for name, owner, key in _subscripts(views) if isinstance(error, KeyError) and error.args else ():
+    """Return a hint with the keys of the container that does not have the key."""
+    subscripts = (
+        (node, view.value(node.value), view.value(node.slice))
+        for view in views
+        for node in view.expressions()
+        if isinstance(node, ast.Subscript)
+    )
+    for node, owner, key in subscripts if isinstance(error, KeyError) and error.args else ():
         keys = keys_of(owner)
         if keys is None or (key is not MISSING and key != error.args[0]) or error.args[0] in keys:
             continue
-        total = len(owner) if isinstance(owner, dict) else len(keys)
+        name, total = ast.unparse(node.value), len(owner) if isinstance(owner, dict) else len(keys)
         start = f"The keys of `{name}` are" if total > 1 else f"The only key of `{name}` is"
-        hint = f"{start} {format_names(keys[:8], max(0, total - 8))}." if keys else f"`{name}` is empty."
-        break
-    return hint
-
-
-def _explain_index(error: BaseException, views: Sequence[View]) -> str:
-    if not isinstance(error, IndexError):
-        return ""
-    for name, owner, key in _subscripts(views):
-        sizes = shape(owner)
-        size = len(owner) if type(owner) in (list, tuple, str, bytes) else (*sizes, 0)[0] if sizes is not None else None
-        if isinstance(key, int) and size is not None and not -size <= key < size:
-            return f"`{name}` has {_count(size, 'element')}, but the index is {key:,}."
+        return f"{start} {format_names(keys[:8], max(0, total - 8))}." if keys else f"`{name}` is empty."
     return ""
-
-
-def _subscripts(views: Sequence[View]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (source text, container, key) of each subscript in the failing statements. The key may be MISSING."""
-    for view in views:
-        for node in view.expressions():
-            if isinstance(node, ast.Subscript):
-                yield ast.unparse(node.value), view.value(node.value), view.value(node.slice)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 #: Words that occur in errors of torch, numpy and TensorFlow about shapes.
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
-def _mentions_shapes(error: BaseException) -> bool:
+def _list_expressions(error: BaseException, views: Sequence[View]) -> Iterator[tuple[View, ast.AST]]:
+    """Yield the expressions of the failing statements, deepest first, if the error is about shapes."""
     text = str(error).lower()
-    return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
+    if isinstance(error, RuntimeError | ValueError | TypeError) and any(word in text for word in _SHAPE_WORDS):
+        for view in views:
+            yield from ((view, node) for node in view.expressions())
 
 
 def _explain_layer(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
-    for view in views if _mentions_shapes(error) else ():
-        for call in view.expressions():
-            if not isinstance(call, ast.Call) or not call.args:
-                continue
+    for view, call in _list_expressions(error, views):
+        if isinstance(call, ast.Call) and call.args:
             size = getattr(view.value(call.func), "__dict__", {}).get("in_features")
             sizes = shape(view.value(call.args[0]))
             if isinstance(size, int) and sizes and sizes[-1] != size:
-                return (
-                    f"`{ast.unparse(call.func)}` expects {_count(size, 'feature')}, but `{ast.unparse(call.args[0])}` "
-                    f"({format_sizes(sizes)}) has {sizes[-1]:,}."
-                )
+                layer, value = ast.unparse(call.func), ast.unparse(call.args[0])
+                features = f"{size:,} feature{'s' * (size != 1)}"
+                return f"`{layer}` expects {features}, but `{value}` ({format_sizes(sizes)}) has {sizes[-1]:,}."
     return ""
 
 
 def _explain_operands(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for operands with incompatible shapes, such as ``x @ w``, ``a + b`` or ``torch.matmul(x, w)``."""
-    for view in views if _mentions_shapes(error) else ():
-        for node in view.expressions():
-            if isinstance(node, ast.BinOp):
-                first, second = node.left, node.right
-            elif isinstance(node, ast.Call) and len(node.args) >= 2:
-                first, second = node.args[:2]
-            else:
-                continue
-            left, right = shape(view.value(first)), shape(view.value(second))
-            if left is None or right is None:
-                continue
-            if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
-                differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
-            else:
-                differs = left != right or len(left) < 2 or left[-1] != right[-2]
-            if differs:
-                texts = [f"`{ast.unparse(s)}` is {format_sizes(z)}" for s, z in ((first, left), (second, right))]
-                return f"{texts[0]} and {texts[1]}."
+    for view, node in _list_expressions(error, views):
+        is_product = isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
+        operands = [node.left, node.right] if isinstance(node, ast.BinOp) else getattr(node, "args", [])[:2]
+        sizes = [size for operand in operands if (size := shape(view.value(operand))) is not None]
+        if len(sizes) < 2:
+            continue
+        left, right = sizes
+        if is_product:
+            differs = left != right or len(left) < 2 or left[-1] != right[-2]
+        else:
+            differs = any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+        if differs:
+            texts = (f"`{ast.unparse(s)}` is {format_sizes(z)}" for s, z in zip(operands, sizes, strict=True))
+            return f"{' and '.join(texts)}."
     return ""
 
 
@@ -264,7 +241,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("data-loader-worker-failed", _explain_data_loader),
     (parallel.UNUSED, parallel.unused_hint),
     ("key-missing", _explain_key),
-    ("index-out-of-range", _explain_index),
     ("module-not-installed", _explain_module),
     ("name-not-defined", _explain_name),
     ("file-not-found", _explain_file),

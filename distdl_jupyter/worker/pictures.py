@@ -7,6 +7,7 @@ again with ``form_of`` and stores it (``supervisor.parts``).
 from __future__ import annotations
 
 import binascii
+import contextlib
 import functools
 import io
 import os
@@ -87,7 +88,10 @@ def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
     """Show each object as a picture if it has one, else as text, like ``display`` in a notebook."""
     texts: list[Any] = []
     for value in objects:
-        pictures = _pictures(value, raw=raw)
+        pictures: list[bytes] = []
+        if channel.current() is not None and not isinstance(value, type):
+            with contextlib.suppress(Exception):  # a user-defined method; the text is shown instead
+                pictures = [data for data in _find_pictures(value, raw=raw) if form_of(data)]
         if not pictures:
             texts.append(value.get("text/plain", "") if raw and isinstance(value, dict) else value)
             continue
@@ -101,44 +105,31 @@ def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
 
 def show_figure(figure: Any) -> None:
     """Send a matplotlib figure to the job as a PNG."""
-    _send([_draw(figure)])
-
-
-def _pictures(value: Any, *, raw: bool) -> list[bytes]:
-    """Return the pictures of a value, in order of preference; [] if it has none."""
-    if isinstance(value, type) or channel.current() is None:
-        return []
-    try:
-        return [data for data in _find_pictures(value, raw=raw) if form_of(data)]
-    except Exception:  # noqa: BLE001  a user-defined method; the text is shown instead
-        return []
+    _send(list(_find_pictures(figure, raw=False)))
 
 
 def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
+    """Yield the pictures of a value, in order of preference. ``raw`` values are MIME bundles."""
     figures = sys.modules.get("matplotlib.figure")
     if figures is not None and isinstance(value, figures.Figure):
-        yield _draw(value)
+        file = io.BytesIO()
+        value.savefig(file, format="png")
+        yield file.getvalue()
         return
-    bundle = value if raw else _representation(value, "_repr_mimebundle_")
+
+    def represent(method: str) -> Any:
+        call = None if raw else getattr(type(value), method, None)
+        result = None if call is None else call(value)
+        return result[0] if isinstance(result, tuple) else result  # data and metadata
+
+    bundle = value if raw else represent("_repr_mimebundle_")
     for mime, method in _REPR_METHODS:
         data = bundle.get(mime) if isinstance(bundle, dict) else None
-        data = _representation(value, method) if data is None and not raw else data
+        data = represent(method) if data is None else data
         if isinstance(data, str):
             data = binascii.a2b_base64(data)
         if isinstance(data, bytes):
             yield data
-
-
-def _representation(value: Any, method: str) -> Any:
-    call = getattr(type(value), method, None)
-    result = None if call is None else call(value)
-    return result[0] if isinstance(result, tuple) else result  # data and metadata
-
-
-def _draw(figure: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
 
 
 def _send(pictures: list[bytes]) -> None:
@@ -146,9 +137,9 @@ def _send(pictures: list[bytes]) -> None:
     out = channel.current()
     picture = next((data for data in pictures if len(data) <= LARGEST), None)
     if picture is None:
-        size = min(map(len, pictures)) / 1e6
-        limit = f"the limit is {LARGEST / 1000000.0:.0f} MB; use a smaller figure or a lower dpi"
-        print(f"[image omitted: it has {size:.1f} MB, but {limit}]")  # noqa: T201
+        size, limit = min(map(len, pictures)) / 1e6, LARGEST / 1e6
+        remedy = "use a smaller figure or a lower dpi"
+        print(f"[image omitted: it has {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
         return
     _sent += 1
     if out is not None and _sent <= MOST:

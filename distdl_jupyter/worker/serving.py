@@ -254,7 +254,7 @@ class Server:
             code = payload.read(folder)
             if not Path(code.working_directory).is_dir():  # the notebook's folder may not exist on this machine
                 code = code._replace(working_directory="")
-            with distributed.keep_groups():
+            with distributed.reuse_groups():
                 return payload.run(folder, code, self._sources)
         finally:
             sys.path[:], sys.argv[:] = saved_state[0], saved_state[1]

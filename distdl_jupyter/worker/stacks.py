@@ -61,7 +61,7 @@ def offer(identity: Identity) -> None:
             "collectives": streams.is_attended,
         }
         os.write(fd, json.dumps(first_line).encode() + b"\n")
-        streams.at_each_look.append(_Follower(fd).look)
+        streams.at_each_look.append(_Follower(fd).poll)
 
 
 class _Follower:
@@ -72,19 +72,18 @@ class _Follower:
         self._size = os.fstat(fd).st_size
         self._thread: threading.Thread | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start a thread when the file has grown, because reading torch's record can block while torch locks it."""
         if self._thread is None and os.fstat(self._fd).st_size > self._size:
-            self._thread = threading.Thread(target=self._follow, name="distdl-collectives", daemon=True)
+            self._thread = threading.Thread(target=self._append, name="distdl-collectives", daemon=True)
             self._thread.start()
 
-    def _follow(self) -> None:
+    def _append(self) -> None:
         try:
             deadline, size = time.monotonic() + _MAX_WAIT, -1
             while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < deadline:
                 time.sleep(_IDLE_SECONDS)
-            line = json.dumps({"collectives": distributed.last_operations()})
-            os.write(self._fd, line.encode() + b"\n")
+            os.write(self._fd, json.dumps({"collectives": distributed.last_operations()}).encode() + b"\n")
         finally:
             self._size = os.fstat(self._fd).st_size
             self._thread = None

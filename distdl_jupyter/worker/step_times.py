@@ -9,37 +9,39 @@ A step ends when an optimizer has stepped. It consists of:
 * ``rest``: the other time before the forward pass, for example for evaluation, logging and checkpoints;
 * compute: the remaining time.
 
-On a GPU these are times of its stream (``gpu_steps``): a wait is the time in which the stream waits for a collective
+On a GPU these are times of its stream: a wait is the time in which the stream waits for a collective
 operation.
 
 Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_INTERVAL`` short steps is
 measured, and later only one every 0.2 s (``StepRecorder.detailed``). All ranks measure the same steps, because the
-steps of a longer interval are a subset of those of a shorter one. For skipped steps only the end is recorded. They are
-assumed to have the same parts as the next measured step.
+steps of a longer interval are a subset of those of a shorter one. Skipped steps are only counted, and are assumed to
+have the same parts as the next measured step. The step after a pause is measured.
 
 Records are sent through the rank's channel at most once per second, or earlier when a report is full. The first
-``FULL`` cover one step each, the next ones two, then four, so training of any length produces a few thousand records.
+``RECORDS_PER_SIZE`` cover one step each, the next ones two, then four, so training of any length produces a few
+thousand records.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.gpu_steps import GpuSteps, Measured
 
 P = ParamSpec("P")
 
 #: Number of records after which each record covers twice as many steps.
-FULL = 2000
+RECORDS_PER_SIZE = 2000
 #: Maximum number of separate waits in a record. Later waits are added to the last one.
-MOST_WAITS = 8
+_MAX_WAITS = 8
 #: The first ``_FIRST`` steps are measured, then one in ``_INTERVAL`` up to step ``_EARLY``. 47 does not divide
 #: common intervals of logging or saving.
 _FIRST, _INTERVAL, _EARLY = 100, 47, 1000
@@ -48,10 +50,12 @@ _SPAN, _MAX_INTERVAL = 200_000_000, 47 << 6
 #: Every ``_BLOCK`` steps, steps are classified as short if they take less than ``_SHORT`` nanoseconds on a CPU, or
 #: ``_SHORT_ON_GPU`` on a GPU. The hooks take less than 1 % of a longer step.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
-#: A step counts as a pause if it takes this many nanoseconds longer than the measured step.
+#: A skipped step that takes more nanoseconds contains a pause.
 _PAUSE = 50_000_000
 #: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
 _SEND_EVERY, _MAX_NUMBERS = 1_000_000_000, 350
+#: Timeout in seconds for the last steps on a GPU. A GPU that hangs must not block the exit of the process.
+_TIMEOUT = 2.0
 #: Number of fields of a record before its waits: total time, ``data`` and ``rest`` in microseconds, and samples.
 HEAD = 4
 
@@ -61,7 +65,7 @@ now = time.perf_counter_ns
 
 def steps_per_record(step: int) -> int:
     """Return how many steps the record of a step covers; ``step`` counts from 0."""
-    return 1 << ((step // FULL + 1).bit_length() - 1)
+    return 1 << ((step // RECORDS_PER_SIZE + 1).bit_length() - 1)
 
 
 def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
@@ -78,78 +82,239 @@ def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenat
     return guarded
 
 
+class Skipped(NamedTuple):
+    """Steps that were not measured, in microseconds. If the last one contains a pause, its time is ``pause``.
+
+    ``seconds`` is the total without the pause. For ``blocked`` of the pause, the thread waited for other ranks.
+    """
+
+    count: int = 0
+    seconds: int = 0
+    pause: int = 0
+    blocked: int = 0
+
+
+@dataclass(slots=True)
+class Measured:
+    """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes.
+
+    ``skipped`` are the steps before it that were not measured.
+    """
+
+    seconds: int
+    data: int
+    rest: int
+    samples: int
+    waits: list[int]
+    skipped: Skipped
+    passes: int = 0
+
+
+# times of a GPU ----------------------------------------------------------------------------------
+#
+# GPU calls only queue a kernel, so the CPU clock does not show where a step spends its time. A CUDA event is queued
+# like a kernel, and the GPU records the time when its stream reaches the event. The times of a step are read only after
+# ``query()`` has reported that the GPU has completed the step, so the training never waits for them.
+
+
+@dataclass(slots=True)
+class _GpuStep:
+    """The events of a measured step. Between ``previous_end`` and ``begin`` are ``skipped`` steps without events."""
+
+    begin: Any
+    previous_end: Any
+    skipped: int
+    end: Any = None
+    #: Tuples ("data" or "wait", begin event, end event).
+    intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
+    #: The event up to which the step counts as rest, and the number of earlier intervals, which do not.
+    rest: tuple[Any, int] | None = None
+    samples: int = 0
+
+    def measure(self) -> Measured:
+        """Return the times between the events when the GPU has completed the step."""
+        parts: dict[str, list[int]] = {"data": [], "wait": []}
+        for part, begin, end in self.intervals:
+            parts[part].append(_microseconds(begin, end))
+        rest = 0
+        if self.rest is not None:
+            event, count = self.rest
+            inside = sum(_microseconds(begin, end) for _, begin, end in self.intervals[:count])
+            rest = max(0, _microseconds(self.begin, event) - inside)
+        seconds = _microseconds(self.begin, self.end)
+        skipped = self.skipped * seconds
+        if self.skipped and self.previous_end is not None:
+            skipped = _microseconds(self.previous_end, self.begin)
+        data, waits = sum(parts["data"]), parts["wait"]
+        return Measured(seconds, data, rest, self.samples, waits, Skipped(self.skipped, skipped))
+
+
+class GpuSteps:
+    """Times the steps of one thread on one device."""
+
+    def __init__(self, device: Any) -> None:
+        self._cuda = sys.modules["torch"].cuda
+        self._device = device
+        self._ended: deque[_GpuStep] = deque()
+        self._step: _GpuStep | None = None
+        self._open_intervals: dict[str, Any] = {}
+        #: The end event of the last measured step, and the number of later steps whose events could not be recorded.
+        self._last_end: Any = None
+        self._captured_count = 0
+        #: The end event of the last skipped step, where the next measured step begins.
+        self._skipped_end: Any = None
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
+        # ``memory_allocated`` and ``memory_reserved`` are slower: each flattens and sorts all statistics.
+        per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
+        allocated, reserved = (
+            sum(stats[name]["all"]["current"] for stats in per_gpu if stats)
+            for name in ("allocated_bytes", "reserved_bytes")
+        )
+        return allocated, reserved
+
+    def border(self) -> None:
+        """Record the end of the last skipped step, where the next measured step begins."""
+        self._skipped_end = self._record()
+
+    def begin(self, skipped: int) -> None:
+        """Begin a measured step after ``skipped`` steps without events, or at the end event of the previous step."""
+        skipped, self._captured_count = skipped + self._captured_count, 0
+        is_next = self._last_end is not None and not skipped
+        begin, self._skipped_end = (self._last_end if is_next else self._skipped_end or self._record()), None
+        if begin is None:
+            self._captured_count = skipped
+        else:
+            self._step, self._open_intervals = _GpuStep(begin, self._last_end, skipped), {}
+
+    def open(self, part: str) -> None:
+        """Begin an interval of the step, "data" or "wait"."""
+        if self._step is not None:
+            self._open_intervals[part] = self._record()
+
+    def close(self, part: str) -> None:
+        """End an interval."""
+        begin = self._open_intervals.pop(part, None)
+        if begin is not None and (end := self._record()) is not None and self._step is not None:
+            self._step.intervals.append((part, begin, end))
+
+    def rest(self) -> None:
+        """Count the step up to now, without its intervals, as rest."""
+        if self._step is not None and (event := self._record()) is not None:
+            self._step.rest = (event, len(self._step.intervals))
+
+    def stepped(self) -> None:
+        """Record an optimizer step. The last of several ends the training step."""
+        if self._step is not None:
+            self._step.end = self._record()
+
+    def end(self, samples: int) -> None:
+        """End the step."""
+        step, self._step = self._step, None
+        if step is None:
+            self._captured_count += 1
+        elif step.end is None:  # it was captured into a CUDA graph
+            self._captured_count += step.skipped + 1
+        else:
+            step.samples, self._last_end = samples, step.end
+            self._ended.append(step)
+
+    def forget(self) -> None:
+        """Discard the current step, because training has moved to another thread."""
+        self._step = None
+
+    def read(self, timeout: float = 0.0) -> Iterator[Measured]:
+        """Yield the steps that the GPU has completed or completes within the timeout, in order."""
+        deadline = time.monotonic() + timeout
+        while self._ended:
+            # While a CUDA graph is captured, an event would become part of the graph.
+            if not self._cuda.is_current_stream_capturing() and self._ended[0].end.query():
+                yield self._ended.popleft().measure()
+            elif time.monotonic() < deadline:
+                time.sleep(0.001)
+            else:
+                return
+
+    def _record(self) -> Any:
+        """Record an event on the stream and return it; None while a CUDA graph is captured."""
+        if self._cuda.is_current_stream_capturing():
+            return None
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._device))
+        return event
+
+
+def _microseconds(begin: Any, end: Any) -> int:
+    return int(1000 * begin.elapsed_time(end) + 0.5)
+
+
+# recording ---------------------------------------------------------------------------------------
+
+
 class StepRecorder:
     """Records the steps of the training thread of one process. Times are in nanoseconds, as returned by ``now``."""
 
     def __init__(self) -> None:
+        #: Whether steps are recorded, which only a rank sets.
         self.on = False
         self._thread = threading.main_thread().ident
-        self._records: list[list[int]] = []
-        #: The current step, and the first step of the unsent records.
-        self._step = self._first = 0
-        #: When the last report was sent, when the memory of GPUs was last sent, and the count of numbers in unsent
-        #: records.
-        self._sent_at = self._memory_at = self._number_count = 0
-        #: The next step to record. It is less than ``_step`` while times of a GPU are pending.
-        self._next_step = 0
-        #: The number of steps in a record, and how many of them are missing in the last one.
-        self._size, self._missing = 1, 0
-        self._logs_samples = False
-        #: Whether the hooks measure this step. In a skipped step they only set ``passed`` at a backward pass, and add
-        #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
-        self.detailed, self.passed, self.blocked = True, False, 0
-        #: Whether the hooks support skipped steps, whether the steps are short, and the time and step of the last
-        #: classification.
-        self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
-        #: The interval between measured short steps, and the number of steps to skip before the next measured one.
-        self._interval, self.skips = _INTERVAL, 0
-        #: The end times of the last measured step and of the skipped steps after it, without the latest (``_end``), and
-        #: the time that skipped steps were blocked, by index, if longer than ``_PAUSE``.
-        self._ends: list[int] = []
-        self._blocked: dict[int, int] = {}
-        self._measures_all = False
-        #: The durations of the skipped steps that are not recorded yet, and the time they were blocked, by index.
-        self._skipped: list[int] = []
-        self._skipped_blocked: dict[int, int] = {}
-        #: The last recorded step that was measured.
-        self._last_measured: Measured | None = None
         self.gpu: GpuSteps | None = None
         #: Whether a collective operation has blocked the process in any step.
         self.has_waited = False
+        self._logs_samples = self._measures_all = False
+        #: The number of steps before the last measured one, and the next step to record. It is less while times of a
+        #: GPU are pending.
+        self._step = self._next_step = 0
+        #: Whether the hooks support skipped steps, whether the steps are short, and the time and step of the last
+        #: classification.
+        self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
+        #: The interval between measured short steps.
+        self._interval = _INTERVAL
+        #: The skipped steps before the current measured one, and the last measured step that is recorded.
+        self._before = Skipped()
+        self._last_measured: Measured | None = None
+        #: The unsent records, their first step and count of numbers, how many steps a record covers, and how many of
+        #: them are missing in the last one.
+        self._records: list[list[int]] = []
+        self._first = self._number_count = self._missing = 0
+        self._size = 1
+        #: When the last report was sent, and when the memory of GPUs was last sent.
+        self._sent_at = self._memory_at = 0
         self._reset()
 
     def _reset(self) -> None:
-        #: The start of the step, and its end as far as known; 0 if unknown.
-        self._begin = self._end = 0
-        self.detailed, self.passed, self.skips = True, False, 0
-        self._ends.clear()
-        self._blocked.clear()
+        """Begin with an unknown step."""
+        #: Whether the hooks measure this step. In a skipped step they only set ``passed`` at a backward pass, and add
+        #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
+        self.detailed, self.passed, self.blocked = True, False, 0
+        #: The number of steps to skip before the next measured one, and the time at which skipping ends anyway.
+        self.skips = self._resume_at = 0
+        #: The number of skipped steps since the last measured one, the end of that one, and the last step if it
+        #: contains a pause: its duration and the time that it was blocked.
+        self._skipped = self._measured_end = self._pause = self._pause_blocked = 0
         if self.gpu is not None:
             self.gpu.forget()
         self._begin_step(0)
 
     def _begin_step(self, begin: int) -> None:
+        #: The start of the step, and its end as far as known; 0 if unknown.
         self._begin, self._end = begin, 0
-        self._data = self._rest = self._wait_time = 0
+        self._data = self._rest = self._samples = self._arrival = 0
         self._waits: list[int] = []
         #: Whether a forward or backward pass has begun in this step.
         self._has_computed = False
-        self._samples = 0
         #: Total duration of the backward passes, including the waits at their ends.
         self._backward_time = 0
         self._on_gpu = self.gpu is not None
-        if self.gpu is not None and self.detailed and begin:
-            self.gpu.begin(len(self._skipped))
-            self._skipped, self._skipped_blocked = [], {}
+        if self.gpu is not None and begin:
+            self.gpu.begin(self._before.count)
+            self._before = Skipped()
 
     @property
     def step(self) -> int:
         """The number of the current step, from 0. It increases when the next step begins."""
-        return self._step + len(self._ends)
-
-    def enable(self) -> None:
-        """Start measuring; called only in a rank."""
-        self.on = True
+        return self._step + self._skipped
 
     def fail(self, error: Exception) -> None:
         """Stop measuring and send a notice once."""
@@ -198,20 +363,21 @@ class StepRecorder:
         if not self._is_other_thread(now()):
             self._has_computed = True
 
-    def arrived(self) -> int:
-        """Return the current time when this rank has finished its part of a backward pass; callable from any thread."""
+    @harmless
+    def arrived(self) -> None:
+        """Record that the rank has done its part of a backward pass and begins to wait. Callable from any thread."""
         if self.gpu is not None:
             self.gpu.open("wait")
-        return now()
+        self._arrival = now()
 
     @harmless
-    def backward_ended(self, begin: int, arrival: int) -> None:
-        """Record the end of a backward pass. At ``arrival`` it began to wait for other ranks (0: no wait)."""
-        if self._thread != threading.get_ident():
-            return
-        self._backward_time += now() - begin
-        if arrival:
-            self.wait(arrival)
+    def backward_ended(self, begin: int) -> None:
+        """Record the end of a backward pass."""
+        arrival, self._arrival = self._arrival, 0
+        if self._thread == threading.get_ident():
+            self._backward_time += now() - begin
+            if arrival:
+                self.wait(arrival)
 
     @harmless
     def wait(self, begin: int) -> None:
@@ -222,25 +388,23 @@ class StepRecorder:
             return
         if self.gpu is not None:
             self.gpu.close("wait")
-        self._wait_time += end - begin
         self._waits.append(end - begin)
 
     def skip(self) -> None:
         """Record an optimizer step in a skipped training step (``skips``)."""
-        if self._thread != threading.get_ident():
-            self.stepped()
-        elif not self.passed:  # a second optimizer
-            self._end = now()
-            if self.gpu is not None and not self._ends:
-                self.gpu.stepped()
-        else:
-            self._ends.append(self._end)
-            if self.blocked > _PAUSE:
-                self._blocked[len(self._ends) - 1] = self.blocked
-            self.passed, self.blocked, self._end = False, 0, now()
+        begin, self._end = self._end, now()
+        if self.passed:
+            if not self._skipped:
+                self._measured_end = begin
+            self._skipped += 1
             self.skips -= 1
-            if not self.skips or self._end - self._ends[0] > _SEND_EVERY:
+            if self._end - begin > _PAUSE:
+                self._pause, self._pause_blocked, self.skips = self._end - begin, self.blocked, 0
+            self.passed, self.blocked = False, 0
+            if self.skips <= 0 or self._end > self._resume_at:
                 self._resume()
+        elif self.gpu is not None and not self._skipped:  # a second optimizer in the measured step before
+            self.gpu.stepped()
 
     @harmless
     def _resume(self) -> None:
@@ -257,7 +421,7 @@ class StepRecorder:
             self._reset()
         if self.skips:
             self.skip()
-        elif self._ends:  # a second optimizer, just before a measured step
+        elif self._skipped:  # a second optimizer in the last skipped step
             self._end = now()
             if self.gpu is not None:
                 self.gpu.border()
@@ -265,10 +429,11 @@ class StepRecorder:
             self._end = now()
             if self.gpu is not None:
                 self.gpu.stepped()
-            step = self.step + 1
+            step = self._step + 1
             interval = self._interval if step >= _EARLY else _INTERVAL
             self.detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
             self.skips = 0 if self.detailed else interval - step % interval
+            self._resume_at = self._end + _SEND_EVERY
 
     @harmless
     def use_gpu(self, device: Any) -> None:
@@ -285,19 +450,20 @@ class StepRecorder:
     @harmless
     def samples(self, number: Any) -> None:
         """Set the sample count of the step to the number that the training code logs."""
-        if type(number) is int and number >= 0 and not self._ends:
+        if type(number) is int and number >= 0 and not self._skipped:
             self._logs_samples, self._samples = True, number
 
     @harmless
     def flush(self) -> None:
-        """Complete the pending steps and send all records."""
+        """Complete the pending steps and send all records. The next step is measured."""
+        self.detailed, self.passed, self.skips = True, False, 0
         if self._end:
             self._close()
-        for measured in self.gpu.wait() if self.gpu is not None else ():
-            self._put_measured(measured, {})
+        for measured in self.gpu.read(_TIMEOUT) if self.gpu is not None else ():
+            self._put_measured(measured)
         if self._last_measured is not None:
-            self._put_skipped(self._last_measured, self._skipped, self._skipped_blocked)
-            self._skipped = []
+            self._put_skipped(self._last_measured, self._before)
+            self._before = Skipped()
         self._memory_at = 0
         self._send()
 
@@ -313,77 +479,74 @@ class StepRecorder:
 
     def _compute_begins(self, moment: int) -> None:
         if not self._has_computed:
-            self._rest = moment - self._begin - self._data - self._wait_time
+            self._rest = moment - self._begin - self._data - sum(self._waits)
             if self.gpu is not None:
                 self.gpu.rest()
 
     # records ----------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Record the steps that have ended and begin the next one at the last end."""
-        ends = [*self._ends, self._end]
+        """Record the measured step that has ended, and begin the next one after the skipped steps."""
+        end = self._end
+        measured_end = self._measured_end if self._skipped else end
         if self.gpu is not None and self._on_gpu:
             self.gpu.end(self._samples)
             for measured in self.gpu.read():
-                self._put_measured(measured, {})
+                self._put_measured(measured)
         else:
-            measured = Measured(
-                (ends[0] - self._begin) // 1000,
-                self._data // 1000,
-                max(0, self._rest) // 1000,
-                self._samples,
-                [wait // 1000 for wait in self._waits],
-                self._backward_time // 1000,
-                self._skipped,
+            self._put_measured(
+                Measured(
+                    (measured_end - self._begin) // 1000,
+                    self._data // 1000,
+                    max(0, self._rest) // 1000,
+                    self._samples,
+                    [wait // 1000 for wait in self._waits],
+                    self._before,
+                    self._backward_time // 1000,
+                )
             )
-            blocked, self._skipped, self._skipped_blocked = self._skipped_blocked, [], {}
-            self._put_measured(measured, blocked)
-        self._skipped_blocked.update({len(self._skipped) + index: ns for index, ns in self._blocked.items()})
-        self._skipped += [end - begin for begin, end in itertools.pairwise(ends)]
-        self._ends.clear()
-        self._blocked.clear()
-        self._step += len(ends)
+        seconds = (end - measured_end - self._pause) // 1000
+        self._before = Skipped(self._skipped, seconds, self._pause // 1000, self._pause_blocked // 1000)
+        self._step += 1 + self._skipped
+        self._skipped = self._pause = 0
         if (steps := self._step - self._block_step) >= _BLOCK:
             # Classify the steps as short or long, and choose the interval between measured steps.
-            mean = max(1, (ends[-1] - self._block) // steps)
+            mean = max(1, (end - self._block) // steps)
             self._is_short = self.can_skip and mean < (_SHORT if self.gpu is None else _SHORT_ON_GPU)
             self._interval = _INTERVAL
             while self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN:
                 self._interval *= 2
-            self._block, self._block_step = ends[-1], self._step
-        if ends[-1] - self._sent_at > _SEND_EVERY:
+            self._block, self._block_step = end, self._step
+        if end - self._sent_at > _SEND_EVERY:
             self._send()
-        self._begin_step(ends[-1])
+        self._begin_step(end)
 
-    def _put_measured(self, step: Measured, blocked: dict[int, int]) -> None:
+    def _put_measured(self, step: Measured) -> None:
         """Record a measured step, and before it the skipped ones."""
-        if len(step.waits) > MOST_WAITS:
-            step.waits[MOST_WAITS - 1 :] = [sum(step.waits[MOST_WAITS - 1 :])]
-        self._put_skipped(step, step.skipped, blocked)
+        if len(step.waits) > _MAX_WAITS:
+            step.waits[_MAX_WAITS - 1 :] = [sum(step.waits[_MAX_WAITS - 1 :])]
+        self._put_skipped(step, step.skipped)
         self._put_record([step.seconds, step.data, step.rest, step.samples, *step.waits])
         self._last_measured = step
 
-    def _put_skipped(self, step: Measured, durations: list[int], blocked: dict[int, int]) -> None:
-        """Record skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
-        max_duration, start = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
-        for index in [index for index, duration in enumerate(durations) if duration > max_duration]:
-            self._put_like(step, durations[start:index])
-            start, seconds = index + 1, durations[index] // 1000
-            rest = max(0, step.rest + seconds - step.seconds)
-            wait_time = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
-            waits = [*step.waits[:-1], step.waits[-1] + wait_time]
-            self._put_record([seconds, step.data, rest - wait_time, step.samples, *waits])
-        self._put_like(step, durations[start:])
+    def _put_skipped(self, step: Measured, skipped: Skipped) -> None:
+        """Record skipped steps with the parts of a measured one, and as many at once as fit into one record.
 
-    def _put_like(self, step: Measured, durations: list[int]) -> None:
-        """Record steps of these durations (nanoseconds), as many at once as fit into one record."""
-        index, busy = 0, 1000 * (step.seconds - step.rest)
-        while index < len(durations):
-            batch = durations[index : index + (self._missing or steps_per_record(self._next_step))]
-            index, number = index + len(batch), len(batch)
-            rest = sum([duration - busy for duration in batch if duration > busy])
-            parts = [sum(batch) // 1000, number * step.data, rest // 1000, number * step.samples]
-            self._put_record([*parts, *[number * wait for wait in step.waits]], number)
+        What they take longer than the measured step counts as rest or, if they were blocked in a pause, as a wait.
+        """
+        busy, count, seconds = step.seconds - step.rest, skipped.count - bool(skipped.pause), skipped.seconds
+        while count > 0:
+            number = min(count, self._missing or steps_per_record(self._next_step))
+            part = seconds * number // count
+            head = [part, number * step.data, max(0, part - number * busy), number * step.samples]
+            self._put_record([*head, *[number * wait for wait in step.waits]], number)
+            count, seconds = count - number, seconds - part
+        if skipped.pause:
+            rest, waits = max(0, skipped.pause - busy), step.waits.copy()
+            if waits:
+                wait = max(0, min(rest, skipped.blocked - step.passes))
+                rest, waits[-1] = rest - wait, waits[-1] + wait
+            self._put_record([skipped.pause, step.data, rest, step.samples, *waits])
 
     def _put_record(self, record: list[int], steps: int = 1) -> None:
         """Add steps to the last record, or begin another one if it is full."""
@@ -419,11 +582,5 @@ class StepRecorder:
 
 #: The recorder of this process, enabled only in a rank.
 recorder = StepRecorder()
-
-
-def _disable() -> None:
-    recorder.on, recorder.skips = False, 0
-
-
 # A process that training code forks, for example to load data, is not a rank.
-os.register_at_fork(after_in_child=_disable)
+os.register_at_fork(after_in_child=recorder.__init__)  # type: ignore[misc]

@@ -160,7 +160,6 @@ HINTS = {
         "class T: pass\nself = T()\nself.parts = {'a': 1}\nkey = 'b'\nself.parts[key]",
         "The only key of `self.parts` is a.",
     ),
-    "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements, but the index is 3."),
     "a layer of a model": (
         textwrap.dedent("""
             import torch

@@ -12,7 +12,6 @@ import torch
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import hints
 from distdl_jupyter.worker.hooks import gpu_memory
-from distdl_jupyter.worker.hooks.gpu_memory import AllocatingLine, GpuMemory, GpuProcess
 from tests.worker import ranks
 
 DATA = Path(__file__).parent / "data"
@@ -25,8 +24,8 @@ GIB = 2**30
 def test_errors_of_all_versions_of_torch_are_read(version):
     text, expected = ERRORS[version]["text"], dict(ERRORS[version]["facts"])
     assert gpu_memory.is_full(torch.OutOfMemoryError(text))
-    facts = gpu_memory.parse(text).to_json()
-    processes = [[one["pid"], one["size"]] for one in facts.pop("processes", [])]
+    facts = gpu_memory.parse(text)
+    processes = [[one["pid"], one["size"]] for one in facts.pop("processes")]
     assert processes == expected.pop("processes", [])
     assert facts == {"recorded": False, **expected}
 
@@ -43,6 +42,10 @@ def test_full_memory_of_the_host_is_another_error(error):
     assert not gpu_memory.is_full(error)
 
 
+def line(label, number, size, count):
+    return {"label": label, "line": number, "size": size, "count": count}
+
+
 def place(frames):
     for frame in frames:
         if not frame["filename"].startswith(("/usr", "??")):
@@ -52,8 +55,8 @@ def place(frames):
 
 def test_largest_live_blocks_are_those_of_the_user_s_lines():
     lines = gpu_memory.lines_from_snapshot(SNAPSHOT, 0, place)
-    assert lines == [AllocatingLine("model.py", 12, 805306368, 2), AllocatingLine("<Cell [3]>", 4, 134217728, 1)]
-    assert [line.line for line in gpu_memory.lines_from_snapshot(SNAPSHOT, None, place)] == [9, 12, 4]
+    assert lines == [line("model.py", 12, 805306368, 2), line("<Cell [3]>", 4, 134217728, 1)]
+    assert [row["line"] for row in gpu_memory.lines_from_snapshot(SNAPSHOT, None, place)] == [9, 12, 4]
     assert gpu_memory.lines_from_snapshot({}, 0, place) == []
 
 
@@ -72,9 +75,7 @@ def sleeper(request):
 
 def others(pid, text="", **facts):
     memory = gpu_memory.parse(f"Process {pid} has 2.00 GiB memory in use. {text}")
-    for name, value in facts.items():
-        setattr(memory, name, value)
-    return gpu_memory._list_processes(memory)
+    return gpu_memory.identify_processes({**memory, **facts})
 
 
 @pytest.mark.parametrize(
@@ -88,34 +89,38 @@ def others(pid, text="", **facts):
 )
 def test_process_that_holds_the_gpu_is_named(sleeper, kind):
     (process,) = others(sleeper.pid)
-    assert (process.pid, process.size, process.kind) == (sleeper.pid, 2 * GIB, kind)
-    assert "abc" not in process.name
+    assert (process["pid"], process["size"], process["kind"]) == (sleeper.pid, 2 * GIB, kind)
+    assert "abc" not in process["name"]
     if kind == "job":
-        assert (process.job, process.rank) == ("20261127-113000-k3f9x", "3")
+        assert (process["job"], process["rank"]) == ("20261127-113000-k3f9x", "3")
 
 
 @pytest.mark.parametrize("sleeper", [(["ipykernel_launcher"], {"DISTDL_JOB_ID": ""})], indirect=True)
 def test_kernel_that_submitted_the_job_is_told_from_others(sleeper, monkeypatch):
     monkeypatch.setenv(gpu_memory.SUBMITTER, f"{os.uname().nodename}:{sleeper.pid}")
-    assert [process.kind for process in others(sleeper.pid)] == ["submitter"]
+    assert [process["kind"] for process in others(sleeper.pid)] == ["submitter"]
     monkeypatch.setenv(gpu_memory.SUBMITTER, f"elsewhere:{sleeper.pid}")
-    assert [process.kind for process in others(sleeper.pid)] == ["notebook"]
+    assert [process["kind"] for process in others(sleeper.pid)] == ["notebook"]
 
 
 def test_process_of_another_user_is_named_with_its_user(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     (process,) = others(1)
-    assert (process.kind, bool(process.user)) == ("other", True)
+    assert (process["kind"], bool(process["user"])) == ("other", True)
 
 
 def test_this_process_in_a_container_is_no_other_one():
     """The driver's numbers are then those of the host; the process that holds what torch holds is this one."""
     text = "Process 4194000 has 3.00 GiB memory in use."
     facts = {"allocated": GIB, "unused": GIB // 2}
-    assert [one.pid for one in others(4194001, text, **facts)] == [4194000]
-    assert [one.pid for one in others(4194001, **facts)] == []
-    assert [one.kind for one in others(4194001, this_process=2 * GIB, **facts)] == ["hidden"]
-    assert [one.pid for one in others(os.getpid(), text, **facts)] == [4194000]
+    assert [one["pid"] for one in others(4194001, text, **facts)] == [4194000]
+    assert [one["pid"] for one in others(4194001, **facts)] == []
+    assert [one["kind"] for one in others(4194001, this_process=2 * GIB, **facts)] == ["hidden"]
+    assert [one["pid"] for one in others(os.getpid(), text, **facts)] == [4194000]
+
+
+def process(kind, size=3 * GIB, **fields):
+    return {"pid": 7, "size": size, "kind": kind, "name": "", "user": "", "job": "", "rank": "", **fields}
 
 
 FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allocated": 12 * GIB, "unused": 0}
@@ -129,19 +134,19 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (
-            {"lines": [AllocatingLine("Cell [3]", 12, 8 * GIB, 32)], "recorded": True},
+            {"lines": [line("Cell [3]", 12, 8 * GIB, 32)], "recorded": True},
             ["8.00 GiB from Cell [3], line 12 (32 blocks)"],
             ["--record-gpu-memory"],
         ),
-        ({"processes": [GpuProcess(7, 3 * GIB, "submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
-        ({"processes": [GpuProcess(7, 3 * GIB, "other", "python", "ann")]}, ["user ann"], ["kill"]),
-        ({"processes": [GpuProcess(7, 3 * GIB, "own", "python train.py")]}, ["python train.py", "kill 7"], []),
-        ({"processes": [GpuProcess(7, 3 * GIB, "job", "", "", "x-y-k3f9", "1")]}, ["distdl stop k3f9"], []),
-        ({"processes": [GpuProcess(7, 2**20, "own", "Xorg")]}, [], ["Xorg"]),
+        ({"processes": [process("submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
+        ({"processes": [process("other", name="python", user="ann")]}, ["user ann"], ["kill"]),
+        ({"processes": [process("own", name="python train.py")]}, ["python train.py", "kill 7"], []),
+        ({"processes": [process("job", job="x-y-k3f9", rank="1")]}, ["distdl stop k3f9"], []),
+        ({"processes": [process("own", size=2**20, name="Xorg")]}, [], ["Xorg"]),
     ],
 )
 def test_each_cause_has_its_remedy(facts, present, absent):
-    memory = GpuMemory(**{**FULL, **facts}, variable="PYTORCH_ALLOC_CONF")
+    memory = {"recorded": False, **FULL, **facts, "variable": "PYTORCH_ALLOC_CONF"}
     text = gpu_memory.explain(memory, "k3f9x")
     assert [part for part in present if part not in text] == []
     assert [part for part in absent if part in text] == []

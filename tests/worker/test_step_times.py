@@ -177,8 +177,8 @@ def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
     out = Out()
     monkeypatch.setattr(step_times.channel, "current", lambda: out)
     recorder = step_times.StepRecorder()
-    recorder.enable()
-    steps = 7 * step_times.FULL + 5
+    recorder.on = True
+    steps = 7 * step_times.RECORDS_PER_SIZE + 5
     for _ in range(steps):
         recorder.backward()
         recorder.stepped()
@@ -188,15 +188,15 @@ def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
         assert report["first"] == at
         assert len(str(report)) < 3500
         at += len(report["records"]) * report["size"]
-    assert at == 7 * step_times.FULL  # the next record is of 8 steps
+    assert at == 7 * step_times.RECORDS_PER_SIZE  # the next record is of 8 steps
     by_size = {1: 0, 2: 0, 4: 0}
     for report in out.sent:
         by_size[report["size"]] += len(report["records"])
-    assert by_size == dict.fromkeys((1, 2, 4), step_times.FULL)
+    assert by_size == dict.fromkeys((1, 2, 4), step_times.RECORDS_PER_SIZE)
 
 
 def test_a_forked_process_measures_nothing():
-    step_times.recorder.enable()
+    step_times.recorder.on = True
     try:
         pid = os.fork()
         if pid == 0:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distdl_jupyter.worker import report
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded
+from distdl_jupyter.worker.hooks.imports import Patches, guarded
 
 #: The source of each metric, by name.
 _owners: dict[str, str] = {}
@@ -27,42 +27,16 @@ _lock = threading.Lock()
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
     """Report the metrics of ``source`` at ``step``, except for those that the user or another source reports."""
+    accepted = {}
     with _lock:
-        accepted = {name: value for name, value in metrics.items() if _can_report(source, name, value)}
-        _owners.update(dict.fromkeys(accepted, source))
+        for name, value in metrics.items():
+            if name not in report.own_names and _owners.get(name, source) == source and _is_number(name, value):
+                accepted[name], _owners[name] = value, source
     if accepted:
         report.send(step, accepted)
 
 
-def advance(done: float, total: float | None, unit: str) -> None:
-    """Report a framework's progress, unless the user's code calls ``progress``."""
-    if not report.own_progress:
-        report.send_progress(done, total, unit)
-
-
-class _Nested(threading.local):
-    """Context manager that marks this thread as inside the block, and yields whether the block is the outermost."""
-
-    is_inside = False
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[bool]:
-        was_inside, self.is_inside = self.is_inside, True
-        try:
-            yield not was_inside
-        finally:
-            self.is_inside = was_inside
-
-
-#: In this block a SummaryWriter does not report, because a framework writes values that are already reported.
-muted = _Nested()
-#: In this block engines do not report, because the framework that uses them does.
-driving = _Nested()
-
-
-def _can_report(source: str, name: str, value: Any) -> bool:
-    if name in report.own_names or _owners.get(name, source) != source:
-        return False
+def _is_number(name: str, value: Any) -> bool:
     if getattr(value, "is_cuda", False):
         return bool(value.numel() == 1)
     try:
@@ -72,19 +46,40 @@ def _can_report(source: str, name: str, value: Any) -> bool:
     return True
 
 
+def advance(done: float, total: float | None, unit: str) -> None:
+    """Report a framework's progress, unless the user's code calls ``progress``."""
+    if not report.own_progress:
+        report.send_progress(done, total, unit)
+
+
+class _Silence(threading.local):
+    """Context manager in which some reports of this thread are silenced. Yields whether the block is the outermost."""
+
+    is_active = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[bool]:
+        was_active, self.is_active = self.is_active, True
+        try:
+            yield not was_active
+        finally:
+            self.is_active = was_active
+
+
+#: In this block a SummaryWriter does not report, because a framework writes values that are already reported.
+silenced_writers = _Silence()
+#: In this block engines do not report, because the framework that uses them does.
+silenced_engines = _Silence()
+
+
 # SummaryWriter -----------------------------------------------------------------------------------
 
 #: Step counters of tags that are written without a step.
 _counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-
-
 _patch = Patches()
+#: Installs the hooks of SummaryWriter.
+watch = _patch.install
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
-
-
-def watch(finder: PostImport) -> None:
-    """Report the scalars that a ``SummaryWriter`` writes."""
-    _patch.install(finder)
 
 
 @_patch("SummaryWriter.add_scalar", *_WRITERS)
@@ -102,11 +97,11 @@ def _add_scalars(
     if isinstance(tag_scalar_dict, dict):
         named = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
         _report_scalars(str(main_tag), named, global_step)
-    with muted():  # tensorboardX calls add_scalar for each of them
+    with silenced_writers():  # tensorboardX calls add_scalar for each of them
         return add(self, main_tag, tag_scalar_dict, global_step, *args, **kw)
 
 
 def _report_scalars(tag: str, values: dict[str, Any], global_step: Any) -> None:
-    if not muted.is_inside:
+    if not silenced_writers.is_active:
         step = next(_counts[tag]) if global_step is None else global_step
         guarded("in SummaryWriter", lambda: offer("tensorboard", int(step), values))

@@ -83,7 +83,11 @@ class CheckRecording:
         self._line = Describer(sources, folder / "code").line
         self._step_count = int(options.get("steps", 3))
         self._folder = folder / "check"
-        self._replay = _Replay(Path(options["replay"]) / "check") if options.get("replay") else None
+        #: In the single process, the batches by rank and the weights by step of an earlier job's ranks.
+        self._replayed_batches: list[dict[Position, Any]] = []
+        self._replayed_weights: list[dict[int, Any]] = []
+        if options.get("replay"):
+            self._load_recordings(Path(options["replay"]) / "check")
         self.on = True
         self._written = False
         #: Data about the whole training: names and shapes of weights, layers, samplers, and reasons for missing data.
@@ -112,9 +116,17 @@ class CheckRecording:
         self._trainers: list[tuple[str, Any, Line]] = []
         self._watch(finder)
 
+    def _load_recordings(self, folder: Path) -> None:
+        """Load the recordings of the ranks. Raises PermissionError for files of other users."""
+        for rank in range(sum(1 for _ in folder.glob("rank-*.pkl"))):
+            with owned.open_own(folder / f"rank-{rank}.pkl") as file:
+                recording = pickle.load(file)
+            self._replayed_batches.append(recording["batches"])
+            self._replayed_weights = self._replayed_weights or recording["weights"]  # only rank 0 has them
+
     def _begin_step(self) -> None:
-        self._current: dict[str, Any] = {"inputs": [], "losses": [], "random": False, "local": False}
-        self._current |= {"unsynced": "", "unsynced_line": _NO_LINE}
+        flags = {"random": False, "local": False, "unsynced": "", "unsynced_line": _NO_LINE}
+        self._current: dict[str, Any] = {"inputs": [], "losses": [], **flags}
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
         self._stepped: set[int] = set()
@@ -123,9 +135,9 @@ class CheckRecording:
         self._random_states: dict[str, str] = {}
 
     def _complete_step(self) -> None:
-        batches = [{"loader": loader, **entry} for loader, entry in sorted(self._step_batches.items())]
-        optimizers = [{"index": number, **entry} for number, entry in sorted(self._step_optimizers.items())]
-        self._steps.append({**self._current, "batches": batches, "optimizers": optimizers})
+        self._current["batches"] = [self._step_batches[loader] for loader in sorted(self._step_batches)]
+        self._current["optimizers"] = [self._step_optimizers[number] for number in sorted(self._step_optimizers)]
+        self._steps.append(self._current)
 
     def _reserve_bytes(self, tensors: list[Any]) -> bool:
         """Return whether copies of the tensors fit into the size limit, and if so, add them to the total size."""
@@ -215,7 +227,7 @@ class CheckRecording:
             self._loaders[this][1] += 1
             number, pass_number = self._loaders[this]
             batches.__dict__["_distdl_check"] = [number, pass_number, 0]
-            self._describe(number, this, pass_number)
+            self._describe(number, this, pass_number, batches)
             return batches
 
         @patch("_BaseDataLoaderIter.__next__", "torch.utils.data.dataloader")
@@ -224,8 +236,6 @@ class CheckRecording:
             if position is None:
                 return original(this)
             self._next_step()
-            if position[1:] == [0, 0]:
-                self._describe_random_states(position[0], this)
             self._has_begun = False
             batch = self._fetch(lambda: original(this), tuple(position))
             self._record_batch(tuple(position), batch)
@@ -235,9 +245,12 @@ class CheckRecording:
     # batches ------------------------------------------------------------------------------------
 
     @harmless
-    def _describe(self, number: int, loader: Any, pass_number: int) -> None:
-        """Record the data set, sampler and options of a loader at the start of a pass."""
+    def _describe(self, number: int, loader: Any, pass_number: int, iterator: Any) -> None:
+        """Record the data set, sampler, options and first random states of a loader at the start of a pass."""
         info = self._info["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
+        if pass_number == 0:
+            has_workers = loader.num_workers > 0
+            info["random"] = {"workers": str(iterator._base_seed)} if has_workers else _random_states()  # noqa: SLF001
         for name, value in (("batches", loader), ("samples", loader.dataset)):
             try:
                 info[name] = len(value)
@@ -245,22 +258,17 @@ class CheckRecording:
                 info[name] = None
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         sampler = getattr(loader, "sampler", None)
-        info["line"] = getattr(loader, "_distdl_line", _NO_LINE)
-        info["workers"] = loader.num_workers
-        info["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
-        info["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
-        info["sampler"] = type(sampler).__name__
-        info["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
-        info["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
-        info["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
-        info["epochs"] = [*info["epochs"][:pass_number], getattr(sampler, "epoch", None)]
-
-    @harmless
-    def _describe_random_states(self, number: int, iterator: Any) -> None:
-        """Record the random states in which a loader reads its first sample."""
-        workers = getattr(iterator, "_num_workers", 0)
-        states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
-        self._info["loaders"][str(number)]["random"] = states
+        info |= {
+            "line": getattr(loader, "_distdl_line", _NO_LINE),
+            "workers": loader.num_workers,
+            "iterable": isinstance(loader.dataset, _torch().utils.data.IterableDataset),
+            "hugging_face": type(loader.dataset).__module__.partition(".")[0] == "datasets",
+            "sampler": type(sampler).__name__,
+            "part": [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)],
+            "shuffles": bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch"),
+            "set_epoch": getattr(sampler, "_distdl_set_epoch", 0),
+            "epochs": [*info["epochs"][:pass_number], getattr(sampler, "epoch", None)],
+        }
 
     @harmless
     def _read_samples(self) -> None:
@@ -283,9 +291,11 @@ class CheckRecording:
 
     def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
         """Return the next batch. In the single process, it is the combined batch of all ranks."""
-        parts = self._replay.parts(position) if self._replay is not None else []
-        if self._replay is not None and not parts and self._replay.ended(position):
-            raise StopIteration
+        recorded = self._replayed_batches
+        parts = [batches[position] for batches in recorded if position in batches]
+        parts = parts if len(parts) == len(recorded) else []
+        if recorded and not parts and any(key[0] == position[0] and key[1] > position[1] for key in recorded[0]):
+            raise StopIteration  # the ranks' pass over the loader ended here, because they have begun a later one
         try:
             batch = fetch()
         except StopIteration:
@@ -311,8 +321,8 @@ class CheckRecording:
             # Copies on the CPU, because training code may modify the batch in place.
             self._batches[position] = _join([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
-            entry = {"pass": position[1], "size": _batch_size(tensors), "samples": _hash_samples(tensors)}
-            self._step_batches[position[0]] = entry
+            entry = {"loader": position[0], "pass": position[1], "samples": _hash_samples(tensors)}
+            self._step_batches[position[0]] = {**entry, "size": _batch_size(tensors)}
 
     # forward and backward -----------------------------------------------------------------------
 
@@ -351,19 +361,20 @@ class CheckRecording:
     def _load_weights(self) -> None:
         """Load the ranks' weights of this step into the optimizers of the single process."""
         number = len(self._steps)
-        if self._replay is None or self._loaded_step >= number or number >= len(self._replay.weights):
+        if self._loaded_step >= number or number >= len(self._replayed_weights):
             return
         self._loaded_step = number
         unmatched = list(self._optimizers)
-        for weights in self._replay.weights[number].values():
-            shapes = [tuple(weight.shape) for weight in weights]
-            match = next((item for item in unmatched if [tuple(leaf.shape) for leaf in _leaves(item)] == shapes), None)
-            if match is not None:
-                ids = set(map(id, _leaves(match)))
-                unmatched = [item for item in unmatched if not ids & set(map(id, _leaves(item)))]
-                with _torch().no_grad():
-                    for leaf, value in zip(_leaves(match), weights, strict=True):
-                        leaf.copy_(value)
+        for weights in self._replayed_weights[number].values():
+            for optimizer in unmatched:
+                leaves = parallel.parameters_of(optimizer)
+                if [leaf.shape for leaf in leaves] == [weight.shape for weight in weights]:
+                    ids = set(map(id, leaves))
+                    unmatched = [item for item in unmatched if ids.isdisjoint(map(id, parallel.parameters_of(item)))]
+                    with _torch().no_grad():
+                        for leaf, value in zip(leaves, weights, strict=True):
+                            leaf.copy_(value)
+                    break
 
     # optimizers ---------------------------------------------------------------------------------
 
@@ -375,7 +386,7 @@ class CheckRecording:
     @harmless
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Record the inputs of a step. Horovod's ``step`` calls the optimizer's, whose record replaces the first."""
-        number, parameters = self._number(optimizer), _leaves(optimizer)
+        number, parameters = self._number(optimizer), parallel.parameters_of(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
             return
@@ -392,6 +403,7 @@ class CheckRecording:
         weights = [parameter.detach() for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters]
         self._step_optimizers[number] = {
+            "index": number,
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
             "before": [_digest(weight) for weight in weights],
             "weights": [_sketch(weight) for weight in weights],
@@ -410,7 +422,7 @@ class CheckRecording:
         if self._depth[number] or self._is_over:
             return
         if (step := self._step_optimizers.get(number)) is not None:
-            weights = [parameter.detach() for parameter in _leaves(optimizer)]
+            weights = [parameter.detach() for parameter in parallel.parameters_of(optimizer)]
             step |= {"after": [*map(_digest, weights)], "weights_after": [*map(_sketch, weights)]}
         self._stepped.add(number)
         if self._step_group and self._stepped >= self._step_group:
@@ -428,9 +440,14 @@ class CheckRecording:
 
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
         """Record the names of an optimizer's weights in the model, layers with batch statistics, and the libraries."""
-        torch = _torch()
+        torch, info = _torch(), self._info
+
+        def is_batch_norm(layer: Any) -> bool:
+            """Return whether a layer's result for a sample depends on the other samples of the rank."""
+            return any(base.__name__ == "_BatchNorm" for base in type(layer).__mro__)
+
         names: dict[int, str] = {}
-        layers = set(self._info.get("layers", ()))
+        layers = set(info.get("layers", ()))
         own_ids = set(map(id, parameters))
         modules = [member for member in gc.get_objects() if issubclass(type(member), torch.nn.Module)]
         for module in sorted(modules, key=lambda member: -sum(1 for _ in member.modules())):
@@ -438,19 +455,20 @@ class CheckRecording:
             if any(key in own_ids and key not in names for _, key in named_ids):
                 for name, key in named_ids:
                     names.setdefault(key, name.removeprefix("module.").removeprefix("_orig_mod."))
-                layers |= {type(member).__name__ for member in module.modules() if _has_batch_statistics(member)}
-        self._info["names"][str(number)] = [names.get(id(leaf), f"weight {i}") for i, leaf in enumerate(parameters)]
-        self._info["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
-        self._info["layers"] = sorted(layers)
-        self._info["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
+                batch_norms = filter(is_batch_norm, module.modules())
+                layers |= {type(member).__name__ for member in batch_norms if member.training} - {"SyncBatchNorm"}
+        info["names"][str(number)] = [names.get(id(leaf), f"weight {i}") for i, leaf in enumerate(parameters)]
+        info["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
+        info["layers"] = sorted(layers)
+        info["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
         # The training libraries in use, and the number of processes that each is configured for.
         accelerate, group = sys.modules.get("accelerate.state"), distributed.connected()
-        self._info["horovod"] = distributed.running_horovod() is not None
-        self._info["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
-        self._info["group"] = 0 if group is None else group.get_world_size()
+        info["horovod"] = distributed.running_horovod() is not None
+        info["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        info["group"] = 0 if group is None else group.get_world_size()
         for name, trainer_ref, line in self._trainers:
             if (trainer := trainer_ref()) is not None:
-                self._info["trainer"] = {
+                info["trainer"] = {
                     "name": name,
                     "size": int(trainer.world_size),
                     "line": line,
@@ -459,33 +477,11 @@ class CheckRecording:
                 }
 
 
-class _Replay:
-    """The recorded batches and weights of an earlier job's ranks. Raises PermissionError for files of other users."""
-
-    def __init__(self, folder: Path) -> None:
-        recordings = []
-        for rank in range(sum(1 for _ in folder.glob("rank-*.pkl"))):
-            with owned.open_own(folder / f"rank-{rank}.pkl") as file:
-                recordings.append(pickle.load(file))
-        self.weights: list[dict[int, Any]] = recordings[0]["weights"] if recordings else []
-        self._batches = [recording["batches"] for recording in recordings]
-
-    def parts(self, position: Position) -> list[Any]:
-        """Return the batches of all ranks at a position, [] unless each rank has one."""
-        batches = [rank_batches[position] for rank_batches in self._batches if position in rank_batches]
-        return batches if len(batches) == len(self._batches) else []
-
-    def ended(self, position: Position) -> bool:
-        """Return whether the ranks' pass over a loader ended before this position, because a later pass has begun."""
-        loader, pass_number, _ = position
-        return any(key[0] == loader and key[1] > pass_number for key in (self._batches[0] if self._batches else ()))
-
-
 # tensors -----------------------------------------------------------------------------------------
 
 
 def _find_tensors(batch: Any, tensor_type: Any, depth: int = _MAX_DEPTH) -> list[Any]:
-    """Return the tensors (instances of ``kind``) in a batch, in order."""
+    """Return the tensors in a batch, in order."""
     if isinstance(batch, tensor_type):
         return [batch]
     members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
@@ -515,16 +511,6 @@ def _torch() -> Any:
     import torch
 
     return torch
-
-
-def _leaves(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _has_batch_statistics(layer: Any) -> bool:
-    """Return whether a layer's result for a sample depends on the other samples of the rank."""
-    is_batch_norm = any(kind.__name__ == "_BatchNorm" for kind in type(layer).__mro__)
-    return is_batch_norm and layer.training and type(layer).__name__ != "SyncBatchNorm"
 
 
 def _random_states() -> dict[str, str]:

@@ -51,43 +51,47 @@ def _select_gpu(index: int, torch: ModuleType) -> None:
 
 #: Arguments of ``init_process_group`` after ``backend``, in order.
 _ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
+#: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
+TIMEOUT = 5.0
+_PAUSE, _MAX_PAUSE = 0.001, 0.02
 #: The most recently destroyed process groups (see ``_watch_groups``).
 _destroyed: deque[Any] = deque(maxlen=16)
-#: The modules that have imported torch's functions by name, None before ``look_ahead`` is called.
+#: The modules that have imported torch's functions by name, None before ``cache_importers`` is called.
 _importers: list[ModuleType] | None = None
-#: Whether an existing process group is reused and never destroyed (``keep_groups``).
-are_kept = False
+#: Whether an existing process group is reused and never destroyed (``reuse_groups``).
+_is_reusing = False
 
 
 @contextlib.contextmanager
-def keep_groups() -> Iterator[None]:
+def reuse_groups() -> Iterator[None]:
     """Within this block, connect the ranks only if they are not connected yet, and never disconnect them.
 
     This is for code of a job that runs in persistent ranks, where reconnecting takes time and can fail while another
     rank is still disconnecting. Calls in ordinary cells are not changed.
     """
-    global are_kept
-    are_kept = True
+    global _is_reusing
+    _is_reusing = True
     try:
         yield
     finally:
-        are_kept = False
+        _is_reusing = False
 
 
-def look_ahead() -> None:
+def _find_importers(c10d: ModuleType) -> list[ModuleType]:
+    """Return the modules that have imported torch's functions by name, and the module that defines them."""
+    functions = [(name, getattr(c10d, name)) for name in ("init_process_group", "destroy_process_group")]
+    modules = [(module, getattr(module, "__dict__", {})) for module in list(sys.modules.values())]
+    return [module for module, names in modules if any(names.get(name) is function for name, function in functions)]
+
+
+def cache_importers() -> None:
     """Find the modules that have imported torch's functions by name; called in the process that forks ranks.
 
     Reading a module writes to its memory (reference counts), so each forked rank would copy the memory of all modules.
     """
     global _importers
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is not None:
-        functions = {name: getattr(c10d, name) for name in ("init_process_group", "destroy_process_group")}
-        _importers = [
-            module
-            for module in list(sys.modules.values())
-            if any(getattr(module, "__dict__", {}).get(name) is function for name, function in functions.items())
-        ]
+    if (c10d := sys.modules.get("torch.distributed.distributed_c10d")) is not None:
+        _importers = _find_importers(c10d)
 
 
 def _watch_groups(c10d: ModuleType) -> None:
@@ -97,7 +101,7 @@ def _watch_groups(c10d: ModuleType) -> None:
 
     @functools.wraps(initialize)
     def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        if are_kept and c10d.is_initialized():
+        if _is_reusing and c10d.is_initialized():
             return
         arguments = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         with connecting(lambda: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}):
@@ -110,16 +114,15 @@ def _watch_groups(c10d: ModuleType) -> None:
         # Delay the deletion of groups to avoid a deadlock: if a DistributedDataParallel model is deleted right after
         # the call, torch (2.13, Gloo) joins the group's threads while it holds the GIL, and one of the threads may wait
         # for the GIL. Older groups can be deleted, because they have no pending work.
-        if group is not None or not are_kept:
+        if group is not None or not _is_reusing:
             guarded("before the ranks disconnected", lambda: _destroyed.extend(groups()))
             destroy(group)
 
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
-    for original, wrapper in ((initialize, connect), (destroy, disconnect)):
-        name = str(original.__name__)
-        for module in list(sys.modules.values()) if _importers is None else _importers:
-            if getattr(module, "__dict__", {}).get(name) is original:
-                module.__dict__[name] = wrapper
+    for module in _find_importers(c10d) if _importers is None else _importers:
+        for original, wrapper in ((initialize, connect), (destroy, disconnect)):
+            if module.__dict__.get(original.__name__) is original:
+                module.__dict__[original.__name__] = wrapper
 
 
 def _transport(c10d: ModuleType) -> str:
@@ -132,38 +135,28 @@ def _transport(c10d: ModuleType) -> str:
     return by_device[device]
 
 
-# the store ---------------------------------------------------------------------------------------
-
-#: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
-TIMEOUT = 5.0
-_PAUSE, _MAX_PAUSE = 0.001, 0.02
-#: The kernel's connection tables, and its code for the state LISTEN (include/net/tcp_states.h).
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTEN_STATE = "0A"
-
-
 def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
     """Wait until the store listens, if this rank connects to it on this machine.
 
-    ``arguments`` are those of ``init_process_group`` by name. If a rank connects a millisecond too early, it is refused
-    and torch retries only after half a second or more. Polling the kernel's connection table is faster.
+    ``arguments`` are those of ``init_process_group`` by name. If torch connects a millisecond too early, it retries
+    only after half a second or more, so connecting here first is faster.
     """
-    port = environment.get("MASTER_PORT", "")
-    is_remote = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
-    if is_remote or not port.isdigit() or not environment.get("MASTER_ADDR", "").startswith("127."):
-        return
-    if environment.get("RANK", "0") == "0" or not _TABLES[0].exists():
+    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    is_elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
+    if is_elsewhere or not port.isdigit() or not host.startswith("127.") or environment.get("RANK", "0") == "0":
         return
     deadline, pause = time.monotonic() + TIMEOUT, _PAUSE
-    while not _is_listening(f":{int(port):04X}") and time.monotonic() < deadline:
+    while not _is_listening(host, int(port)) and time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(2 * pause, _MAX_PAUSE)
 
 
-def _is_listening(port: str) -> bool:
-    """Return whether a process on this machine listens on a TCP port, given as in the kernel's tables (Linux)."""
-    rows = (line.split()[:4] for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines())
-    return any(local.endswith(port) and state == _LISTEN_STATE for _, local, _, state in rows)
+def _is_listening(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _RESPONSE_TIMEOUT).close()
+    except OSError:
+        return False
+    return True
 
 
 def bind_store(environment: Mapping[str, str] = os.environ) -> None:
@@ -229,7 +222,7 @@ _LEAVE_TIMEOUT, _RESPONSE_TIMEOUT = 2.0, 2.0
 
 def leave() -> None:
     """Disconnect from the other ranks, if the code has not done so."""
-    for horovod in filter(None, map(sys.modules.get, _MODULES)):
+    for horovod in filter(None, map(sys.modules.get, _HOROVOD_MODULES)):
         if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
             guarded("at the end", horovod.shutdown)
     guarded("at the end", _leave_group)
@@ -245,28 +238,19 @@ def _leave_group() -> None:
         return
     rank, size = distributed.get_rank(), distributed.get_world_size()
     with contextlib.suppress(Exception):
-        store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
-        if rank == 0 or not _is_closed(store):
+        store = tcp_store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
+        while hasattr(tcp_store, "underlying_store"):
+            tcp_store = tcp_store.underlying_store
+        # A request to a store that no longer listens would print 20 lines of C++ errors.
+        if rank == 0 or not hasattr(tcp_store, "port") or _is_listening(tcp_store.host, tcp_store.port):
             store.add("distdl/arrived", 1)
             all_used = all((operations(group) or 0) > 0 for group in groups())
             all_arrived = _wait_for_count(store, "distdl/arrived", size, _SHORT_TIMEOUT if all_used else _END_TIMEOUT)
             if rank != 0:
-                store.add("distdl/gone", 1)
+                store.add("distdl/left", 1)
             elif all_arrived:
-                _wait_for_count(store, "distdl/gone", size - 1, _LEAVE_TIMEOUT)
+                _wait_for_count(store, "distdl/left", size - 1, _LEAVE_TIMEOUT)
     distributed.destroy_process_group()
-
-
-def _is_closed(store: Any) -> bool:
-    """Return whether a TCP store no longer listens, without a request that would print 20 lines of C++ errors."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    try:
-        if hasattr(store, "port"):
-            socket.create_connection((store.host, store.port), _RESPONSE_TIMEOUT).close()
-    except OSError:
-        return True
-    return False
 
 
 def _wait_for_count(store: Any, counter: str, count: int, timeout: float) -> bool:
@@ -296,32 +280,22 @@ def last_operations() -> list[dict[str, Any]]:
     "frames" ([file, line, function], newest first)}``. Unfinished operations come first, newer ones before older ones.
     Empty without torch, a group or a recorder. torch 2.13 records Gloo and NCCL by default, so steps need no hooks.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available():
-        return []
     by_group: dict[str, list[dict[str, Any]]] = {}
-    for entry in _entries():
-        with contextlib.suppress(LookupError, TypeError, ValueError):
-            operation = _operation(entry)
-            by_group.setdefault(operation["group"], []).append(operation)
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # torch stores the operations of NCCL separately
+        dump = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
+        entries = []
+        with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
+            entries = [] if dump is None else pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
+        for entry in entries:
+            with contextlib.suppress(LookupError, TypeError, ValueError):
+                operation = _describe_operation(entry)
+                by_group.setdefault(operation["group"], []).append(operation)
     latest = []
     for rows in by_group.values():
         rows.sort(key=lambda row: row["time"])
         latest.append({**next((row for row in rows if row["waiting"]), rows[-1]), "last": rows[-1]["number"]})
     latest.sort(key=lambda operation: (operation["waiting"], operation["time"]), reverse=True)
     return latest[:_MAX_GROUPS]
-
-
-def _entries() -> list[dict[str, Any]]:
-    """Return the records of Gloo and NCCL, which torch stores separately."""
-    module = sys.modules.get("torch._C._distributed_c10d")
-    entries: list[dict[str, Any]] = []
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump = getattr(module, name, None)
-        if dump is not None:
-            with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
-                entries += pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
-    return entries
 
 
 @contextlib.contextmanager
@@ -342,7 +316,7 @@ def _without_inductor() -> Iterator[None]:
             del torch["_inductor"]
 
 
-def _operation(entry: dict[str, Any]) -> dict[str, Any]:
+def _describe_operation(entry: dict[str, Any]) -> dict[str, Any]:
     name, description = entry["process_group"]
     sizes = entry["input_sizes"] or entry["output_sizes"]
     frames = [[str(row["filename"]), int(row["line"]), str(row["name"])] for row in entry["frames"][:_MAX_FRAMES]]
@@ -364,7 +338,7 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
 # Horovod with Keras 3 raises an error, because each rank would silently train a separate model (measured with Horovod
 # 0.28.1: the ranks' weights differ after the first step).
 
-_MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
+_HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
 
 
 @_patch("HorovodBasics.init", "horovod.common.basics")
@@ -373,9 +347,9 @@ def _init_horovod(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         return init(self, *args, **kwargs)
 
 
-@_patch("shutdown", *_MODULES)
+@_patch("shutdown", *_HOROVOD_MODULES)
 def _shut_down_horovod(shutdown: Any, *args: Any, **kwargs: Any) -> None:
-    if not are_kept:
+    if not _is_reusing:
         shutdown(*args, **kwargs)
 
 

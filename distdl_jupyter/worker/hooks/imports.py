@@ -105,13 +105,13 @@ class Patches:
 
     def install(self, finder: PostImport) -> None:
         """Make the replacements after the imports of the modules."""
+
+        def replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
+            *owners, name = path.split(".")
+            replaces(functools.reduce(getattr, owners, module), name)(function)
+
         for module, path, function in self._patches:
-            finder.after(module, functools.partial(_replace, path, function))
-
-
-def _replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
-    *owners, name = path.split(".")
-    replaces(functools.reduce(getattr, owners, module), name)(function)
+            finder.after(module, functools.partial(replace, path, function))
 
 
 _reported: set[str] = set()

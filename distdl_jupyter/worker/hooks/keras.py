@@ -83,22 +83,23 @@ class _Reports:
             recorder.forward()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        def report(metrics: dict[str, Any]) -> None:
+            self._steps = self._epoch_start + batch + 1
+            self._reported = frozenset(metrics)
+            autolog.offer("keras", self._steps, metrics)
+            steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
+            if steps and epochs:
+                autolog.advance(self._steps, steps * epochs, "steps")
+
         recorder.stepped()
-        guarded("in Model.fit", self._on_batch, batch, dict(logs or {}))
+        guarded("in Model.fit", report, dict(logs or {}))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        guarded("in Model.fit", self._on_epoch, epoch, dict(logs or {}))
+        def report(metrics: dict[str, Any]) -> None:
+            autolog.offer("keras", self._steps, metrics)
+            epochs = (self.params or {}).get("epochs")
+            if epochs and not (self.params or {}).get("steps"):
+                autolog.advance(epoch + 1, epochs, "epochs")
 
-    def _on_batch(self, batch: int, logs: dict[str, Any]) -> None:
-        self._steps = self._epoch_start + batch + 1
-        self._reported = frozenset(logs)
-        autolog.offer("keras", self._steps, logs)
-        steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
-        if steps and epochs:
-            autolog.advance(self._steps, steps * epochs, "steps")
-
-    def _on_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        autolog.offer("keras", self._steps, {name: value for name, value in logs.items() if name not in self._reported})
-        epochs = (self.params or {}).get("epochs")
-        if epochs and not (self.params or {}).get("steps"):
-            autolog.advance(epoch + 1, epochs, "epochs")
+        metrics = {name: value for name, value in (logs or {}).items() if name not in self._reported}
+        guarded("in Model.fit", report, metrics)

@@ -6,7 +6,6 @@ Only this module uses these private names: ``_comm_hooks`` and ``_module_paramet
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import platform
@@ -15,7 +14,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
@@ -31,7 +30,9 @@ def watch(finder: PostImport) -> None:
         return
     every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
     if every.isdigit() and int(every):
-        steps.count = _WeightChecker(finder, int(every)).stepped
+        checker = _WeightChecker(int(every))
+        steps.count = checker.stepped
+        finder.after("torch.nn.parallel.distributed", checker.watch_models)
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
         steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
 
@@ -54,7 +55,10 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     """Return a hint with the parameters that got no gradient and the fix (Lightning's errors contain the fix)."""
-    indices, model = _INDICES.search(str(error)), _find_model(error.__traceback__)
+    indices, model, trace = _INDICES.search(str(error)), None, error.__traceback__
+    while trace is not None and model is None:  # the model in whose method torch raised the error
+        this, trace = trace.tb_frame.f_locals.get("self"), trace.tb_next
+        model = this if type(this).__name__ == "DistributedDataParallel" else None
     if indices is None or model is None:
         return ""
     names = {id(value): name for name, value in model.module.named_parameters()}
@@ -79,18 +83,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     setting = "find_unused_parameters=True to DistributedDataParallel"
     if "transformers.trainer" in sys.modules:
         setting = "ddp_find_unused_parameters=True to TrainingArguments"
-    zero = "0 * sum(p.sum() for p in model.parameters())"
-    return f"{missing}. Pass {setting}, or add {zero} to the loss."
-
-
-def _find_model(trace: TracebackType | None) -> Any:
-    """Return the DistributedDataParallel model in whose method the error was raised, else None."""
-    while trace is not None:
-        this = trace.tb_frame.f_locals.get("self")
-        if type(this).__name__ == "DistributedDataParallel":
-            return this
-        trace = trace.tb_next
-    return None
+    return f"{missing}. Pass {setting}, or add 0 * sum(p.sum() for p in model.parameters()) to the loss."
 
 
 # weights that differ -----------------------------------------------------------------------------
@@ -116,8 +109,8 @@ class _Optimizer:
     number: int
     steps: int = 0
     due: int = 1
-    #: Nesting depth of ``step`` calls. Horovod's ``step`` calls that of the optimizer.
-    depth: int = 0
+    #: The training step that was counted last. Horovod's ``step`` calls that of the optimizer, which is the same step.
+    last: int = -1
     #: The parameters that are equal on all ranks, None if not determined yet.
     parameters: list[Any] | None = None
 
@@ -125,49 +118,35 @@ class _Optimizer:
 class _WeightChecker:
     """Counts the steps of each optimizer and reports checksums of its weights."""
 
-    def __init__(self, finder: PostImport, every: int) -> None:
+    def __init__(self, every: int) -> None:
         self._every = every
         self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
         #: The DistributedDataParallel models of this process.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
-        finder.after("torch.nn.parallel.distributed", self._watch_models)
-        finder.after("horovod.torch.optimizer", self._watch_horovod)
 
-    def _watch_models(self, module: ModuleType) -> None:
+    def watch_models(self, module: ModuleType) -> None:
+        """Collect the models that are created from now on."""
+
         @replaces(module.DistributedDataParallel, "__init__")
         def init_model(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
             self._models.add(this)
 
-    def _watch_horovod(self, _module: ModuleType) -> None:
-        """Hook the start of each optimizer step, to count nested steps."""
-
-        def count_depth(optimizer: Any, *_: Any) -> None:
-            if not steps.is_compiling():
-                self._get_state(optimizer).depth += 1
-
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(count_depth)
-
-    def _get_state(self, optimizer: Any) -> _Optimizer:
-        if (state := self._optimizers.get(optimizer)) is None:
-            state = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
-        return state
-
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
-        state = self._get_state(optimizer)
-        if state.depth > 1:
-            state.depth -= 1
+        if (state := self._optimizers.get(optimizer)) is None:
+            state = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
+        if state.last == (step := recorder.step):
             return
-        state.depth = 0
+        state.last = step
         state.steps += 1
         if state.steps < state.due:
             return
         state.due = min(2 * state.steps, self._every) if state.steps < self._every else state.steps + self._every
         try:
             if state.parameters is None:
-                state.parameters = self._comparable(optimizer)
+                state.parameters = self._find_equal_parameters(optimizer)
             if state.parameters and not all(model.require_backward_grad_sync for model in self._models):
                 state.parameters = []  # a step inside ``no_sync()``, as in local SGD
             if state.parameters and os.getpid() == self._pid:
@@ -179,9 +158,9 @@ class _WeightChecker:
             reason = f"{type(error).__name__} was raised ({error!s:.200})"
             channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
-    def _comparable(self, optimizer: Any) -> list[Any]:
+    def _find_equal_parameters(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that are equal on all ranks, in the optimizer's order."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(optimizer)
         if sharding(parameters):
             return []
         equal_ids: set[int] = set()
@@ -197,6 +176,11 @@ class _WeightChecker:
             if group_size == _size() and not averages_weights(model):
                 equal_ids |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  averaged ones
         return [parameter for parameter in parameters if id(parameter) in equal_ids]
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer in its order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def sharding(parameters: Iterable[Any]) -> str:
@@ -269,29 +253,24 @@ class _CommunicationChecker:
 
     def stepped(self, _optimizer: Any) -> None:
         """Check after ``_WITHOUT_GROUP`` steps and, if the rank has a group, after ``_WITHOUT_COLLECTIVE`` steps."""
-        if self._next and recorder.step + 1 >= self._next:
-            count, self._next = recorder.step + 1, 0
-            with contextlib.suppress(Exception):  # our failure must not become the user's
-                self._check(count)
-
-    def _check(self, count: int) -> None:
-        rpc = sys.modules.get("torch.distributed.rpc.api")
-        uses_rpc = rpc is not None and bool(rpc._is_current_rpc_agent_set())  # noqa: SLF001
+        count = recorder.step + 1
+        if not self._next or count < self._next:
+            return
+        self._next = 0
         groups = [group for group in distributed.groups() if group.size() > 1]
-        library = distributed.running_horovod()
+        library, rpc = distributed.running_horovod(), sys.modules.get("torch.distributed.rpc.api")
         uses_horovod = library is not None and library.size() > 1
         # The number of operations is None if the transport does not count them.
         is_used = any(distributed.operations(group) != 0 for group in groups)
-        if uses_rpc or is_used or (uses_horovod and recorder.has_waited):
-            return
-        has_group = bool(groups) or uses_horovod
-        if has_group and count < _WITHOUT_COLLECTIVE:
-            self._next = _WITHOUT_COLLECTIVE
-            return
-        if os.getpid() != self._pid or any(name in sys.modules for name in _UNTRACKED_MODULES):
+        is_used = is_used or (uses_horovod and recorder.has_waited)
+        if is_used or (rpc is not None and rpc._is_current_rpc_agent_set()):  # noqa: SLF001
             return
         reason = f"after {count} optimizer steps there is no process group with more than one rank"
-        if has_group:
+        if groups or uses_horovod:
+            if count < _WITHOUT_COLLECTIVE:
+                self._next = _WITHOUT_COLLECTIVE
+                return
             reason = f"no collective operation ran in {count} optimizer steps"
-        text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {self._remedy}"
-        channel.note("warning", text, "no-communication")
+        if os.getpid() == self._pid and not any(name in sys.modules for name in _UNTRACKED_MODULES):
+            text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {self._remedy}"
+            channel.note("warning", text, "no-communication")

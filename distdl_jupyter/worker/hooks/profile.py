@@ -91,7 +91,7 @@ class RankProfiler:
         """Read the request if a poll is due, and start recording at its step."""
         if moment >= self._next_poll and (self._saving is None or not self._saving.is_alive()):
             self._next_poll = moment + _POLL_INTERVAL
-            previous, self._request = self._request, _request(path, self._number)
+            previous, self._request = self._request, _read_request(path, self._number)
             recorder.measure_all(on=self._request is not None)
             if self._request is not None and (previous is None or previous["number"] != self._request["number"]):
                 self._report("armed", step=self._step, pace=self._step_duration)
@@ -112,19 +112,18 @@ class RankProfiler:
         """Stop recording, and write the files in a thread."""
         profiler, step_count, identity = self._profiler, self._step - self._first + 1, self._identity
         profiler.stop()
-        self._stop()
-        if not step_count:
+        self._complete()
+        if not step_count or identity is None:
             self._report("failed", text="The training ended before a step was recorded.")
             return
-        assert identity is not None
         self._report("saving", step=step_count)
+        seconds = (self._last_end - self._begin) / 1e9
         summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": step_count}
-        summary["seconds"] = (self._last_end - self._begin) / 1e9
         path = identity.folder / FOLDER / str(self._number) / f"rank-{identity.rank}.json"
 
         def write() -> None:
             try:
-                _write(path, profiler, summary)
+                _write(path, profiler, summary | {"seconds": seconds})
                 self._report("done", step=step_count)
             except Exception as error:  # noqa: BLE001  the training continues
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
@@ -133,22 +132,19 @@ class RankProfiler:
         self._saving = threading.Thread(target=write, name="distdl-profile")
         self._saving.start()
 
-    def _stop(self) -> None:
-        """Complete the request."""
-        assert self._request is not None
-        self._number = self._request["number"]
-        self._profiler = self._request = None
-        steps.annotate_wait = None
+    def _complete(self) -> None:
+        if self._request is not None:
+            self._number = self._request["number"]
+        self._profiler = self._request = steps.annotate_wait = None
         recorder.measure_all(on=False)
 
     def _fail(self, error: Exception) -> None:
         if self._request is None:
             self._path = None  # do not read the folder again at each step
             return
-        profiler = self._profiler
-        self._stop()
         with contextlib.suppress(Exception):
-            profiler.stop()
+            self._profiler.stop()
+        self._complete()
         self._report("failed", text=f"{type(error).__name__}: {error!s:.200}")
 
     def _report(self, status: str, **fields: Any) -> None:
@@ -166,39 +162,35 @@ class RankProfiler:
             self._saving.join(_SAVE_TIMEOUT)
 
 
+def _read_request(path: Path, last: int) -> dict[str, Any] | None:
+    """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
+    try:
+        request = json.loads(path.read_bytes())
+        is_recent = time.time() - path.stat().st_mtime <= _MAX_REQUEST_AGE
+        is_valid = is_recent and request["number"] > last and type(request["steps"]) is int
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return request if is_valid else None
+
+
 def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
     """Write the trace and the summary of a stopped profiler."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     profiler.export_chrome_trace(f"{path}.gz")
-    rows = [row for event in profiler.key_averages() if (row := _operator(event)) is not None]
+    rows = []
+    for event in profiler.key_averages():
+        on_gpu, is_annotation = event.device_type.name != "CPU", getattr(event, "is_user_annotation", False)
+        if on_gpu and is_annotation:
+            continue
+        kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
+        # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
+        on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
+        microseconds = event.self_device_time_total if on_gpu else on_cpu
+        kind = "communication" if event.key.startswith(_COMMUNICATION) else kind
+        rows.append([event.key, kind, event.count, round(microseconds, 3)])
     operators = sorted(rows, key=lambda row: -row[3])[:_MAX_OPERATORS]
     summary |= {"operators": operators, "gpu": any(row[1] == "gpu" for row in rows)}
     path.write_text(json.dumps(summary), encoding="utf-8")
-
-
-def _operator(event: Any) -> list[Any] | None:
-    """Return the name, kind, calls and self time in microseconds of an operator; None for an annotation on the GPU."""
-    on_gpu, is_annotation = event.device_type.name != "CPU", getattr(event, "is_user_annotation", False)
-    if on_gpu and is_annotation:
-        return None
-    kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
-    # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
-    on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
-    microseconds = event.self_device_time_total if on_gpu else on_cpu
-    kind = "communication" if event.key.startswith(_COMMUNICATION) else kind
-    return [event.key, kind, event.count, round(microseconds, 3)]
-
-
-def _request(path: Path, last: int) -> dict[str, Any] | None:
-    """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
-    try:
-        if time.time() - path.stat().st_mtime > _MAX_REQUEST_AGE:
-            return None
-        request = json.loads(path.read_bytes())
-        is_new = request["number"] > last and type(request["steps"]) is int
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return request if is_new else None
 
 
 #: The profiler of this process; only a rank polls for requests.

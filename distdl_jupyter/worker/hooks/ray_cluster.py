@@ -74,8 +74,23 @@ def in_cluster(variable: str) -> Iterator[bool]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1" if size > 1 else "0",
     }
     channel.send("rendezvous")
-    with _RayNode(node) as ray, (_run_head if is_head else _run_worker)(ray, node, size):
-        yield not is_head
+    # All nodes use the same path, because releases before 2.55 use the head's path everywhere. It is not in TMPDIR,
+    # which may be too long for a socket. Agents remove such a folder when its pipe is closed (``node.run_dir``).
+    folder = Path("/tmp", f"{Path(os.environ['DISTDL_PIPES']).name[:-8]}{_secret('folder')[:8]}")  # noqa: S108
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not permissions.is_own(folder):
+        raise PermissionError(f"{folder} belongs to another user. Remove it, or ask its owner to.")
+    with contextlib.suppress(FileExistsError):  # another node on this machine has created it
+        os.mkfifo(folder / "alive", 0o600)
+    pipe = os.open(folder / "alive", os.O_RDWR | os.O_CLOEXEC)
+    ray = _RayNode(node, folder)
+    try:
+        with (_run_head if is_head else _run_worker)(ray, node, size):
+            yield not is_head
+    finally:
+        ray.stop()
+        os.close(pipe)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _secret(purpose: str) -> str:
@@ -116,12 +131,13 @@ def _run_worker(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None
     _connect(node).close()  # succeeds when the head is up
     # If nodes share a machine and its folder, only one reads the output of tasks, so that it is not printed twice.
     options = ("--include-log-monitor=false",) if node["shares_machine"] else ()
-    ray.start(f"--address={node['address']}:{node['ports'][0]}", *options)
+    process = ray.start(f"--address={node['address']}:{node['ports'][0]}", *options)
     with _connect(node) as connection:
         connection.sendall(f"{_secret('join')}\n".encode())
         channel.send("ready", backend="ray", size=size)
         while not select.select([connection], [], [], _POLL_SECONDS)[0]:  # readable at the end of rank 0
-            ray.check()
+            if process.poll() is not None:
+                raise RayNotStarted(f"Ray on {os.uname().nodename} exited with code {process.returncode}.")
         yield
 
 
@@ -151,80 +167,53 @@ class RayNotStarted(RuntimeError):
 
 
 class _RayNode:
-    """The Ray processes on this machine, started by ``start`` and stopped when the context exits."""
+    """The Ray processes on this machine. ``folder`` is private to the job."""
 
-    def __init__(self, node: dict[str, Any]) -> None:
+    def __init__(self, node: dict[str, Any], folder: Path) -> None:
         ports = (f"--{name}={port}" for name, port in zip(_PORTS, node["own_ports"], strict=True))
         self._arguments = (f"--node-ip-address={node['own_address']}", f"--num-cpus={node['cpus']}", *ports, "--block")
-        # All nodes use the same path, because releases before 2.55 use the head's path everywhere. It is not in TMPDIR,
-        # which may be too long for a socket. Agents remove such a folder when its pipe is closed (``node.run_dir``).
-        self.folder = Path("/tmp", f"{Path(os.environ['DISTDL_PIPES']).name[:-8]}{_secret('folder')[:8]}")  # noqa: S108
+        self.folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> _RayNode:
-        """Create the private folder and its pipe. Raises OSError."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        if not permissions.is_own(self.folder):
-            raise PermissionError(f"{self.folder} belongs to another user. Remove it, or ask its owner to.")
-        with contextlib.suppress(FileExistsError):  # another node on this machine has created it
-            os.mkfifo(self.folder / "alive", 0o600)
-        self._pipe = os.open(self.folder / "alive", os.O_RDWR | os.O_CLOEXEC)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-        os.close(self._pipe)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def start(self, *arguments: str) -> None:
-        """Start Ray and wait until it is up. Raises RayNotStarted."""
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start Ray, wait until it is up, and return its first process. Raises RayNotStarted."""
         host = os.uname().nodename
         if not requires_token(version := metadata.version("ray")):
             raise RayNotStarted(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
         env = {name: value for name, value in os.environ.items() if name not in _RANK_VARS + _CLUSTER_VARS} | _SETTINGS
         command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._arguments)
+        output = ""
         for attempt in range(_ATTEMPTS):
             log = self.folder / f"start-{os.getpid()}-{attempt}.log"
-            with log.open("wb") as output:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
+            with log.open("wb") as file:
+                self._process = process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
                 )
             deadline = time.monotonic() + _START_TIMEOUT
-            while self._process.poll() is None and time.monotonic() < deadline:
+            while process.poll() is None and time.monotonic() < deadline:
                 if _READY_TEXT in log.read_text(encoding="utf-8", errors="replace"):
-                    return
+                    return process
                 time.sleep(0.1)
-            self._stop()
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        raise RayNotStarted("\n".join((f"Ray did not start on {host}. Its last output:", *lines[-8:])))
+            self.stop()
+            output = log.read_text(encoding="utf-8", errors="replace")
+        raise RayNotStarted("\n".join((f"Ray did not start on {host}. Its last output:", *output.splitlines()[-8:])))
 
-    def check(self) -> None:
-        """Raise RayNotStarted if Ray has exited."""
-        if self._process is not None and self._process.poll() is not None:
-            raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Stop Ray and everything in its session, in which Ray may start each worker in a separate process group."""
-        if self._process is None:
-            return
         process, self._process = self._process, None
+        if process is None:
+            return
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
         deadline = time.monotonic() + _KILL_SECONDS
-        while (pids := _processes_of(process.pid)) and time.monotonic() < deadline:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        pids = [process.pid]
+        while pids and time.monotonic() < deadline:
+            pids.clear()
+            for file in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError):
+                    state, _parent, _group, session = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+                    if int(session) == process.pid and state != "Z":
+                        pids.append(int(file.parent.name))
+                        os.kill(pids[-1], signal.SIGKILL)
             time.sleep(0.02)
-
-
-def _processes_of(session: int) -> list[int]:
-    """Return the live processes of a session."""
-    pids = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _parent, _group, owner = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            if int(owner) == session and state != "Z":
-                pids.append(int(file.parent.name))
-    return pids

@@ -10,7 +10,8 @@ The hooks do not affect torch's compiler: it does not start at these functions, 
 function only calls the original. A rank reports when it compiles, because it may report nothing else for many minutes.
 
 This is the only module that uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
-``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``.
+``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``. If a
+version of torch does not have one of them, a notice says so and the hooks that do not need it still work.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from typing import Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import distributed
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import PostImport, guarded
 from distdl_jupyter.worker.step_times import now, recorder
 
 
 class _Inside(threading.local):
-    on = backward = False
+    wait = backward = False
 
 
-#: Whether this thread is inside a measured wait (``on``) or backward pass. Nested ones are not measured separately.
-inside = _Inside()
+#: Whether this thread is inside a measured wait or backward pass. Nested ones are not measured separately.
+_inside = _Inside()
 #: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
 #: Functions that are called with the optimizer after each measured step.
@@ -45,15 +46,14 @@ count: Callable[[Any], None] | None = None
 annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 #: Maximum depth of nested containers in which the tensors of a batch are searched.
 _MAX_DEPTH = 4
-#: Returns whether a compiler is tracing the code. The compiler treats the result as a constant.
+#: Returns whether a compiler is tracing the code, which treats the result as a constant. It is torch's function only
+#: once a compiler has started, because that function is slower.
 is_compiling: Callable[[], bool] = bool
-#: Whether a compiler has been started. Before that, ``is_compiling`` is not called.
-_has_compiler = False
 
 
 def watch(finder: PostImport) -> None:
     """Start measuring and hook the modules that run steps."""
-    recorder.enable()
+    recorder.on = True
     finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_stepped))
     finder.after("torch.utils.data.dataloader", _watch_loaders)
     finder.after("torch.autograd", _watch_backward)
@@ -71,37 +71,36 @@ def listen(call: Callable[[Any], None]) -> None:
     _listeners.append(call)
 
 
+def _stepped(optimizer: Any, *_: Any) -> None:
+    if is_compiling():
+        return
+    if recorder.skips:
+        recorder.skip()
+    elif recorder.detailed:
+        recorder.stepped()
+        for call in _listeners:
+            guarded("after an optimizer step", call, optimizer)
+    if count is not None:
+        count(optimizer)
+
+
 def _watch_compiler(module: ModuleType) -> None:
-    global is_compiling, _has_compiler
-    is_compiling, _has_compiler = module.is_compiling, True
+    global is_compiling
+    is_compiling = module.is_compiling
 
 
 def _watch_compilations(module: ModuleType) -> None:
-    global _has_compiler
+    global is_compiling
+    is_tracing = is_compiling
 
     def on_start(*_: Any) -> None:
-        global _has_compiler
-        _has_compiler = True
+        global is_compiling
+        is_compiling = is_tracing
         channel.send("compile", compiling=True)
 
     module.callback_handler.register_start_callback(on_start)
     module.callback_handler.register_end_callback(lambda *_: channel.send("compile", compiling=False))
-    _has_compiler = False
-
-
-def _stepped(optimizer: Any, *_: Any) -> None:
-    if _has_compiler and is_compiling():
-        return
-    if count is not None:
-        count(optimizer)
-    if recorder.skips:
-        recorder.skip()
-        return
-    measured = recorder.detailed
-    recorder.stepped()
-    if measured:
-        for call in _listeners:
-            call(optimizer)
+    is_compiling = bool
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,38 +117,30 @@ def _skip_codes(compiler: ModuleType) -> None:
             compiler.skip_code(code)
 
 
-def _timed(original: Callable[..., Any], report: Callable[[int, Any], None] | None = None) -> Callable[..., Any]:
-    """Return a wrapper that calls ``report(begin, batch)`` after each call of ``original``, except nested calls.
+# waits -------------------------------------------------------------------------------------------
 
-    By default, ``original`` waits for other ranks.
-    """
+
+def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrapper that records each call as a wait for other ranks, except nested calls."""
 
     @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def wait(*args: Any, **kwargs: Any) -> Any:
         if not recorder.detailed:
-            if report is not None:
-                return original(*args, **kwargs)
             begin = now()
             try:
                 return original(*args, **kwargs)
             finally:
                 recorder.blocked += now() - begin
-        if inside.on:
+        if _inside.wait:
             return original(*args, **kwargs)
-        inside.on = True
-        begin, result = recorder.begin("wait" if report is None else "data"), None
+        _inside.wait, begin = True, recorder.begin("wait")
         try:
-            call = original if report is not None or annotate_wait is None else annotate_wait(original)
-            result = call(*args, **kwargs)
-            return result
+            return (original if annotate_wait is None else annotate_wait(original))(*args, **kwargs)
         finally:
-            inside.on = False
-            if report is None:
-                recorder.wait(begin)
-            else:
-                report(begin, result)
+            _inside.wait = False
+            recorder.wait(begin)
 
-    return _untraced(watched)
+    return _untraced(wait)
 
 
 def _time_method(owner: Any, name: str) -> None:
@@ -157,17 +148,42 @@ def _time_method(owner: Any, name: str) -> None:
         setattr(owner, name, _timed(original))
 
 
+def _watch_synchronize(mpi_ops: ModuleType) -> None:
+    original = mpi_ops.synchronize
+    wrapper = _timed(original)
+    for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
+        module = sys.modules.get(name)  # already imported in a rank forked from a template
+        if module is not None and getattr(module, "synchronize", None) is original:
+            module.synchronize = wrapper  # type: ignore[attr-defined]
+
+
+def _watch_horovod(module: ModuleType) -> None:
+    for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
+        _time_method(getattr(module, name, None), "synchronize")
+
+
+# batches and passes ------------------------------------------------------------------------------
+
+
 def _watch_loaders(module: ModuleType) -> None:
-    iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001  the base class of all iterators
-    fetch = iterator.__next__
-    measured = _timed(fetch, lambda begin, batch: recorder.data(begin, _samples_of(batch)))
+    def timed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def fetch(self: Any) -> Any:
+            if not recorder.detailed or _inside.wait:
+                return original(self)
+            _inside.wait, begin, batch = True, recorder.begin("data"), None
+            try:
+                batch = original(self)
+                return batch
+            finally:
+                _inside.wait = False
+                recorder.data(begin, _samples_of(batch))
 
-    @functools.wraps(fetch)
-    def watched(self: Any) -> Any:
-        return (measured if recorder.detailed else fetch)(self)
+        return _untraced(fetch)
 
-    iterator.__next__ = _untraced(watched)
-    loader.__iter__ = _timed(loader.__iter__, lambda begin, _: recorder.data(begin))
+    iterator = module._BaseDataLoaderIter  # noqa: SLF001  the base class of all iterators
+    iterator.__next__ = timed(iterator.__next__)
+    module.DataLoader.__iter__ = timed(module.DataLoader.__iter__)  # type: ignore[method-assign]
 
 
 def _samples_of(batch: Any) -> int:
@@ -183,32 +199,31 @@ def _samples_of(batch: Any) -> int:
 
 
 def _watch_parallel(module: ModuleType) -> None:
-    owner = module.DistributedDataParallel
-    # Each forward pass begins with this private method, whether it is compiled or not.
-    begin_forward, torch = owner._pre_forward, sys.modules["torch"]  # noqa: SLF001
+    owner, torch = module.DistributedDataParallel, sys.modules["torch"]
+    # Each forward pass begins with the first of these private methods, whether it is compiled or not. In the second
+    # one, rank 0 sends its buffers before the forward pass.
+    begin_forward, sync_buffers = owner._pre_forward, owner._sync_buffers  # noqa: SLF001
+    timed_sync = _timed(sync_buffers)
 
     @functools.wraps(begin_forward)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_has_compiler and is_compiling()) and recorder.detailed and torch.is_grad_enabled():
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
         return begin_forward(self, *args, **kwargs)
 
-    sync_buffers = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
-    timed_sync = _timed(sync_buffers)
-
     @functools.wraps(sync_buffers)
-    def watched_buffers(self: Any) -> None:
+    def sync(self: Any) -> None:
         (sync_buffers if is_compiling() else timed_sync)(self)
 
-    owner._pre_forward, owner._sync_buffers = _untraced(watched), _untraced(watched_buffers)  # noqa: SLF001
+    owner._pre_forward, owner._sync_buffers = _untraced(forward), _untraced(sync)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
-    backward, grad = autograd.backward, autograd.grad
+    backward = autograd.backward
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _has_compiler and is_compiling():
+        if is_compiling():
             return backward(tensors, *args, **kwargs)
         if recorder.detailed:
             return _measured_backward(backward, tensors, *args, **kwargs)
@@ -218,16 +233,7 @@ def _watch_backward(autograd: ModuleType) -> None:
         finally:
             recorder.blocked += now() - begin
 
-    @functools.wraps(grad)
-    def watched_grad(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():
-            if recorder.detailed:
-                recorder.backward()
-            else:
-                recorder.passed = True
-        return grad(*args, **kwargs)
-
-    autograd.backward, autograd.grad = _untraced(watched_backward), _untraced(watched_grad)  # type: ignore[attr-defined]
+    autograd.backward = _untraced(watched_backward)  # type: ignore[attr-defined]
 
 
 def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -235,20 +241,16 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
 
     The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
     """
-    if not recorder.on or inside.backward:
+    if not recorder.on or _inside.backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
     recorder.backward()
-    begin, arrival, thread, handle = now(), 0, threading.get_ident(), None
+    begin, thread, handle = now(), threading.get_ident(), None
 
     def arrived() -> None:
-        nonlocal arrival
-        try:
-            arrival = recorder.arrived()
-        except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            recorder.fail(error)
+        recorder.arrived()
         if threading.get_ident() == thread:
-            inside.on = True  # later waits of this pass are part of this wait
+            _inside.wait = True  # later waits of this pass are part of this wait
 
     def on_gradient(_gradient: Any) -> None:
         try:
@@ -256,7 +258,7 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             recorder.fail(error)
 
-    inside.backward = True
+    _inside.backward = True
     try:
         with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
@@ -266,21 +268,7 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
                 handle = root.register_hook(on_gradient)
         return backward(tensors, *args, **kwargs)
     finally:
-        inside.backward = inside.on = False
+        _inside.backward = _inside.wait = False
         if handle is not None:
             handle.remove()
-        recorder.backward_ended(begin, arrival)
-
-
-def _watch_synchronize(mpi_ops: ModuleType) -> None:
-    original = mpi_ops.synchronize
-    wrapper = _timed(original)
-    for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
-        module = sys.modules.get(name)  # already imported in a rank forked from a template
-        if module is not None and getattr(module, "synchronize", None) is original:
-            module.synchronize = wrapper  # type: ignore[attr-defined]
-
-
-def _watch_horovod(module: ModuleType) -> None:
-    for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
-        _time_method(getattr(module, name, None), "synchronize")
+        recorder.backward_ended(begin)

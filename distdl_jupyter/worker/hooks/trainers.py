@@ -28,7 +28,7 @@ from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded, re
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 #: Values logged by Lightning and Transformers that are not metrics.
-_NOT_METRICS = ("epoch", "step")
+_NOT_METRICS = ("epoch", "step", "total_flos")
 #: The losses of the batches since the last step of each engine, tensors with one element.
 _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 _patch = Patches()
@@ -65,7 +65,7 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         _add_callback(self.callbacks, _LightningReports, sys.modules[package].Callback)
 
     guarded("before Trainer.fit", add)
-    with autolog.driving():  # engines inside do not report
+    with autolog.silenced_engines():
         return original(self, *args, **kwargs)
 
 
@@ -80,31 +80,30 @@ def _log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | 
         autolog.offer("lightning", int(number), values)
 
     guarded("in Lightning's logging", offer)
-    with autolog.muted():
+    with autolog.silenced_writers():
         return original(self, metrics, step)
 
 
 def _lightning_step(trainer: Any) -> int:
     """Return the batch number that Lightning uses for logging; it starts at 0."""
-    inner = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
-    return int(trainer.global_step if inner is None else inner)
+    return int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))
 
 
 class _LightningReports:
     """The methods of our Lightning callback."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        guarded("in Trainer.fit", self._on_batch, trainer, outputs, batch_idx)
+        def report() -> None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            if loss is not None:
+                autolog.offer("lightning batches", _lightning_step(trainer), {"loss": loss.detach()})
+            batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
+            if steps is not None and steps > 0:
+                autolog.advance(trainer.global_step, steps, "steps")
+            elif epochs and epochs > 0 and math.isfinite(batches):
+                autolog.advance(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
 
-    def _on_batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if loss is not None:
-            autolog.offer("lightning batches", _lightning_step(trainer), {"loss": loss.detach()})
-        batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
-        if steps is not None and steps > 0:
-            autolog.advance(trainer.global_step, steps, "steps")
-        elif epochs and epochs > 0 and math.isfinite(batches):
-            autolog.advance(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
+        guarded("in Trainer.fit", report)
 
 
 # Transformers ------------------------------------------------------------------------------------
@@ -115,13 +114,13 @@ class _LightningReports:
 def _run_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     base = sys.modules["transformers.trainer_callback"].TrainerCallback
     guarded("before a Trainer runs", _add_callback, self.callback_handler.callbacks, _TransformersReports, base)
-    with autolog.driving():  # engines inside do not report
+    with autolog.silenced_engines():
         return original(self, *args, **kwargs)
 
 
 @_patch("Trainer.log", "transformers.trainer")
 def _log_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    with autolog.muted():  # its TensorBoardCallback writes the same values under other names
+    with autolog.silenced_writers():  # its TensorBoardCallback writes the same values under other names
         return original(self, *args, **kwargs)
 
 
@@ -129,11 +128,8 @@ class _TransformersReports:
     """The methods of our Transformers callback."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        metrics = {
-            name: value
-            for name, value in (logs or {}).items()
-            if name not in (*_NOT_METRICS, "total_flos") and not name.endswith("_runtime")
-        }
+        items = (logs or {}).items()
+        metrics = {name: value for name, value in items if name not in _NOT_METRICS and not name.endswith("_runtime")}
         guarded("in the Trainer's log", autolog.offer, "transformers", state.global_step, metrics)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -155,7 +151,7 @@ def _accelerate_backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> 
             _steps[self] = _steps.get(self, 0) + 1
             autolog.offer("accelerate", _steps[self], _mean_loss(self))
 
-    with autolog.driving() as is_outermost:
+    with autolog.silenced_engines() as is_outermost:
         result = original(self, loss, **kwargs)
     if is_outermost:
         guarded("in Accelerator.backward", offer)
@@ -168,7 +164,7 @@ def _accelerate_log(
 ) -> Any:
     number = _steps.get(self, 0) if step is None else step
     guarded("in Accelerator.log", autolog.offer, "Accelerator.log", number, dict(values))
-    with autolog.muted():  # its trackers write the same values
+    with autolog.silenced_writers():  # its trackers write the same values
         return original(self, values, step, *args, **kwargs)
 
 
@@ -182,10 +178,9 @@ _BEFORE_CONFIG = 9
 
 @_patch("initialize", "deepspeed")
 def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any) -> Any:
-    names = ("config", "config_params")
-    has_config = len(positional) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in names)
+    configs = (kwargs.get("config"), kwargs.get("config_params"), getattr(args, "deepspeed_config", None))
     if config := os.environ.get(_CONFIG):
-        if has_config or getattr(args, "deepspeed_config", None) is not None:
+        if len(positional) > _BEFORE_CONFIG or configs != (None, None, None):
             channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(config)
@@ -194,32 +189,23 @@ def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any
 
 @_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
 def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    if not autolog.driving.is_inside:
+    if not autolog.silenced_engines.is_active:
         guarded("in DeepSpeed's backward", _keep_loss, self, loss)
     return original(self, loss, *args, **kwargs)
 
 
 @_patch("DeepSpeedEngine.step", "deepspeed.runtime.engine")
 def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def offer() -> None:
+        rates = self.get_lr()
+        autolog.offer("deepspeed", self.global_steps, _mean_loss(self) | ({"lr": rates[0]} if rates else {}))
+
     steps_before = self.global_steps
     try:
         return original(self, *args, **kwargs)
     finally:
-        if self.global_steps > steps_before and not autolog.driving.is_inside:
-            guarded("in DeepSpeed's step", lambda: _offer_deepspeed(self, _mean_loss(self)))
-
-
-@_patch("PipelineEngine.train_batch", "deepspeed.runtime.pipe.engine")
-def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    loss = original(self, *args, **kwargs)
-    if not autolog.driving.is_inside:
-        guarded("in DeepSpeed's train_batch", _offer_deepspeed, self, {"loss": loss.detach()})
-    return loss
-
-
-def _offer_deepspeed(engine: Any, metrics: dict[str, Any]) -> None:
-    rates = engine.get_lr()
-    autolog.offer("deepspeed", engine.global_steps, metrics | ({"lr": rates[0]} if rates else {}))
+        if self.global_steps > steps_before and not autolog.silenced_engines.is_active:
+            guarded("in DeepSpeed's step", offer)
 
 
 def _watch_builds(module: ModuleType) -> None:
@@ -277,9 +263,9 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
     from ray.util.queue import Empty, Queue
 
     queue, config, ended = Queue(actor_options={"num_cpus": 0}), trainer.run_config, threading.Event()
-    callbacks, base = config.callbacks, sys.modules["ray.train"].UserCallback
+    callbacks = config.callbacks
 
-    class JobMetrics(base):  # type: ignore[misc, valid-type]
+    class JobMetrics(sys.modules["ray.train"].UserCallback):  # type: ignore[misc, name-defined]
         """Sent to the controller by value, because this package may not be installed there."""
 
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
@@ -292,14 +278,13 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
             has_ended = ended.is_set()
             try:
                 metrics = queue.get(timeout=_WAIT_SECONDS)
+                count += 1
+                guarded("in ray.train.report", autolog.offer, "ray.train", count, metrics)
             except Empty:
                 if has_ended:
                     return
             except Exception:  # noqa: BLE001 - Ray has exited
                 return
-            else:
-                count += 1
-                guarded("in ray.train.report", autolog.offer, "ray.train", count, metrics)
 
     def close() -> None:
         config.callbacks = callbacks
