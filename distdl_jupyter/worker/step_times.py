@@ -281,13 +281,17 @@ class StepRecorder:
         self._size = 1
         #: When the last report was sent, and when the memory of GPUs was last sent.
         self._sent_at = self._memory_at = 0
+        #: Called when measuring begins or ends, with whether the next step is measured.
+        self.on_switch: Callable[[bool], object] = bool
+        self.detailed = True
         self._reset()
 
     def _reset(self) -> None:
         """Begin with an unknown step."""
-        #: Whether the hooks measure this step. In a skipped step they only set ``passed`` at a backward pass, and add
+        #: In a skipped step (not ``detailed``), the hooks only set ``passed`` at a backward pass, and add
         #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
-        self.detailed, self.passed, self.blocked = True, False, 0
+        self.passed, self.blocked = False, 0
+        self._switch(is_detailed=True)
         #: The number of steps to skip before the next measured one, and the time at which skipping ends anyway.
         self.skips = self._resume_at = 0
         #: The number of skipped steps since the last measured one, the end of that one, and the last step if it
@@ -296,6 +300,11 @@ class StepRecorder:
         if self.gpu is not None:
             self.gpu.forget()
         self._begin_step(0)
+
+    def _switch(self, *, is_detailed: bool) -> None:
+        if self.detailed != is_detailed:
+            self.detailed = is_detailed
+            self.on_switch(is_detailed)
 
     def _begin_step(self, begin: int) -> None:
         #: The start of the step, and its end as far as known; 0 if unknown.
@@ -411,7 +420,8 @@ class StepRecorder:
         """Measure the next step."""
         if self.gpu is not None and not self.detailed:
             self.gpu.border()
-        self.detailed, self.skips = True, 0
+        self.skips = 0
+        self._switch(is_detailed=True)
 
     @harmless
     def stepped(self) -> None:
@@ -431,7 +441,8 @@ class StepRecorder:
                 self.gpu.stepped()
             step = self._step + 1
             interval = self._interval if step >= _EARLY else _INTERVAL
-            self.detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
+            is_detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
+            self._switch(is_detailed=is_detailed)
             self.skips = 0 if self.detailed else interval - step % interval
             self._resume_at = self._end + _SEND_EVERY
 
@@ -456,7 +467,8 @@ class StepRecorder:
     @harmless
     def flush(self) -> None:
         """Complete the pending steps and send all records. The next step is measured."""
-        self.detailed, self.passed, self.skips = True, False, 0
+        self.passed, self.skips = False, 0
+        self._switch(is_detailed=True)
         if self._end:
             self._close()
         for measured in self.gpu.read(_TIMEOUT) if self.gpu is not None else ():

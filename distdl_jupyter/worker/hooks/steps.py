@@ -38,6 +38,8 @@ class _Inside(threading.local):
 _inside = _Inside()
 #: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
+#: Functions of torch that are replaced in measured steps: owner, name, torch's function and ours.
+_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 #: Functions that are called with the optimizer after each measured step.
 _listeners: list[Callable[[Any], None]] = []
 #: Function that is called after each step of each optimizer, so it must be fast.
@@ -53,7 +55,7 @@ is_compiling: Callable[[], bool] = bool
 
 def watch(finder: PostImport) -> None:
     """Start measuring and hook the modules that run steps."""
-    recorder.on = True
+    recorder.on, recorder.on_switch = True, _switch
     finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_stepped))
     finder.after("torch.utils.data.dataloader", _watch_loaders)
     finder.after("torch.autograd", _watch_backward)
@@ -69,6 +71,22 @@ def watch(finder: PostImport) -> None:
 def listen(call: Callable[[Any], None]) -> None:
     """Call ``call(optimizer)`` after each measured step."""
     _listeners.append(call)
+
+
+def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replace a function of torch in measured steps."""
+    _replaced.append((owner, name, getattr(owner, name), _untraced(function)))
+    setattr(owner, name, function)
+
+
+def _switch(is_detailed: bool) -> None:  # noqa: FBT001
+    """Put our functions in place for a measured step, or torch's for skipped steps, where no other library has its own.
+
+    Compiled code depends on these functions, so they stay in place once a compiler has started.
+    """
+    for owner, name, original, function in _replaced if is_detailed or is_compiling is bool else ():
+        if getattr(owner, name) is (original if is_detailed else function):
+            setattr(owner, name, function if is_detailed else original)
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
@@ -96,6 +114,7 @@ def _watch_compilations(module: ModuleType) -> None:
     def on_start(*_: Any) -> None:
         global is_compiling
         is_compiling = is_tracing
+        _switch(is_detailed=True)
         channel.send("compile", compiling=True)
 
     module.callback_handler.register_start_callback(on_start)
@@ -179,11 +198,11 @@ def _watch_loaders(module: ModuleType) -> None:
                 _inside.wait = False
                 recorder.data(begin, _samples_of(batch))
 
-        return _untraced(fetch)
+        return fetch
 
     iterator = module._BaseDataLoaderIter  # noqa: SLF001  the base class of all iterators
-    iterator.__next__ = timed(iterator.__next__)
-    module.DataLoader.__iter__ = timed(module.DataLoader.__iter__)  # type: ignore[method-assign]
+    _replace(iterator, "__next__", timed(iterator.__next__))
+    _replace(module.DataLoader, "__iter__", timed(module.DataLoader.__iter__))
 
 
 def _samples_of(batch: Any) -> int:
@@ -215,7 +234,8 @@ def _watch_parallel(module: ModuleType) -> None:
     def sync(self: Any) -> None:
         (sync_buffers if is_compiling() else timed_sync)(self)
 
-    owner._pre_forward, owner._sync_buffers = _untraced(forward), _untraced(sync)  # noqa: SLF001
+    _replace(owner, "_pre_forward", forward)
+    owner._sync_buffers = _untraced(sync)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
