@@ -124,28 +124,29 @@ class _GpuStep:
     begin: Any
     previous_end: Any
     skipped: int
-    end: Any = None
-    #: Tuples ("data" or "wait", begin event, end event).
-    intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
-    #: The event up to which the step counts as rest, and the number of earlier intervals, which do not.
-    rest: tuple[Any, int] | None = None
+    #: Names and events in order: "data" and "wait" begin an interval and "data ends" and "wait ends" end it, at "rest"
+    #: the time ends that is rest except for the intervals, and at the last "end" the step ends.
+    events: list[tuple[str, Any]] = field(default_factory=list)
     samples: int = 0
 
     def measure(self) -> Measured:
         """Return the times between the events when the GPU has completed the step."""
-        parts: dict[str, list[int]] = {"data": [], "wait": []}
-        for part, begin, end in self.intervals:
-            parts[part].append(_microseconds(begin, end))
-        rest = 0
-        if self.rest is not None:
-            event, count = self.rest
-            inside = sum(_microseconds(begin, end) for _, begin, end in self.intervals[:count])
-            rest = max(0, _microseconds(self.begin, event) - inside)
-        seconds = _microseconds(self.begin, self.end)
+        begins, rest, seconds = {}, 0, 0
+        intervals: dict[str, list[int]] = {"data": [], "wait": []}
+        for name, event in self.events:
+            part = name.removesuffix(" ends")
+            if name in intervals:
+                begins[part] = event
+            elif part in begins:
+                intervals[part].append(_microseconds(begins.pop(part), event))
+            elif name == "rest":
+                rest = max(0, _microseconds(self.begin, event) - sum(map(sum, intervals.values())))
+            elif name == "end":
+                seconds = _microseconds(self.begin, event)
         skipped = self.skipped * seconds
         if self.skipped and self.previous_end is not None:
             skipped = _microseconds(self.previous_end, self.begin)
-        data, waits = sum(parts["data"]), parts["wait"]
+        data, waits = sum(intervals["data"]), intervals["wait"]
         return Measured(seconds, data, rest, self.samples, waits, Skipped(self.skipped, skipped))
 
 
@@ -155,9 +156,8 @@ class GpuSteps:
     def __init__(self, device: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
         self._device = device
-        self._ended: deque[_GpuStep] = deque()
+        self._ended: deque[tuple[Any, _GpuStep]] = deque()
         self._step: _GpuStep | None = None
-        self._open_intervals: dict[str, Any] = {}
         #: The end event of the last measured step, and the number of later steps whose events could not be recorded.
         self._last_end: Any = None
         self._captured_count = 0
@@ -186,39 +186,22 @@ class GpuSteps:
         if begin is None:
             self._captured_count = skipped
         else:
-            self._step, self._open_intervals = _GpuStep(begin, self._last_end, skipped), {}
+            self._step = _GpuStep(begin, self._last_end, skipped)
 
-    def open(self, part: str) -> None:
-        """Begin an interval of the step, "data" or "wait"."""
-        if self._step is not None:
-            self._open_intervals[part] = self._record()
-
-    def close(self, part: str) -> None:
-        """End an interval."""
-        begin = self._open_intervals.pop(part, None)
-        if begin is not None and (end := self._record()) is not None and self._step is not None:
-            self._step.intervals.append((part, begin, end))
-
-    def rest(self) -> None:
-        """Count the step up to now, without its intervals, as rest."""
+    def mark(self, name: str) -> None:
+        """Record an event of the current step (see ``_GpuStep.events``), unless a CUDA graph is captured."""
         if self._step is not None and (event := self._record()) is not None:
-            self._step.rest = (event, len(self._step.intervals))
-
-    def stepped(self) -> None:
-        """Record an optimizer step. The last of several ends the training step."""
-        if self._step is not None:
-            self._step.end = self._record()
+            self._step.events.append((name, event))
 
     def end(self, samples: int) -> None:
-        """End the step."""
+        """End the step. It has no end event if it was captured into a CUDA graph."""
         step, self._step = self._step, None
-        if step is None:
-            self._captured_count += 1
-        elif step.end is None:  # it was captured into a CUDA graph
-            self._captured_count += step.skipped + 1
+        end = None if step is None else next((event for name, event in reversed(step.events) if name == "end"), None)
+        if step is None or end is None:
+            self._captured_count += 1 if step is None else step.skipped + 1
         else:
-            step.samples, self._last_end = samples, step.end
-            self._ended.append(step)
+            step.samples, self._last_end = samples, end
+            self._ended.append((end, step))
 
     def forget(self) -> None:
         """Discard the current step, because training has moved to another thread."""
@@ -229,8 +212,8 @@ class GpuSteps:
         deadline = time.monotonic() + timeout
         while self._ended:
             # While a CUDA graph is captured, an event would become part of the graph.
-            if not self._cuda.is_current_stream_capturing() and self._ended[0].end.query():
-                yield self._ended.popleft().measure()
+            if not self._cuda.is_current_stream_capturing() and self._ended[0][0].query():
+                yield self._ended.popleft()[1].measure()
             elif time.monotonic() < deadline:
                 time.sleep(0.001)
             else:
@@ -343,7 +326,7 @@ class StepRecorder:
     @harmless
     def _open(self, gpu: GpuSteps, part: str, moment: int) -> None:
         if not self._is_other_thread(moment):
-            gpu.open(part)
+            gpu.mark(part)
 
     @harmless
     def data(self, begin: int, samples: int = 0) -> None:
@@ -353,7 +336,7 @@ class StepRecorder:
             return
         self._data += end - begin
         if self.gpu is not None:
-            self.gpu.close("data")
+            self.gpu.mark("data ends")
         if not self._logs_samples:
             self._samples = self._samples + samples if self._has_computed else samples
         self._compute_begins(end)
@@ -376,7 +359,7 @@ class StepRecorder:
     def arrived(self) -> None:
         """Record that the rank has done its part of a backward pass and begins to wait. Callable from any thread."""
         if self.gpu is not None:
-            self.gpu.open("wait")
+            self.gpu.mark("wait")
         self._arrival = now()
 
     @harmless
@@ -396,7 +379,7 @@ class StepRecorder:
         if self._is_other_thread(begin):
             return
         if self.gpu is not None:
-            self.gpu.close("wait")
+            self.gpu.mark("wait ends")
         self._waits.append(end - begin)
 
     def skip(self) -> None:
@@ -413,7 +396,7 @@ class StepRecorder:
             if self.skips <= 0 or self._end > self._resume_at:
                 self._resume()
         elif self.gpu is not None and not self._skipped:  # a second optimizer in the measured step before
-            self.gpu.stepped()
+            self.gpu.mark("end")
 
     @harmless
     def _resume(self) -> None:
@@ -438,7 +421,7 @@ class StepRecorder:
         elif self._end or (self._begin and self._has_computed):
             self._end = now()
             if self.gpu is not None:
-                self.gpu.stepped()
+                self.gpu.mark("end")
             step = self._step + 1
             interval = self._interval if step >= _EARLY else _INTERVAL
             is_detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
@@ -493,7 +476,7 @@ class StepRecorder:
         if not self._has_computed:
             self._rest = moment - self._begin - self._data - sum(self._waits)
             if self.gpu is not None:
-                self.gpu.rest()
+                self.gpu.mark("rest")
 
     # records ----------------------------------------------------------------------------------------
 
