@@ -73,29 +73,17 @@ def install() -> PostImport:
     return finder
 
 
-def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a function that replaces ``owner.name`` and gets the original as its first argument."""
-    original = getattr(owner, name)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return function(original, *args, **kwargs)
-
-        setattr(owner, name, replacement)
-        return function
-
-    return decorate
-
-
 class Patches:
-    """A decorator for functions that replace a function of a framework when its module is imported (``replaces``)."""
+    """A decorator for functions that replace a function of a framework when its module is imported."""
 
     def __init__(self) -> None:
         self._patches: list[tuple[str, str, Callable[..., Any]]] = []
 
     def __call__(self, path: str, *modules: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return the decorator for ``path`` ("Trainer.fit" or "shutdown") of each of these modules."""
+        """Return the decorator for ``path`` ("Trainer.fit" or "shutdown") of each of these modules.
+
+        The decorated function gets the original as its first argument.
+        """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             self._patches += [(module, path, function) for module in modules]
@@ -105,13 +93,20 @@ class Patches:
 
     def install(self, finder: PostImport) -> None:
         """Make the replacements after the imports of the modules."""
-
-        def replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
-            *owners, name = path.split(".")
-            replaces(functools.reduce(getattr, owners, module), name)(function)
-
         for module, path, function in self._patches:
-            finder.after(module, functools.partial(replace, path, function))
+            finder.after(module, functools.partial(_replace, path, function))
+
+
+def _replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
+    *owners, name = path.split(".")
+    owner: Any = functools.reduce(getattr, owners, module)
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    setattr(owner, name, replacement)
 
 
 _reported: set[str] = set()

@@ -14,13 +14,12 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.frames import View
 from distdl_jupyter.worker.hooks import distributed, steps
-from distdl_jupyter.worker.hooks.imports import PostImport, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport
 from distdl_jupyter.worker.step_times import recorder
 
 
@@ -30,9 +29,7 @@ def watch(finder: PostImport) -> None:
         return
     every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
     if every.isdigit() and int(every):
-        checker = _WeightChecker(int(every))
-        steps.count = checker.stepped
-        finder.after("torch.nn.parallel.distributed", checker.watch_models)
+        steps.count = _WeightChecker(finder, int(every)).stepped
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
         steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
 
@@ -118,20 +115,20 @@ class _Optimizer:
 class _WeightChecker:
     """Counts the steps of each optimizer and reports checksums of its weights."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, finder: PostImport, every: int) -> None:
         self._every = every
         self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
         #: The DistributedDataParallel models of this process.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
+        patch = Patches()
 
-    def watch_models(self, module: ModuleType) -> None:
-        """Collect the models that are created from now on."""
-
-        @replaces(module.DistributedDataParallel, "__init__")
+        @patch("DistributedDataParallel.__init__", "torch.nn.parallel.distributed")
         def init_model(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
             self._models.add(this)
+
+        patch.install(finder)
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""

@@ -17,13 +17,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded, replaces
+from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded
 
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -37,7 +36,6 @@ _patch = Patches()
 def watch(finder: PostImport) -> None:
     """Hook the trainers when they are imported."""
     _patch.install(finder)
-    finder.after("deepspeed.ops.op_builder.builder", _watch_builds)
 
 
 def _add_callback(callbacks: list[Any], reports: type, base: type) -> None:
@@ -208,7 +206,8 @@ def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             guarded("in DeepSpeed's step", offer)
 
 
-def _watch_builds(module: ModuleType) -> None:
+@_patch("OpBuilder.jit_load", "deepspeed.ops.op_builder.builder")
+def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Let only one process at a time compile a DeepSpeed operator, make ``ninja`` available, and report builds.
 
     torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains and all later
@@ -217,24 +216,24 @@ def _watch_builds(module: ModuleType) -> None:
     """
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    if "TORCH_EXTENSIONS_DIR" in os.environ:
-        return
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    builds = permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions")
-    built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
-    folder = permissions.private_folder(builds / built_for)  # ranks load code from it
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
-    @replaces(module.OpBuilder, "jit_load")
-    def jit_load(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        with (folder / "building").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for stale_lock in folder.glob("*/lock"):
-                stale_lock.unlink()  # left by a killed process
-            if not any((folder / str(self.name)).glob("*.so")):
-                text = f"DeepSpeed is compiling {self.name}, which happens once per machine and takes about a minute."
-                channel.note("info", text)
-            return original(self, *args, **kwargs)
+    def make_folder() -> Path:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        builds = permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions")
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
+        return permissions.private_folder(builds / version)  # ranks load code from it
+
+    folder = guarded("before DeepSpeed compiles an operator", make_folder)
+    if folder is None or os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(folder)) != str(folder):
+        return original(self, *args, **kwargs)
+    with (folder / "building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for stale_lock in folder.glob("*/lock"):
+            stale_lock.unlink()  # left by a killed process
+        if not any((folder / str(self.name)).glob("*.so")):
+            text = f"DeepSpeed is compiling {self.name}, which happens once per machine and takes about a minute."
+            channel.note("info", text)
+        return original(self, *args, **kwargs)
 
 
 # Ray Train ---------------------------------------------------------------------------------------
