@@ -17,9 +17,9 @@ from distdl_jupyter.worker.hooks.imports import Patches, PostImport, connecting,
 from distdl_jupyter.worker.step_times import recorder
 
 #: Module of ``Model`` by release: Keras 3, tf_keras and Keras 2.
-MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.engine.training")
-
-
+_MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.engine.training")
+#: Number of arguments of ``fit`` before ``callbacks``. If code passes callbacks by position, metrics are not reported.
+_BEFORE_CALLBACKS = 5
 _patch = Patches()
 
 
@@ -40,28 +40,24 @@ def _connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
 
 
-@_patch("Model.fit", *MODULES)
-def _fit(original: Any, *args: Any, **kwargs: Any) -> Any:
+@_patch("Model.fit", *_MODULES)
+def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if "DISTDL_CHECK" in os.environ:
         raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
 
-    def add_callback() -> Any:
-        import inspect
-
-        bound = inspect.signature(original).bind(*args, **kwargs)
-        packages = (base.__module__.split(".")[0] for base in type(args[0]).__mro__)
+    def add_callback() -> None:
+        packages = (base.__module__.split(".")[0] for base in type(self).__mro__)
         callbacks = sys.modules[next(package for package in packages if package in ("keras", "tf_keras"))].callbacks
-        callback = type("JobMetrics", (_Reports, callbacks.Callback), {})()
-        existing = bound.arguments.get("callbacks")
+        callback, existing = type("JobMetrics", (_Reports, callbacks.Callback), {})(), kwargs.get("callbacks")
         if isinstance(existing, callbacks.CallbackList):
             existing.callbacks.append(callback)
         else:
             items = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
-            bound.arguments["callbacks"] = [*items, callback]
-        return bound
+            kwargs["callbacks"] = [*items, callback]
 
-    bound = guarded("before Model.fit", add_callback)
-    return original(*args, **kwargs) if bound is None else original(*bound.args, **bound.kwargs)
+    if len(args) <= _BEFORE_CALLBACKS:
+        guarded("before Model.fit", add_callback)
+    return original(self, *args, **kwargs)
 
 
 class _Reports:

@@ -9,7 +9,7 @@
 The hooks do not affect torch's compiler: it does not start at these functions, and when it traces a call of one, the
 function only calls the original. A rank reports when it compiles, because it may report nothing else for many minutes.
 
-This is the only module that uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
+It uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
 ``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``. If a
 version of torch does not have one of them, a notice says so and the hooks that do not need it still work.
 """
@@ -50,7 +50,7 @@ annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 _MAX_DEPTH = 4
 #: Returns whether a compiler is tracing the code, which treats the result as a constant. It is torch's function only
 #: once a compiler has started, because that function is slower.
-is_compiling: Callable[[], bool] = bool
+_is_compiling: Callable[[], bool] = bool
 
 
 def watch(finder: PostImport) -> None:
@@ -84,13 +84,13 @@ def _switch(is_detailed: bool) -> None:  # noqa: FBT001
 
     Compiled code depends on these functions, so they stay in place once a compiler has started.
     """
-    for owner, name, original, function in _replaced if is_detailed or is_compiling is bool else ():
+    for owner, name, original, function in _replaced if is_detailed or _is_compiling is bool else ():
         if getattr(owner, name) is (original if is_detailed else function):
             setattr(owner, name, function if is_detailed else original)
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
-    if is_compiling():
+    if _is_compiling():
         return
     if recorder.skips:
         recorder.skip()
@@ -103,23 +103,23 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 
 
 def _watch_compiler(module: ModuleType) -> None:
-    global is_compiling
-    is_compiling = module.is_compiling
+    global _is_compiling
+    _is_compiling = module.is_compiling
 
 
 def _watch_compilations(module: ModuleType) -> None:
-    global is_compiling
-    is_tracing = is_compiling
+    global _is_compiling
+    is_tracing = _is_compiling
 
     def on_start(*_: Any) -> None:
-        global is_compiling
-        is_compiling = is_tracing
+        global _is_compiling
+        _is_compiling = is_tracing
         _switch(is_detailed=True)
         channel.send("compile", compiling=True)
 
     module.callback_handler.register_start_callback(on_start)
     module.callback_handler.register_end_callback(lambda *_: channel.send("compile", compiling=False))
-    is_compiling = bool
+    _is_compiling = bool
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,13 +226,13 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(begin_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and recorder.detailed and torch.is_grad_enabled():
+        if not _is_compiling() and recorder.detailed and torch.is_grad_enabled():
             recorder.forward()
         return begin_forward(self, *args, **kwargs)
 
     @functools.wraps(sync_buffers)
     def sync(self: Any) -> None:
-        (sync_buffers if is_compiling() else timed_sync)(self)
+        (sync_buffers if _is_compiling() else timed_sync)(self)
 
     _replace(owner, "_pre_forward", forward)
     owner._sync_buffers = _untraced(sync)  # noqa: SLF001
@@ -243,7 +243,7 @@ def _watch_backward(autograd: ModuleType) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        if _is_compiling():
             return backward(tensors, *args, **kwargs)
         if recorder.detailed:
             return _measured_backward(backward, tensors, *args, **kwargs)
