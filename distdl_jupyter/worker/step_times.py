@@ -88,7 +88,7 @@ class Skipped(NamedTuple):
     ``seconds`` is the total without the pause. For ``blocked`` of the pause, the thread waited for other ranks.
     """
 
-    count: int = 0
+    steps: int = 0
     seconds: int = 0
     pause: int = 0
     blocked: int = 0
@@ -300,7 +300,7 @@ class StepRecorder:
         self._backward_time = 0
         self._on_gpu = self.gpu is not None
         if self.gpu is not None and begin:
-            self.gpu.begin(self._before.count)
+            self.gpu.begin(self._before.steps)
             self._before = Skipped()
 
     @property
@@ -529,7 +529,7 @@ class StepRecorder:
 
         What they take longer than the measured step counts as rest or, if they were blocked in a pause, as a wait.
         """
-        busy, count, seconds = step.seconds - step.rest, skipped.count - bool(skipped.pause), skipped.seconds
+        busy, count, seconds = step.seconds - step.rest, skipped.steps - bool(skipped.pause), skipped.seconds
         while count > 0:
             number = min(count, self._missing or steps_per_record(self._next_step))
             part = seconds * number // count

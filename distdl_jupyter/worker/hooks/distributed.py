@@ -121,8 +121,9 @@ def _watch_groups(c10d: ModuleType) -> None:
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
     for module in _find_importers(c10d) if _importers is None else _importers:
         for original, wrapper in ((initialize, connect), (destroy, disconnect)):
-            if module.__dict__.get(original.__name__) is original:
-                module.__dict__[original.__name__] = wrapper
+            name = str(original.__name__)
+            if module.__dict__.get(name) is original:
+                module.__dict__[name] = wrapper
 
 
 def _transport(c10d: ModuleType) -> str:
@@ -283,7 +284,7 @@ def last_operations() -> list[dict[str, Any]]:
     by_group: dict[str, list[dict[str, Any]]] = {}
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # torch stores the operations of NCCL separately
         dump = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
-        entries = []
+        entries: list[dict[str, Any]] = []
         with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
             entries = [] if dump is None else pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
         for entry in entries:

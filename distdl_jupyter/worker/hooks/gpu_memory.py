@@ -127,7 +127,7 @@ def lines_from_snapshot(snapshot: Mapping[str, Any], device: int | None, locate:
             # A block that was freed while another stream uses it has the state "active_pending_free".
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
                 sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"label": label, "line": line, "size": sum(blocks), "count": len(blocks)}
         for (label, line), blocks in sizes.items()
         if label

@@ -264,7 +264,7 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
     queue, config, ended = Queue(actor_options={"num_cpus": 0}), trainer.run_config, threading.Event()
     callbacks = config.callbacks
 
-    class JobMetrics(sys.modules["ray.train"].UserCallback):  # type: ignore[misc, name-defined]
+    class JobMetrics(sys.modules["ray.train"].UserCallback):  # type: ignore[misc]
         """Sent to the controller by value, because this package may not be installed there."""
 
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
