@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["end", "failure", "stall", "nan", "rule"]
 #: Prefix of the codes of notes that are alerts.
-CODE = "alert-"
+CODE_PREFIX = "alert-"
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
@@ -98,9 +98,9 @@ class AlertWatch:
     def skip(self, event: Event) -> None:
         """Do not repeat the alert of an event that an earlier supervisor wrote."""
         text = str(event.get("text", ""))
-        if event.get("code") == f"{CODE}rule":
+        if event.get("code") == f"{CODE_PREFIX}rule":
             self._pending_rules = [pending for pending in self._pending_rules if not text.startswith(f"{pending}:")]
-        elif event.get("code") == f"{CODE}nan":
+        elif event.get("code") == f"{CODE_PREFIX}nan":
             self._nan_metrics.add(text.partition(" is ")[0])
 
     def _check_metrics(self, event: Event, view: JobView) -> Iterator[Alert]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: Minimum size in bytes of a captured value that is reported as large.
-LARGE = 100_000_000
+LARGE_BYTES = 100_000_000
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 

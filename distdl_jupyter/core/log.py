@@ -1,7 +1,7 @@
 """The log of a job, folded for reading.
 
-* Equal lines of several ranks within ``WINDOW`` seconds are one row. For each of its ranks, a row has the position of
-  the line; the view of one rank sorts its rows by position, so it shows the rank's exact output.
+* Equal lines of several ranks within ``FOLD_SECONDS`` are one row. For each of its ranks, a row has the position of the
+  line; the view of one rank sorts its rows by position, so it shows the rank's exact output.
 * A line that is redrawn (a progress bar) is in ``open`` while it changes and becomes a row when it ends.
 * The newest ``tail`` rows are kept.
 
@@ -28,10 +28,10 @@ from distdl_jupyter.core.humanize import MAX_SHOWN, Styles, styled
 from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
-WINDOW = 2.0
+FOLD_SECONDS = 2.0
 #: Number of rows searched for an equal line. It does not depend on ``tail``, so all books fold in the same way.
-RECENT = 20_000
-TAIL = 5000
+MAX_RECENT_ROWS = 20_000
+MAX_ROWS = 5000
 #: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
 MAX_UNREAD, MAX_BACKLOG = 8 * 1024 * 1024, 4 * 1024 * 1024
 #: Bytes that are folded at a time, and separately from others, so that they can be read again.
@@ -83,7 +83,7 @@ class LogBook:
     earlier rows. ``mark`` then distinguishes its marks from those of other books.
     """
 
-    def __init__(self, process_count: int = 0, tail: int = TAIL, begin: int = 0, mark: int = 0) -> None:
+    def __init__(self, process_count: int = 0, tail: int = MAX_ROWS, begin: int = 0, mark: int = 0) -> None:
         self.process_count = process_count
         self.rows: deque[FoldedRow] = deque(maxlen=tail)
         #: The rows by number, ordered by their last change, so that changes can be read from the end.
@@ -201,7 +201,7 @@ class _RecentRows:
     def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
         """Return the oldest recent row with this text that does not have a line of the rank yet."""
         rows, by_text = self._rows, self._by_text
-        while rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
+        while rows and (t - rows[0].t > FOLD_SECONDS or len(rows) >= MAX_RECENT_ROWS):
             row = rows.popleft()
             old_rows = by_text[row.stream, row.text]
             del old_rows[0]
@@ -219,7 +219,7 @@ class _RecentRows:
 class LogWindow:
     """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` keeps the newest ``tail`` rows."""
 
-    def __init__(self, path: Path, process_count: int = 0, tail: int = TAIL) -> None:
+    def __init__(self, path: Path, process_count: int = 0, tail: int = MAX_ROWS) -> None:
         self.book = LogBook(process_count, tail)
         #: Bytes of the file up to which the log was read or skipped.
         self.cursor = 0
@@ -263,7 +263,7 @@ class LogWindow:
     def _read_piece(self, index: int) -> list[FoldedRow]:
         """Return the rows of a piece. The index -1 adds the piece before the first one, which was skipped."""
         end, next_row = [*self._pieces, (self.cursor, self.book.next)][index + 1]
-        deleted = logfile.gap(self._path) or (0, 0)
+        deleted = logfile.deleted_range(self._path) or (0, 0)
         if index >= 0:
             begin, first_row = self._pieces[index]
         else:

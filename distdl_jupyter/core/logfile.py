@@ -53,7 +53,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     begin, data = read_bytes(path, after, limit)
     if begin <= after:
         return [line for line in decode(data) if line["type"] in LOG_TYPES], after + len(data)
-    deleted, first_lines = gap(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
+    deleted, first_lines = deleted_range(path), decode(read_bytes(path, begin, _LINE_CHUNK)[1].partition(b"\n")[0])
     if deleted is None or deleted[1] != begin or not first_lines or first_lines[0]["type"] != "count":
         return [], begin
     lines = plural(first_lines[0]["lines"] - first_lines[0]["first"], "line")
@@ -86,7 +86,7 @@ def _read_backward(
     The first item has about ``size`` bytes, each next one four times as many; the last one begins at ``floor``.
     """
     while True:
-        begin, deleted = end - size, gap(path)
+        begin, deleted = end - size, deleted_range(path)
         if deleted is not None and begin < deleted[1] and end > deleted[0]:  # the deleted bytes do not count
             begin = deleted[0] - size + max(0, end - deleted[1])
         position = line_from(path, begin, end) if begin > floor else floor
@@ -187,7 +187,7 @@ def size(path: Path) -> int:
     return begin + events.size(file)
 
 
-def gap(path: Path) -> tuple[int, int] | None:
+def deleted_range(path: Path) -> tuple[int, int] | None:
     """Return the first and the end byte of the deleted range of the log, None if the log is complete."""
     files = parts(path)
     begin = path.stat().st_size if files else 0
@@ -355,7 +355,7 @@ class EventWriter:
         with contextlib.suppress(OSError):  # retried with the next part
             for _, file in parts(self._log_path)[:-_MAX_PARTS]:
                 file.unlink()
-        return gap(self._log_path) is not None
+        return deleted_range(self._log_path) is not None
 
     @property
     def is_deleted(self) -> bool:

@@ -1,6 +1,6 @@
 """Stack dumps of a job's ranks: parsed, labeled like tracebacks, and compared between ranks.
 
-A job's folder keeps a dump as ``stacks/<number>.json``::
+A job's folder keeps a snapshot as ``stacks/<number>.json``::
 
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
@@ -336,18 +336,18 @@ class StackSnapshot:
 
 
 def path(folder: JobFolder, number: int) -> Path:
-    """Return the path of a dump."""
+    """Return the path of a snapshot."""
     return folder.path / "stacks" / f"{number}.json"
 
 
 def numbers(folder: JobFolder) -> list[int]:
-    """Return the numbers of all dumps, the oldest first."""
+    """Return the numbers of all snapshots, the oldest first."""
     names = (file.stem for file in path(folder, 0).parent.glob("*.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
-    """Return a dump of a job, the newest by default; None if there is none or it cannot be read."""
+    """Return a snapshot of a job, the newest by default; None if there is none or it cannot be read."""
     number = max(numbers(folder), default=0) if number is None else number
     try:
         return parse_snapshot(number, json.loads(path(folder, number).read_text(encoding="utf-8")), payload(folder))
@@ -356,7 +356,7 @@ def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
 
 
 def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> StackSnapshot:
-    """Parse the content of a dump; ``code`` is the job's payload.
+    """Parse the content of a snapshot; ``code`` is the job's payload.
 
     Raises LookupError, TypeError, ValueError, AttributeError.
     """

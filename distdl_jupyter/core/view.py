@@ -165,7 +165,7 @@ class MetricView:
     #: Whether the ranks that reported these values were replaced by others that have not reported yet.
     stale: bool = False
 
-    def take(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
+    def add(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
         """Add the last of ``reports`` values of one rank; ``repeated``: the rank reports this step a second time."""
         if self.stale:
             self.values, self.steps, self.stale = {}, {}, False
@@ -452,7 +452,7 @@ class JobView:
             metric = self.metrics.get(name)
             if metric is None:
                 metric = self.metrics[name] = MetricView(name)
-            metric.take(rank.rank, step, float(value), reports, repeated=repeated)
+            metric.add(rank.rank, step, float(value), reports, repeated=repeated)
 
     def _on_metric_source(self, event: Event) -> None:
         names = event["names"]

@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.log import TAIL, LogBook, LogWindow
+from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook
 from distdl_jupyter.core.series import Earlier, SeriesBook
@@ -199,7 +199,7 @@ class PageReader(JobReader):
     rows, ``window`` has the earlier ones, ``resources`` the usage of ranks and machines, ``steps`` the newest steps.
     """
 
-    def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
+    def __init__(self, folder: JobFolder, *, tail: int = MAX_ROWS) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
         #: Whether all initial events (``has_first_events``) and the initial log (``complete``) were read.

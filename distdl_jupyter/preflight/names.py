@@ -14,7 +14,7 @@ from types import ModuleType
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.references import instructions
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.findings import LARGE, Check, Finding
+from distdl_jupyter.core.findings import LARGE_BYTES, Check, Finding
 from distdl_jupyter.core.source import module_name, parsed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret
@@ -48,7 +48,7 @@ def captured_values(draft: CapturedCode) -> Check:
 
 def _large(draft: CapturedCode) -> Iterator[Finding]:
     for variable in draft.captured:
-        if variable.size >= LARGE:
+        if variable.size >= LARGE_BYTES:
             yield Finding(
                 "warning",
                 "large-value",

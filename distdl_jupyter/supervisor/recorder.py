@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.clusters.base import NodeSample, RunNotice, Stream
 from distdl_jupyter.core import logfile, tracking
-from distdl_jupyter.core.alerts import CODE, Alert, AlertWatch
+from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.redact import Redactor, hidden
@@ -166,7 +166,7 @@ class EventRecorder:
                 self.end_alert = alert  # this message is sent after the job is done
                 continue
             if alert.kind in ("nan", "rule"):  # pages do not show these otherwise
-                self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
+                self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE_PREFIX}{alert.kind}")
             control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _apply(self, event: Event) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from distdl_jupyter.core import files, humanize, table
-from distdl_jupyter.core.alerts import CODE
+from distdl_jupyter.core.alerts import CODE_PREFIX
 from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
@@ -120,7 +120,7 @@ def job_row(
         notebook=spec.source.notebook,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
-        alert=next((finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE)), None),
+        alert=next((finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE_PREFIX)), None),
         group=group,
     )
 

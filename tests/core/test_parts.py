@@ -104,7 +104,7 @@ def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_
     assert cursor == logfile.size(long.folder.log) == long.writer.log.size
     assert lines(found) == long.lines[:50] + long.lines[150:]
     assert steps_of(all_written(long.folder)) == list(range(1, long.steps + 1)), "no event is left out"
-    begin, end = logfile.gap(long.folder.log)
+    begin, end = logfile.deleted_range(long.folder.log)
     (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
     kilobytes = f"{(end - begin) / 1000:.0f} kB"
     assert (said.rank, said.stream) == (None, "sys")
@@ -210,7 +210,7 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
-    begin = logfile.gap(made.folder.log)[1]
+    begin = logfile.deleted_range(made.folder.log)[1]
     assert len(window._pieces) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
@@ -226,7 +226,7 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
     for seed in range(3, 7):
         made.part()
         made.some(seed)
-    assert logfile.gap(made.folder.log)[1] > reader.window.cursor
+    assert logfile.deleted_range(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
     assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()

@@ -14,7 +14,7 @@ def walked(steps):
     """Return a metric of one rank whose value is its step."""
     metric = MetricView("loss")
     for step in steps:
-        metric.take(0, step, step)
+        metric.add(0, step, step)
     return metric
 
 
@@ -55,10 +55,10 @@ def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
 
 def test_a_job_that_begins_again_at_a_step_forgets_the_points_from_there_on():
     metric = walked(range(10))
-    metric.take(0, 20, 20, repeated=True)
+    metric.add(0, 20, 20, repeated=True)
     assert means(metric) == [*range(9)]
     metric = walked(range(10))
-    metric.take(0, 4, 4, repeated=True)
+    metric.add(0, 4, 4, repeated=True)
     assert means(metric) == [0, 1, 2, 3]
-    metric.take(0, 5, 5)
+    metric.add(0, 5, 5)
     assert means(metric) == [0, 1, 2, 3, 4]
