@@ -51,7 +51,7 @@ def remove(context: ServerContext, name: str) -> None:
 async def check(context: ServerContext, name: str) -> list[NodeCheck]:
     """Check every node for problems that would prevent a job; this can take 30 s."""
     config = await context.run(cluster_configs.get, name)
-    return merge_hosts(await context.clusters.checked(config, None))
+    return merge_hosts(await context.clusters.run_checks(config, None))
 
 
 @post("/choices", action="execute", slow=True)

@@ -194,7 +194,7 @@ class StatusCache:
         ).start()
         return current
 
-    async def now(self, target: ClusterConfig) -> ClusterStatus:
+    async def get_status(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
         current = self.start(probe, target)
         timeout = min(self._timeout, FIRST_SECONDS if current.known is None else REFRESH_SECONDS)
@@ -203,11 +203,13 @@ class StatusCache:
             return silent(target, self._timeout, current.known)
         return current.known or ClusterStatus.of(target, checked=False)
 
-    async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
+    async def run_checks(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
         return await asyncio.shield(asyncio.wrap_future(self.start(check, target, needs).answer))
 
-    def cached(self, target: ClusterConfig, needs: Needs, timeout: float = 1.0, *, fresh: bool = False) -> CachedStatus:
+    def get_cached(
+        self, target: ClusterConfig, needs: Needs, timeout: float = 1.0, *, fresh: bool = False
+    ) -> CachedStatus:
         """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
 
         ``needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.

@@ -177,7 +177,7 @@ def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bo
     target, plugin = find_cluster(compute_target)
     if target is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
-            return status.FORMS.cached(target, status.needs(backend), timeout, fresh=fresh)
+            return status.FORMS.get_cached(target, status.needs(backend), timeout, fresh=fresh)
     return None
 
 

@@ -51,7 +51,7 @@ async def present(
     """
     jobs = await run(lambda: listing.all(TURN))
     configs = await run(cluster_configs.every) if selected is None else selected
-    statuses = await asyncio.gather(*(cache.now(config) for config in configs))
+    statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)
     in_use = await run(job_queue.in_use) if has_local else None
     return tuple(_cluster(entry, jobs, in_use if entry.kind == "local" else None) for entry in statuses)

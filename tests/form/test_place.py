@@ -122,11 +122,11 @@ def test_checks_are_kept_until_new_ones_are_requested(tmp_path):
     target, needs, cache = cluster_configs.find("lab"), {"modules": (), "programs": ()}, StatusCache()
 
     def checked():
-        return not cache.cached(target, needs, timeout=60).pending
+        return not cache.get_cached(target, needs, timeout=60).pending
 
     wait_for(checked, what="the first check")
     assert count.read_text() == "x"
-    cache.cached(target, needs, fresh=True)
+    cache.get_cached(target, needs, fresh=True)
     wait_for(checked, what="the second check")
     assert count.read_text() == "xx", "what is known is recent enough for some time"
 

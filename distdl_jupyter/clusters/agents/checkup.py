@@ -25,9 +25,8 @@ from distdl_jupyter.worker.hooks.frameworks import COMPARED, TALKING
 
 #: Clock difference in seconds above which times in logs and curves are misleading.
 _CLOCK_SECONDS = 2.0
-_GIGABYTE = 10**9
 #: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
-_MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
+_MIN_DISK, _LOW_DISK = 10**9, 5 * 10**9
 #: The package that reads object stores; only jobs with such data need it.
 DATA_PACKAGE = "obstore"
 #: Packages that are checked for every job. The worker loads captured code with cloudpickle.

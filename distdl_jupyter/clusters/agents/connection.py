@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
@@ -298,13 +298,11 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
     return connections
 
 
-def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
+def end_all(connections: Sequence[Connection], keep: Collection[str] = ()) -> None:
     """End agents in parallel. The agents of the hosts in ``keep`` do not remove their folders."""
-    kept_hosts = set(keep)
-    agents = list(connections)
-    ask_all([(connection, {"keep": connection.host in kept_hosts}) for connection in agents], "end", _END_SECONDS)
-    with ThreadPoolExecutor(max(1, min(len(agents), 16))) as pool:
-        list(pool.map(Connection.close, agents))
+    ask_all([(connection, {"keep": connection.host in keep}) for connection in connections], "end", _END_SECONDS)
+    with ThreadPoolExecutor(max(1, min(len(connections), 16))) as pool:
+        list(pool.map(Connection.close, connections))
 
 
 # relays to persistent ranks -------------------------------------------------------------------

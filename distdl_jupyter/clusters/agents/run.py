@@ -501,7 +501,7 @@ class LauncherRun(AgentRun):
         if not code:
             return Exit(rank, 0, None)
         if first is None:
-            return Exit(rank, code, None, self._reason or f"The launcher ended with code {code}.")
+            return Exit(rank, code, None, self._reason or f"The launcher exited with code {code}.")
         first_rank, first_code, number = first
         if rank != first_rank:
             return Exit(rank, None, "TERM", "stopped")

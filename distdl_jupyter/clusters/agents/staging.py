@@ -181,11 +181,13 @@ def _unpack(
     return summary, node.connection.result(answer, "get", _PREPARE_SECONDS)
 
 
-def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
-    """Copy one file of at most ``most`` bytes from a host while the job runs. Raises HostFailed, OSError."""
-    summary, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
+def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None:
+    """Copy one file of at most ``max_bytes`` bytes from a host while the job runs. Raises HostFailed, OSError."""
+    summary, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= max_bytes)
     if not summary.files:
-        raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
+        raise HostFailed(
+            node.host, f"The host has no file {path} of at most {max_bytes} bytes.", code="host-file-missing"
+        )
 
 
 def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Path]) -> None:
@@ -211,7 +213,7 @@ def remove_stale_checkpoints(folder: Path, copied: Collection[Path]) -> None:
 
 
 #: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
-LARGEST = 4 * 2**30
+MAX_VALUE_BYTES = 4 * 2**30
 _VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
@@ -222,8 +224,8 @@ def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
         return f"results/{name} is not the value of a rank"
     if int(match[1]) not in ranks:
         return f"results/{name} is the value of a rank that did not run on this host"
-    sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}"
-    return f"results/{name} has {sizes}; save it in outputs/ instead" if bytes_ > LARGEST else ""
+    sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(MAX_VALUE_BYTES)}"
+    return f"results/{name} has {sizes}; save it in outputs/ instead" if bytes_ > MAX_VALUE_BYTES else ""
 
 
 # the hosts of a started job ---------------------------------------------------------------------

@@ -98,7 +98,7 @@ class TcpLink(Link):
     async def why_ended(self, silent: float) -> str:
         """Return why the output ended."""
         if self._code is not None:
-            return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
+            return f"The agent on {self.name} exited with code {self._code}{self.last_line}."
         return self._lost_message(self.name)
 
 

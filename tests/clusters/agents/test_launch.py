@@ -41,7 +41,7 @@ def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monk
     monkeypatch.setattr(agent_run, "_COUNT_SECONDS", 0.05)
     run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
     (only,) = wait_for(run.poll)
-    assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")
+    assert (only.code, only.evidence) == (4, "The launcher exited with code 4.")
     run.close()
 
 
