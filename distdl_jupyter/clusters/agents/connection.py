@@ -53,16 +53,15 @@ _NO_SINK: _Sink = (bool, bool)
 
 
 class Connection(AgentConnection):
-    """A connection to the agent of one host; ``python`` is the path of its interpreter, "" until it is known."""
+    """A connection to the agent of one host."""
 
-    def __init__(self, host: Host, python: str, link: Link, first_input: bytes = b"", first: int = 1) -> None:
+    def __init__(self, host: Host, link: Link, first_input: bytes = b"", first: int = 1) -> None:
         """Create a connection that sends ``first_input`` before all frames.
 
         Requests and channels are numbered from ``first``, above all numbers that an earlier supervisor has used.
         """
         super().__init__(host.name)
         self.target = host
-        self.python = python
         #: The prefix of commands that a user runs on the host: "ssh gpu1".
         self.shell = ""
         #: Set when the agent's greeting has arrived.
@@ -286,7 +285,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
         return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
     for host, link in links:
-        connections.append(Connection(host, "", link, first))
+        connections.append(Connection(host, link, first))
         connections[-1].shell = f"on {host.name}:"
         connections[-1].start()
     try:

@@ -572,12 +572,10 @@ class Relay:
         process["environment"] = dict(self._environments[target.host])
         target.begin("start", processes=[process]).add_done_callback(on_started)
 
-    def ended(self, number: int, code: int, host: str | None = None) -> bool:
-        """Report the exit of a process on ``host``; return False for an unknown process."""
-        if number not in self._running or host not in (None, self._running[number][0]):
-            return False
-        self._running.pop(number)[1](code=code)
-        return True
+    def ended(self, number: int, code: int, host: str | None = None) -> None:
+        """Report the exit of a process on ``host``; ignore an unknown process."""
+        if number in self._running and host in (None, self._running[number][0]):
+            self._running.pop(number)[1](code=code)
 
     def lost(self, host: str) -> None:
         """End the commands of a lost host."""

@@ -305,7 +305,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
         text = f"Cannot start ssh: {error.strerror or error}."
         remedy = "Install the OpenSSH client on this machine."
         raise Unreachable(host.name, "ssh-missing", text, remedy) from None
-    connection = Connection(host, path, link, first_input)
+    connection = Connection(host, link, first_input)
     connection.shell = command.shell_command(host, options.ssh_config)
     connection.start()
     connection.await_greeting(lambda output, code: command.explain(host, options.ssh_config, path, output, code))

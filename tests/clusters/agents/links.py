@@ -15,7 +15,7 @@ GPU1 = Host("gpu1", "me@gpu1")
 def python_link(name, *arguments):
     """Run Python with these arguments as the agent of a host; return the link and its connection, not yet started."""
     link = SshProcess(name, [sys.executable, *arguments], os.environ)
-    return link, Connection(Host(name, ""), "", link)
+    return link, Connection(Host(name, ""), link)
 
 
 def log_in(content, shell="sh", **options):
