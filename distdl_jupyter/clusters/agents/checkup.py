@@ -7,6 +7,7 @@ that every other host has reached (``node.ports``).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections import Counter
@@ -462,15 +463,22 @@ def check_hosts(
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
     reports = requests.facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
-    # Every host listens on its addresses and connects to all other hosts.
+    # Every machine listens on its addresses and connects to all other machines.
+    twins = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
-    offered = {host: list_endpoints(host, items, options.network) for host, items in interfaces.items()}
+    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in twins}
     reached: Reached = {}
     common = loopback_network(interfaces) if interfaces else None
-    if len(reports) - len(find_duplicates(list(reports.values()))) > 1:
-        reached = requests.reach([item for item in connections if item.host in reports], offered)
+    if len(offered) > 1:
+        reached = requests.reach([item for item in connections if item.host in offered], offered)
         offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
         common = choose_network(offered, reached) if len(offered) > 1 else None
+        if common is not None and twins:
+            ends = {
+                host: common.endpoint(twins.get(host, host)) for host in reports if twins.get(host, host) in offered
+            }
+            renamed = tuple(dataclasses.replace(end, host=host) for host, end in ends.items())
+            common = dataclasses.replace(common, endpoints=renamed)
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
         _complete(node_facts.gather(modules, packages=COMPARED)),

@@ -1,10 +1,15 @@
 import itertools
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from distdl_jupyter.clusters.agents import checkup
+from distdl_jupyter.clusters.agents.agent import AgentConnection, Host
 from distdl_jupyter.clusters.agents.checkup import check_network
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.node import facts as node_facts
 
 
 def address(name, address, prefix=24, speed=0, up=True, loopback=False, virtual=False):
@@ -134,6 +139,37 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 def test_one_host_alone_meets_on_its_loopback():
     common = checkup.loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
     assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
+
+
+class Agent(AgentConnection):
+    """An agent that reaches every other one."""
+
+    open_stream, shell = None, ""
+
+    def __init__(self, name, machine):
+        super().__init__(name)
+        self.target, self._machine = Host(name, name), machine
+
+    def begin(self, type_, /, **fields):
+        answer = Future()
+        facts = {**node_facts.gather(), "host": self._machine, "interfaces": [address("eth0", self._machine), LO]}
+        replies = {"facts": {**facts, "received_at": time.time()}, "listen": {"port": 5}}
+        reached = [[target, port, ""] for target, port in fields.get("targets", ())]
+        answer.set_result(replies.get(type_, {"reached": reached}))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("machines", "network"),
+    [(["10.0.0.1", "10.0.0.1", "10.0.0.2"], "10.0.0.0/24"), (["10.0.0.1", "10.0.0.1"], "127.0.0.0/8")],
+)
+def test_several_agents_on_one_machine_share_its_address(machines, network):
+    agents = [Agent(f"agent-{number}", machine) for number, machine in enumerate(machines)]
+    options = SimpleNamespace(network="", oversubscribe=False)
+    result = checkup.check_hosts(agents, [], options, several_per_host=True)
+    assert (result.network.network, len(result.network.endpoints)) == (network, len(machines))
+    for agent, machine in zip(agents, machines, strict=True):
+        assert result.network.endpoint(agent.host).address in (machine, "127.0.0.1")
 
 
 # what is said of it --------------------------------------------------------------------------
