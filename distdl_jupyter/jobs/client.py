@@ -362,7 +362,7 @@ class Job:
         were deleted; after these errors the job is still queued.
         """
         spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
-        with control.alone(self.folder.control):  # if two processes move it at the same moment, only one succeeds
+        with control.exclusive_lock(self.folder.control):  # so that only one of two processes moves it
             self._check_queued()
             return start(spec, secrets, code, lambda: self._leave_queue(compute_target))
 

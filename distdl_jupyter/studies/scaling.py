@@ -289,7 +289,7 @@ class ScalingStudy(ScalingView):
         runs were deleted, InvalidSpec if a secret variable is missing, and the errors of ``scale``.
         """
         _, folders, _ = _unfinished(self.id)
-        with control.alone(folders[0].control):  # if two processes resume it at the same moment, only one succeeds
+        with control.exclusive_lock(folders[0].control):  # so that only one of two processes resumes it
             spec, folders, complete = _unfinished(self.id)
             assert spec.group is not None
             group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.backends.base import Backend
-from distdl_jupyter.clusters.base import Exit, Run
-from distdl_jupyter.core.failure import RankView, concerns_collectives, crashed_at_the_end, has_failed, is_lost
+from distdl_jupyter.clusters.base import Exit, Run, RunNotice
+from distdl_jupyter.core.failure import concerns_collectives, crashed_at_the_end, has_failed, is_lost
 from distdl_jupyter.core.humanize import duration, plural, ranks
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import stop
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.profiler import ProfileCollector
 
 _TICK = 0.1
-#: Seconds between two checks of the job's files in the local queues.
-_KEEP_SLOTS = 1.0
+#: Seconds between two renewals of the ranks' slots in the local queue.
+_RENEW_SECONDS = 1.0
 #: Seconds after which ranks that never joined a process group are assumed to be training.
 _MEET_TIMEOUT = 15.0
 #: Seconds after a rank's first output after which ranks are assumed to be training.
 _PRINT_TIMEOUT = 2.0
-#: Maximum number of failed ranks whose log tail is read, because reading a long log takes time.
-_POSTMORTEMS = 16
+#: Maximum number of failed ranks whose log is read, which takes time. Later failures mostly refer to the first ones.
+_MAX_POSTMORTEMS = 16
 
 
 class RunClock:
@@ -43,7 +43,7 @@ class RunClock:
     """
 
     def __init__(self, limit: float | None) -> None:
-        self._limit = limit
+        self._limit = math.inf if limit is None else limit
         self._earlier_seconds = 0.0
         self.restart()
 
@@ -51,14 +51,14 @@ class RunClock:
         """Start the time of this attempt now, or some seconds ago."""
         self._started_at = time.monotonic() - ago
 
-    def keep(self) -> None:
-        """Add the time of the current attempt to the total, before another attempt."""
+    def next_attempt(self) -> None:
+        """Add the time of the current attempt to the total, and start the time of another one."""
         self._earlier_seconds += time.monotonic() - self._started_at
         self.restart()
 
-    def over(self) -> str:
+    def limit_reason(self) -> str:
         """Return why the job must stop now, "" before its limit is reached."""
-        if self._limit is None or self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
+        if self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
         limit = duration(self._limit)
         return f"The job was stopped after {limit} (max_run_duration_seconds). Raise this limit to run longer."
@@ -92,11 +92,10 @@ class Attempt:
         self._served: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
-        self._all_connected_at: float | None = None
-        self._printed_at: float | None = None
-        self._slots_kept_at = -math.inf
+        #: When all ranks had connected, and when one had printed something (inf: not yet).
+        self._all_connected_at = self._printed_at = math.inf
+        self._renewed_at = -math.inf
         self._stopper: stop.Stopper | None = None
-        #: Number of ranks whose log tail was read.
         self._postmortems = 0
         self._unkillable = stop.UnkillableProcesses(run)
         #: What stopped the attempt: "user", "time" (or another final reason), "hang" or "failure"; "" while it runs.
@@ -110,7 +109,7 @@ class Attempt:
             self._read_output,  # before the exits, whose meaning depends on what the ranks reported
             self._record_exits,  # before the requests: a rank that has exited on its own is not stopped
             self.record_notices,
-            self._keep_machine,
+            self._record_resources,
             self._follow_phases,
             self._serve_ranks,
             # Reasons to stop the ranks, highest priority first: a user's request, a limit, a hang, a failure. A failure
@@ -160,31 +159,26 @@ class Attempt:
         end = {"code": exit_.code, "signal": exit_.signal, "evidence": evidence}
         recorder.write("rank", rank=exit_.rank, status="ended", **end)
         rank = recorder.view.ranks[exit_.rank]
-        if has_failed(rank):
-            self._record_postmortem(rank)
+        if has_failed(rank) and self._postmortems < _MAX_POSTMORTEMS:
+            from distdl_jupyter.supervisor import postmortem  # lazy: rarely needed
+
+            self._postmortems += 1
+            if (error := postmortem.error_of(recorder.folder, rank)) is not None:
+                recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
         if crashed_at_the_end(rank):
             crash = f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during shutdown."
             recorder.note("info", f"{crash} Its work was done and its result is saved.", "crash-at-end")
-
-    def _record_postmortem(self, rank: RankView) -> None:
-        """Record the failure cause from a rank's log; later failures mostly refer to the first ones."""
-        from distdl_jupyter.supervisor import postmortem  # lazy: rarely needed
-
-        if postmortem.is_in_log(rank) and self._postmortems < _POSTMORTEMS:
-            self._postmortems += 1
-            if (error := postmortem.error_of(self._recorder.folder, rank)) is not None:
-                self._recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
 
     def record_notices(self) -> None:
         """Record the notices of the run for the user."""
         for notice in self._run.notices():
             self._recorder.record_notice(notice)
 
-    def _keep_machine(self) -> None:
+    def _record_resources(self) -> None:
         """Store the resource usage of the ranks, and renew their slots in the local queue."""
         self._recorder.take_samples(self._run.samples())
-        if (now := time.monotonic()) - self._slots_kept_at >= _KEEP_SLOTS:
-            self._slots_kept_at = now
+        if (now := time.monotonic()) - self._renewed_at >= _RENEW_SECONDS:
+            self._renewed_at = now
             self._run.keep_slots()
 
     def _follow_phases(self) -> None:
@@ -197,30 +191,26 @@ class Attempt:
         if recorder.view.state is not State.STARTING:
             return
         connected, ready = len(recorder.connected), len(recorder.ready)
-        if connected == total and self._all_connected_at is None:
-            self._all_connected_at = time.monotonic()
+        if connected == total:
+            self._all_connected_at = min(self._all_connected_at, time.monotonic())
         if ready == total or self._is_training_anyway():
             recorder.phase("train")
             recorder.state(State.RUNNING)
         elif recorder.in_rendezvous:
             missing = [rank for rank in range(total) if rank not in recorder.ready | recorder.in_rendezvous]
-            shown = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-            waiting = f"waiting for rank{'s' if len(missing) > 1 else ''} {shown}" if missing else ""
-            recorder.phase("rendezvous", waiting)
+            recorder.phase("rendezvous", f"waiting for {ranks(missing)}" if missing else "")
         else:
             recorder.phase("start", f"{connected} of {plural(total, 'process')}")
 
     def _is_training_anyway(self) -> bool:
         """Return whether ranks that have not all joined a process group are assumed to be training."""
-        if self._recorder.reported:
-            return True
-        if self._all_connected_at is None or not self._backend.communicates:
-            return self._all_connected_at is not None
-        now = time.monotonic()
-        if self._printed_at is None and any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):
-            self._printed_at = now
-        printed = self._printed_at is not None and now - self._printed_at > _PRINT_TIMEOUT
-        return not self._recorder.in_rendezvous and (printed or now - self._all_connected_at > _MEET_TIMEOUT)
+        now, has_connected = time.monotonic(), self._all_connected_at < math.inf
+        if self._recorder.reported or not has_connected or not self._backend.communicates:
+            return self._recorder.reported or has_connected
+        if any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):
+            self._printed_at = min(self._printed_at, now)
+        is_late = now - self._printed_at > _PRINT_TIMEOUT or now - self._all_connected_at > _MEET_TIMEOUT
+        return is_late and not self._recorder.in_rendezvous
 
     def _serve_ranks(self) -> None:
         """Publish persistent ranks as soon as they listen, and stop them after too long without a request."""
@@ -230,8 +220,8 @@ class Attempt:
             self._served.add(rank)
             self._run.expose_endpoint(rank)
         now, limit = time.monotonic(), self._spec.idle_timeout_seconds
-        idle = self._recorder.waits_for_a_cell and len(self._served) == self._spec.process_count
-        self._idle_since = min(self._idle_since, now) if idle else math.inf
+        is_idle = self._recorder.is_waiting_for_cell and len(self._served) == self._spec.process_count
+        self._idle_since = min(self._idle_since, now) if is_idle else math.inf
         if limit is not None and now - self._idle_since > limit and self._stopper is None:
             self.reason = f"The ranks were stopped after {duration(limit)} without a cell (idle_timeout_seconds)."
             self._stop("user")
@@ -257,8 +247,9 @@ class Attempt:
         """Stop a job after its time limit, or if its folder was deleted: then its ranks cannot write."""
         if self._recorder.view.state is State.QUEUED:
             self._clock.restart()  # time in a queue is not run time
-        if self._stopper is None and (limit_reason := self._clock.over()) and self._hangs.stacks_collected("time"):
-            self.reason = limit_reason
+        reason = self._clock.limit_reason()
+        if reason and self._stopper is None and self._hangs.stacks_collected("time"):
+            self.reason = reason
             self._stop("time")
         if self._stopper is None and self._recorder.is_deleted:
             path = self._recorder.folder.path
@@ -287,34 +278,32 @@ class Attempt:
         if self._stopper is None:
             # A queued job has no process yet that could save its work.
             gentle = not now and not self._run.waiting()
-            steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.AT_ONCE
+            steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.IMMEDIATE
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
         elif now:
             self._stopper.escalate()
 
     def _tick_stopper(self) -> None:
-        if self._stopper is None:
-            return
-        # A rank that has exited can no longer report what it was waiting for.
-        is_waiting = self._hangs.pending == "failure" and self._recorder.view.stop is not None
-        if not is_waiting and (sent := self._stopper.tick()) is not None:
-            self._recorder.write("stop", **sent, by=self.stopped_by, remaining=sorted(self._running))
-        self._notice_unkillable(self._stopper)
+        if self._stopper is not None:
+            # A rank that has exited can no longer report what it was waiting for.
+            is_waiting = self._hangs.pending == "failure" and self._recorder.view.stop is not None
+            if not is_waiting and (sent := self._stopper.tick()) is not None:
+                self._recorder.write("stop", **sent, by=self.stopped_by, remaining=sorted(self._running))
+            self._notice_unkillable(self._stopper)
 
     def _notice_unkillable(self, stopper: stop.Stopper) -> None:
         """Stop waiting for processes that survive KILL for some time: they may never exit."""
         for process in self._unkillable.poll_new(stopper):
             ranks = self._recorder.view.ranks
             rank = next((rank for rank in ranks if rank.pid == process.pid and process.host in ("", rank.host)), None)
-            where = f" on {process.host}" if process.host else ""
-            subject, what = f"Process {process.pid}{where}", "it"
+            location = f"{process.pid} on {process.host}" if process.host else str(process.pid)
+            subject, pronoun = f"Process {location}", "it"
             if rank is not None:
-                subject, what = f"Rank {rank.rank}", f"process {process.pid}{where}"
+                subject, pronoun = f"Rank {rank.rank}", f"process {location}"
             summary = f"{subject} cannot be ended (state D)"
             cause = "is blocked in the kernel, for example by a disk, a network folder or a device"
-            text = f"{summary}: {what} {cause}, and ends when that responds."
-            self._recorder.note("warning", text, "unkillable")
-            self._recorder.log(text)
+            text = f"{summary}: {pronoun} {cause}, and ends when that responds."
+            self._recorder.record_notice(RunNotice("warning", text, "unkillable"))
             if self.stopped_by == "user":
                 self.reason = self.reason or f"{summary}."
             if rank is not None and rank.rank in self._running:
@@ -325,20 +314,19 @@ class Attempt:
         self._reader.drain()
         by_ending: dict[str, list[int]] = {}
         for rank in self._recorder.view.ranks:
-            ending = f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"
+            ending = f"ended by SIG{rank.signal}" if rank.signal else f"exited with code {rank.code}"
             by_ending.setdefault("lost" if is_lost(rank) else ending, []).append(rank.rank)
+        parts = [f"{ranks(numbers)} {ending}" for ending, numbers in by_ending.items()]
         if len(by_ending) == 1:
-            self._recorder.log(f"{plural(len(self._recorder.view.ranks), 'rank')} {next(iter(by_ending))}")
-        else:
-            self._recorder.log("; ".join(f"{ranks(numbers)} {how}" for how, numbers in by_ending.items()))
+            parts = [f"{plural(len(self._recorder.view.ranks), 'rank')} {ending}" for ending in by_ending]
+        self._recorder.log("; ".join(parts))
 
     def end_leftovers(self) -> None:
         """Stop processes that the ranks left behind: no process may outlive its job."""
         known_count, leftover_count = len(self._unkillable), self._unkillable.killable()
         if not leftover_count:
             return
-        stopper = stop.Stopper(stop.LEFT_BEHIND, self._run.signal)
-        pause = _TICK
+        stopper, pause = stop.Stopper(stop.LEFT_BEHIND, self._run.signal), _TICK
         while self._unkillable.killable():
             stopper.tick()
             self._notice_unkillable(stopper)

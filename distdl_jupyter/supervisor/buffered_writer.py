@@ -33,7 +33,7 @@ _RETRY_SECONDS = 0.5
 #: The beginning of a frequent event: the reserve has space only for the outcome of the job.
 _FREQUENT = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
 #: The codes of the notes when the disk is full and when it is writable again.
-FULL, ROOM = "disk-full", "disk-room"
+_FULL, _WRITABLE = "disk-full", "disk-writable"
 #: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end event can.
 _WAIT_FOR_ALL, _WAIT_FOR_END = 10.0, 600.0
 
@@ -107,7 +107,7 @@ class BufferedEventWriter(EventWriter):
         if self._error is not None and not self._is_noted:
             self._is_noted = True
             problem = f"The job's folder {self._folder.path} cannot be written ({self._error.strerror})."
-            self._note("warning", f"{problem} Training continues, but its log is paused. Free space there.", FULL)
+            self._note("warning", f"{problem} Training continues, but its log is paused. Free space there.", _FULL)
         if self._error is None or time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -115,7 +115,7 @@ class BufferedEventWriter(EventWriter):
         if files.hold_reserve(self._folder.reserve) and self._write_buffer():
             self._is_noted = False
             elapsed = duration(time.time() - self._since)
-            self._note("info", f"The job's folder could not be written for {elapsed}. {self._losses()}", ROOM)
+            self._note("info", f"The job's folder could not be written for {elapsed}. {self._losses()}", _WRITABLE)
             self._lost_lines = self._lost_metrics = 0
 
     def finish(self) -> bool:
@@ -128,14 +128,14 @@ class BufferedEventWriter(EventWriter):
             self._release_reserve()
         if self._wait(_WAIT_FOR_ALL):
             if self._is_noted and (self._lost_lines or self._lost_metrics):
-                self._note("warning", self._losses(), ROOM)
+                self._note("warning", self._losses(), _WRITABLE)
             return True
         lines = [(file, line) for file, lines in self._buffer for line in lines.splitlines(keepends=True)]
         dropped = Counter(match[1] for _, line in lines if (match := _FREQUENT.match(line)))
         self._lost_lines, self._lost_metrics = self._lost_lines + dropped[b"log"], dropped[b"metric"]
         self._buffer = deque((file, line) for file, line in lines if not _FREQUENT.match(line))
         self._buffer_bytes = sum(len(line) for _, line in self._buffer)
-        self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", ROOM)
+        self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", _WRITABLE)
         self._release_reserve()
         if not self._wait(_WAIT_FOR_END):
             print(f"Cannot write the end of the job log: {self._error}.", file=sys.stderr)  # noqa: T201 - supervisor.log
@@ -149,11 +149,9 @@ class BufferedEventWriter(EventWriter):
         """Retry for some seconds, or once if the file is at its size limit. Return whether the buffer was written."""
         is_at_limit = self._error is not None and self._error.errno == errno.EFBIG
         deadline = time.monotonic() + (0.0 if is_at_limit else seconds)
-        while self._error is not None and not self._write_buffer():
-            if (remaining := deadline - time.monotonic()) <= 0:
-                return False
-            time.sleep(min(_RETRY_SECONDS, remaining))
-        return True
+        while self._error is not None and not self._write_buffer() and time.monotonic() < deadline:
+            time.sleep(_RETRY_SECONDS)
+        return self._error is None
 
     def _losses(self) -> str:
         if not self._lost_lines and not self._lost_metrics:

@@ -52,10 +52,9 @@ def start_supervisor(
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
     program = python if os.access(python, os.X_OK) else sys.executable
     command = [program, "-P", "-m", module, str(folder.path), str(lock.fd)]
-    options = {"cwd": folder.path, "pass_fds": (lock.fd,), "start_new_session": True}
     with folder.supervisor_log.open("ab") as log:
         try:
-            _spawn(command, log, dict(secret_variables), **options)
+            _spawn(command, log, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
         except OSError as error:
             text = f"The job cannot be started: {error.strerror or error}."
             raise LaunchFailed(text, code="supervisor-not-started", hint=limits.remedy(error)) from error
@@ -131,7 +130,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 
 
 @contextlib.contextmanager
-def alone(control: Path) -> Iterator[None]:
+def exclusive_lock(control: Path) -> Iterator[None]:
     """Wait for and hold the lock on requests that a job can serve only once, such as a move. Raises DiskRefused."""
     with files.writing(control):
         file = control.open("ab")

@@ -87,7 +87,7 @@ class HangDetector:
             bool(recorder.connected)
             and recorder.view.state in (State.STARTING, State.RUNNING)
             and recorder.view.stop is None
-            and not recorder.waits_for_a_cell
+            and not recorder.is_waiting_for_cell
             and not any(rank.is_compiling for rank in recorder.view.ranks)
         )
 
@@ -149,10 +149,8 @@ class HangDetector:
 
         why, self.pending = self.pending, ""
         folder, recorder = self._recorder.folder, self._recorder
-        numbers = [*stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]
-        number = max(numbers, default=0) + 1
-        code = stacks.payload(folder)
-        data = self._stacks_data(why)
+        number = max([0, *stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
+        code, data = stacks.payload(folder), self._stacks_data(why)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
         data["sources"] = recorder.redactor.data(stacks.sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
@@ -168,25 +166,15 @@ class HangDetector:
 
     def _stacks_data(self, why: str) -> dict[str, Any]:
         """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
-        dumps, missing, ended = {}, {}, {}
-        collectives: dict[str, Any] = {
-            str(rank): {"operations": dump.collectives, "about": dump.about}
-            for rank, dump in self._dumps.items()
-            if dump.collectives
-        }
+        dumps: dict[str, Any] = {}
+        collectives: dict[str, Any] = {}
+        missing, ended = {}, {}
         for rank in self._recorder.view.ranks:
             key, dump = str(rank.rank), self._dumps.get(rank.rank)
             if dump is not None and dump.text:
                 silence = self._timer.silence_of(rank.rank, time.monotonic())
-                dumps[key] = {
-                    "text": dump.text,
-                    "host": rank.host,
-                    "pid": dump.about.get("pid"),
-                    "state": dump.state,
-                    "step": rank.last_step,
-                    "silent": None if silence is None else round(silence, 1),
-                    "about": dump.about,
-                }
+                dumps[key] = {"text": dump.text, "about": dump.about, "pid": dump.about.get("pid"), "state": dump.state}
+                dumps[key] |= {"host": rank.host, "step": rank.last_step, "silent": silence and round(silence, 1)}
             elif rank.status == "ended":
                 end_time = "" if rank.ended is None else date_and_clock(rank.ended)
                 missing[key] = f"It ended at {end_time}." if end_time else "Its process has ended."
@@ -194,6 +182,8 @@ class HangDetector:
                 missing[key] = dump.missing if dump is not None else self._run.no_stacks() or "No response in time."
             if rank.collectives:
                 collectives[key] = rank.collectives
+            elif dump is not None and dump.collectives:
+                collectives[key] = {"operations": dump.collectives, "about": dump.about}
             if outcome := _outcome(rank):
                 ended[key] = outcome
         t = round(time.time(), 3)
@@ -222,14 +212,14 @@ class StallTimer:
         self._last_activity: dict[int, float] = {}
         self._activity_count = 0
         #: Whether a rank has finished its imports, because it connected, printed or reported something.
-        self.begun = False
+        self.has_begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
         """Record activity of a rank (None: of all ranks); ``begins`` is False if the rank may still be importing."""
-        if self._activity_count and self.begun:
+        if self._activity_count and self.has_begun:
             self._longest_pause = max(self._longest_pause or 0.0, now - self._since)
         self._activity_count += 1
-        self._since, self.begun = now, self.begun or begins
+        self._since, self.has_begun = now, self.has_begun or begins
         if rank is not None:
             self._last_activity[rank] = now
 
@@ -247,7 +237,7 @@ class StallTimer:
 
     def effective(self, seconds: float) -> float:
         """Return the current limit: ``seconds``, or longer during imports, which a slow disk can delay."""
-        return seconds if self.begun else max(seconds, _DEFAULT_LIMIT)
+        return seconds if self.has_begun else max(seconds, _DEFAULT_LIMIT)
 
     @property
     def limit(self) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import threading
 import time
@@ -44,19 +43,14 @@ T = TypeVar("T")
 
 #: Seconds between two polls of the queue, or of the staging of data.
 _POLL_SECONDS = 0.1
-_REATTACHED_TEXT = "The job continues after its supervisor was restarted."
 
 
 class LaunchCanceled(Exception):
-    """The job was stopped while it was being placed or started.
-
-    ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a message for the user or "".
-    """
+    """The job was stopped before it started, ``by`` user or time (see ``Attempt``); ``reason`` may be ""."""
 
     def __init__(self, by: str, reason: str = "") -> None:
         super().__init__(reason)
-        self.by = by
-        self.reason = reason
+        self.by, self.reason = by, reason
 
 
 class Launch:
@@ -157,7 +151,7 @@ class Launch:
             view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
             if view is None and not names:
                 return
-            self._wait.note(view, names)
+            self._wait.record(view, names)
             self._clock.restart()
             self.raise_if_canceled()
             time.sleep(_POLL_SECONDS)
@@ -166,12 +160,9 @@ class Launch:
         # Secret values are not stored, so a supervisor that took over this job does not have them.
         missing = [name for name in self._spec.secret_variables if name not in self._secrets]
         if missing and self._handle is None:
-            raise LaunchFailed(
-                f"The ranks cannot restart: the secret value of {listing(missing)} was known only to the supervisor "
-                "that died.",
-                code="restart-secret-lost",
-                hint="Resume the job where the variable is set: job.resume()",
-            )
+            reason = f"the secret value of {listing(missing)} was known only to the supervisor that died"
+            hint = "Resume the job where the variable is set: job.resume()"
+            raise LaunchFailed(f"The ranks cannot restart: {reason}.", code="restart-secret-lost", hint=hint)
         is_remote = self.cluster.is_remote or packages.packages_to_install(self._spec)
         if problem := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(problem, code="cluster-not-usable")
@@ -195,17 +186,18 @@ class Launch:
         If a restart was pending, start the ranks. Raises DistDLError if that fails, and LaunchCanceled.
         """
         self._load_plugins()
-        recorder, handle = self._recorder, resume.last_handle(history.events)
-        is_waiting, can_attach = resume.is_waiting(history.events), self.cluster.can_attach
-        if can_attach and resume.is_between_attempts(history.events):
+        recorder, handle = self._recorder, resume.last_start(history.events)
+        can_attach, text = self.cluster.can_attach, "The job continues after its supervisor was restarted."
+        if can_attach and handle is not None and handle["type"] == "restart":
             with contextlib.suppress(DistDLError):
                 self.cluster.sweep(self._spec.id, {})
             return self.start()
         if handle is not None:
-            self.nonce = handle["nonce"]
-        if is_waiting or (can_attach and handle is not None and not handle.get("begun", True)):
+            self.nonce = handle.get("nonce", self.nonce)
+        is_placed = can_attach and handle is not None and not handle.get("begun", True)
+        if resume.is_waiting(history.events) or is_placed:
             self._handle = None if handle is None else handle["data"]
-            recorder.note("info", _REATTACHED_TEXT, resume.REATTACHED)
+            recorder.note("info", text, resume.REATTACHED)
             return self.start()
         run = None
         if can_attach and handle is not None:
@@ -215,7 +207,7 @@ class Launch:
                     context.staging = self._stage(lambda: None)
                 run = self.cluster.attach(self._spec, handle["data"], context, history.positions)
         if run is not None:
-            recorder.note("info", _REATTACHED_TEXT, resume.REATTACHED)
+            recorder.note("info", text, resume.REATTACHED)
         else:
             for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
@@ -263,7 +255,7 @@ class Launch:
         )
 
     def _note_position(self, view: QueueView) -> None:
-        self._wait.note(view, ())
+        self._wait.record(view, ())
         self.raise_if_canceled()
 
     def _record_handle(self, data: dict[str, Any], *, begun: bool = True) -> None:
@@ -282,40 +274,38 @@ class Launch:
         """Raise LaunchCanceled if the job was canceled or reached its time limit before it started."""
         for request in self._control.read():
             if request["type"] == "priority" and isinstance(request.get("priority"), int):
-                self._wait.set_priority(request["priority"])
+                self._wait.priority = request["priority"]
             elif request["type"] == "cancel":
                 raise LaunchCanceled("user", str(request.get("reason") or ""))
         # The time limit does not apply in a queue.
-        if (limit_reason := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
+        if (limit_reason := self._clock.limit_reason()) and self._recorder.view.state is not State.QUEUED:
             raise LaunchCanceled("time", limit_reason)
 
     def _job_environment(self) -> dict[str, str]:
         """Return the environment variables of every rank: the job's marks and the user's variables."""
-        restart_count = self._recorder.view.restart_count
-        variables = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
-        variables |= {
-            "DISTDL_JOB_ID": self._spec.id,
+        spec, restart_count = self._spec, self._recorder.view.restart_count
+        return {
+            **({"CUDA_VISIBLE_DEVICES": ""} if spec.use_gpu is False else {}),
+            **({"DISTDL_WEIGHT_CHECK": str(spec.weight_check_steps)} if spec.weight_check_steps else {}),
+            **({"DISTDL_CHECK": json.dumps(spec.check)} if spec.check else {}),
+            **({"DISTDL_RECORD_GPU_MEMORY": "1"} if spec.record_gpu_memory else {}),
+            "DISTDL_JOB_ID": spec.id,
             "DISTDL_JOB_DIR": str(self._folder.path),
             "DISTDL_NONCE": self.nonce,
             "DISTDL_RESTART_COUNT": str(restart_count),
             "PYTHONUNBUFFERED": "1",
             "DISTDL_BACKEND": self.backend.name,
-            "DISTDL_SUBMITTER": self._spec.submitter,
+            "DISTDL_SUBMITTER": spec.submitter,
             **environment.HASH_SEED,
+            **self.backend.job_environment(spec, restart_count),
+            **spec.environment_variables,
+            **self._secrets,
         }
-        if self._spec.weight_check_steps:
-            variables["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)
-        if self._spec.check:
-            variables["DISTDL_CHECK"] = json.dumps(self._spec.check)
-        if self._spec.record_gpu_memory:
-            variables["DISTDL_RECORD_GPU_MEMORY"] = "1"
-        variables |= self.backend.job_environment(self._spec, restart_count)
-        return variables | self._spec.environment_variables | self._secrets
 
     def remove_staged_data(self) -> None:
         """Remove the data staged on nodes for ranks that were never started."""
-        if self._spec.data and hasattr(self, "cluster"):
-            with contextlib.suppress(DistDLError):
+        with contextlib.suppress(DistDLError):
+            if self._spec.data and hasattr(self, "cluster"):
                 self.cluster.sweep(self._spec.id, {})
 
 
@@ -335,13 +325,10 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 # the wait for other jobs and for resources ----------------------------------------------------------
 
-#: Seconds between two polls of a predecessor, and seconds for the job that replaces a moved one, or for the supervisor
-#: that replaces a dead one, to appear.
+#: Seconds between two polls of a predecessor, and for the replacement of a moved job or a dead supervisor to appear.
 _PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
-#: Minimum seconds between two queue events: for the first ``_FRONT_JOBS`` jobs in a queue, and for the others.
-_NOTE_SECONDS, _NOTE_SECONDS_BEHIND, _FRONT_JOBS = 1.0, 10.0, 8
-#: That pause grows to this fraction of the waiting time so far, up to ``_MAX_NOTE_SECONDS`` seconds.
-_NOTE_SHARE, _MAX_NOTE_SECONDS = 0.1, 20.0
+#: Pause between two queue events: minimum seconds, fraction of the waiting time so far, and maximum seconds.
+_MIN_PAUSE, _PAUSE_SHARE, _MAX_PAUSE = 1.0, 0.1, 20.0
 
 
 class QueueRecorder:
@@ -349,29 +336,28 @@ class QueueRecorder:
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        self.priority = recorder.spec.priority
+        earlier = recorder.view.queue
+        self.priority = recorder.spec.priority if earlier is None else earlier.priority
         #: The job's queue number from an earlier wait, with which it keeps its position.
-        self.number: int | None = None
-        if recorder.view.queue is not None:
-            self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
-        self._shown: QueueView | None = None
-        self._started_at, self._noted_at = time.monotonic(), -math.inf
+        self.number = None if earlier is None else earlier.number
+        self._recorded: QueueView | None = None
+        self._started_at = self._recorded_at = time.monotonic()
 
-    def set_priority(self, priority: int) -> None:
-        """Apply the user's change of the priority, and record the position immediately."""
-        self.priority, self._noted_at = priority, -math.inf
+    def record(self, view: QueueView | None, predecessors: Sequence[str]) -> None:
+        """Record the position if it has changed; ``predecessors`` are the jobs that must complete first.
 
-    def note(self, view: QueueView | None, before: Sequence[str]) -> None:
-        """Record the position if it has changed; ``before`` are the jobs that must complete first."""
+        Changes of the user's priority are recorded immediately, other changes are limited in rate.
+        """
         view = dataclasses.replace(view or QueueView(), priority=self.priority)
-        if names := tuple(before):
+        if names := tuple(predecessors):
             view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
         self.number = view.number if view.number is not None else self.number
         # Other users can change a job's position any number of times, so the number of events is limited.
-        now, pause = time.monotonic(), _NOTE_SECONDS if view.position <= _FRONT_JOBS else _NOTE_SECONDS_BEHIND
-        pause = max(pause, min(_MAX_NOTE_SECONDS, (now - self._started_at) * _NOTE_SHARE))
-        if view != self._shown and now - self._noted_at > pause:
-            self._noted_at, self._shown = now, view
+        now = time.monotonic()
+        pause = min(max(_MIN_PAUSE, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE)
+        is_due = self._recorded is None or view.priority != self._recorded.priority or now - self._recorded_at > pause
+        if view != self._recorded and is_due:
+            self._recorded_at, self._recorded = now, view
             self._recorder.phase("stage", view.why)
             self._recorder.write("queue", **dataclasses.asdict(view))
 

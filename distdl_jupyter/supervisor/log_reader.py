@@ -40,7 +40,7 @@ MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm moves the cursor from the second bar back to the first one.
 _CURSOR_UP = b"\x1b[A"
 #: Maximum bytes shown of an unfinished line.
-_MAX_SHOWN = 8 * 1024
+_MAX_PENDING_BYTES = 8 * 1024
 #: Types of reports that may be emitted after the text around them.
 _MOVABLE_TYPES = ("metric", "progress")
 #: Control sequences that move the cursor, erase, or set a mode (ECMA-48, DEC), as live displays use them. Colours and
@@ -139,23 +139,20 @@ class LogReader:
         if not self._ready:
             time.sleep(self._pace.pause())
             self._find_ready(0.0 if self._fed else seconds)
-        total, is_busy = 0, False
-        if self._ready:
-            deadline = time.monotonic() + _ROUND_SECONDS
-            with self._sink.together():
-                while self._ready and time.monotonic() < deadline:
-                    source = self._ready.popleft()
-                    count = self._read(source, self._max_read)
-                    total, is_busy = total + count, is_busy or count >= source.half
-                    if source.has_pending and source in self._sources:
-                        self._fed.append(source)
-        if total:
-            self._pace.round(hurried=is_busy)
-        if time.monotonic() > self._pending_at:
-            self._pending_at = time.monotonic() + _PENDING_AFTER
-            with self._sink.together():
+        total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
+        with self._sink.together():
+            while self._ready and time.monotonic() < deadline:
+                source = self._ready.popleft()
+                count = self._read(source, self._max_read)
+                total, is_busy = total + count, is_busy or count >= source.half
+                if source.has_pending and source in self._sources:
+                    self._fed.append(source)
+            if time.monotonic() > self._pending_at:
+                self._pending_at = time.monotonic() + _PENDING_AFTER
                 for source in self._sources:
                     self._emit(source, source.splitter.pending())
+        if total:
+            self._pace.round(hurried=is_busy)
         return total > 0
 
     def _find_ready(self, seconds: float) -> None:
@@ -264,7 +261,7 @@ class LineSplitter:
         self._discarded = 0  # bytes of the unfinished line that were redrawn and discarded
         self._discarded_redraws = 0
         self._open_redraws = 0  # redraws already passed on for that line
-        self._shown_text = b""
+        self._pending_text = b""
         self._has_new_data = False  # whether the unfinished line grew since it was last shown
         self._has_new_line = False  # whether the previous line ended since the last check
         self._items: list[Item] = []  # complete items that are not returned yet
@@ -301,11 +298,11 @@ class LineSplitter:
         if not self._has_new_data or not tail or (is_new_line and b"\r" not in tail):
             return []
         self._has_new_data = False
-        begin, stop = _last_drawn(text := _without_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
-        drawn = _whole_characters(text[begin:stop][:_MAX_SHOWN])
-        if not drawn or drawn == self._shown_text or (self._marker and self._marker[:1] in tail):
+        begin, stop = _visible_span(text := _without_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
+        drawn = _whole_characters(text[begin:stop][:_MAX_PENDING_BYTES])
+        if not drawn or drawn == self._pending_text or (self._marker and self._marker[:1] in tail):
             return []
-        self._shown_text = drawn
+        self._pending_text = drawn
         self._open_redraws = max(1, self._discarded_redraws + tail.count(b"\r"))
         return [LogText(drawn.decode(errors="replace"), redraws=self._open_redraws, end=self._position)]
 
@@ -331,7 +328,7 @@ class LineSplitter:
         """Pass on the beginning of an overlong unfinished line, or discard it if it was redrawn."""
         tail = self._whole_tail()
         stop = self._text_before_report(tail)
-        begin = _last_drawn(tail[:stop])[0]
+        begin = _visible_span(tail[:stop])[0]
         if begin:
             self._discarded += begin
             self._discarded_redraws += tail.count(b"\r", 0, begin)
@@ -400,13 +397,13 @@ class LineSplitter:
         report, line = self._take_report(raw, self._position + length)
         if line is not None and (self._open_redraws or self._discarded or b"\r" in line.rstrip(b"\r")):
             visible = _without_cursor_codes(line)
-            begin, stop = _last_drawn(visible)
+            begin, stop = _visible_span(visible)
             if self._open_redraws or visible is line or begin < stop:
                 redraws = max(1, self._discarded_redraws + visible.count(b"\r"), self._open_redraws)
                 text = visible[begin:stop].decode(errors="replace")
                 self._flush()
                 self._items.append(LogText(text, redraws=redraws, closed=True, end=self._position + length))
-                self._open_redraws, self._shown_text = 0, b""
+                self._open_redraws, self._pending_text = 0, b""
         elif line is not None:
             # Text before a report gets the position before its line, so that a resumed reader reads both again.
             self._add_lines(line.rstrip(b"\r") + b"\n", self._position + (0 if report else length))
@@ -444,12 +441,12 @@ class LineSplitter:
 
 
 def _find(block: bytes, pattern: bytes, begin: int) -> int:
-    """Return where ``what`` is in the block, from ``begin`` on; the block's length if nowhere."""
+    """Return where the pattern is in the block, from ``begin`` on; the block's length if it is missing."""
     index = block.find(pattern, begin) if pattern else -1
     return index if index >= 0 else len(block)
 
 
-def _last_drawn(line: bytes) -> tuple[int, int]:
+def _visible_span(line: bytes) -> tuple[int, int]:
     """Return start and end of the last non-blank text between carriage returns."""
     ink_end = len(line.rstrip(b"\r \t\v\f"))
     stop = line.find(b"\r", ink_end)

@@ -18,8 +18,7 @@ from distdl_jupyter.core import series
 from distdl_jupyter.core.events import Event, number_to_json
 from distdl_jupyter.core.series import SeriesBook
 
-#: Pause between two progress events of a rank: the minimum in seconds, the fraction of the run time so far, and the
-#: maximum in seconds.
+#: Pause between two progress events of a rank: minimum seconds, fraction of the run time so far, and maximum seconds.
 _MIN_PAUSE, _PAUSE_SHARE, _MAX_PAUSE = 0.1, 0.001, 10.0
 #: Number of metric reports of a job that are written immediately.
 _UNMERGED = 100_000

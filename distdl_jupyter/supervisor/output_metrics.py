@@ -1,12 +1,9 @@
 """Parses metrics and progress from the output of ranks, for code that reports nothing itself.
 
-``OutputMetrics.read`` accepts whole lines of one rank and yields a ``Reading`` for each that contains a metric:
-
-* Lines without any of ``_MARKS`` are skipped, and only part of a flood is parsed (``_Allowance``).
-* ``_BARS`` and ``_POSITIONS`` list the supported formats of the step, the total and the epoch. Values are pairs of a
-  name and a number. Bars, dicts and JSON objects yield all their pairs; other text yields only the names of
-  ``_STRONG``, and those of ``_WEAK`` if the line also contains a step or an epoch.
-* ``_Axis`` combines them into one step axis, which continues when the steps restart with each epoch.
+``_BARS`` and ``_POSITIONS`` list the supported formats of the step, the total and the epoch. Values are pairs of a name
+and a number. Bars, dicts and JSON objects yield all their pairs; other text yields only the names of ``_STRONG``, and
+those of ``_WEAK`` if the line also contains a step or an epoch. ``_Axis`` combines them into one step axis, which
+continues when the steps restart with each epoch.
 
 All patterns run in time linear in the line's length, because repetitions are bounded.
 """
@@ -19,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 #: Maximum number of distinct metric names of a job, and of characters of a parsed line.
-MOST_NAMES, LONGEST_LINE = 30, 2000
+MAX_NAMES, MAX_LINE_CHARS = 30, 2000
 #: Each parsed line contains one of these: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
 #: Keras and rich. Omitting the first letters avoids searching for two cases.
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
@@ -104,14 +101,12 @@ _AVERAGES = ("avg", "mean")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The content of one line: values at a step (possibly none), and the rank's progress as done, total and unit.
-
-    ``is_bar``: the line is a progress bar.
-    """
+    """The content of one line: values at a step (possibly none), and the rank's progress as done, total and unit."""
 
     step: float
     values: dict[str, float]
     progress: tuple[float, float, str] | None = None
+    #: Whether the line is a progress bar.
     is_bar: bool = False
 
 
@@ -136,7 +131,7 @@ class OutputMetrics:
     def read(self, rank: int, text: str) -> Iterator[Reading]:
         """Yield the readings of a rank's lines in order; ``text`` has no trailing newline."""
         axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
-        for coloured in axis.allowance.lines(text):
+        for coloured in axis.select_lines(text):
             line = _COLOURS.sub("", coloured)
             if (heading := _HEADING.match(line)) is not None:
                 axis.epoch = int(heading["epoch"])
@@ -144,7 +139,7 @@ class OutputMetrics:
                 continue
             position, values = _parse(line)
             for name in values:
-                if len(self._names) < MOST_NAMES:
+                if len(self._names) < MAX_NAMES:
                     self._names.add(name)
             values = {name: value for name, value in values.items() if name in self._names}
             # A bar without values may count anything, so it is progress but not a training step.
@@ -158,17 +153,34 @@ class OutputMetrics:
         self._axes.clear()
 
 
-class _Allowance:
-    """Limits how much of a rank's output is parsed."""
+@dataclass(slots=True)
+class _Axis:
+    """The step axis of one rank: joins the steps in its lines into one axis that continues across epochs."""
 
-    def __init__(self) -> None:
-        self._left, self._at = float(_CHARS_PER_SECOND), time.monotonic()
+    #: Characters of the rank's output that may be parsed now, and when this number was updated.
+    allowance: float = _CHARS_PER_SECOND
+    allowed_at: float = field(default_factory=time.monotonic)
+    #: The epoch in the last heading, and the number of the first epoch, 0 or 1.
+    epoch: float | None = None
+    epochs: int | None = None
+    first_epoch: float | None = None
+    #: Steps per epoch, if lines contain it; a smaller total counts something else, such as validation steps or epochs.
+    total: int = 0
+    #: The training position on the axis (None before any line with a step), and the step in that line.
+    axis_step: float | None = None
+    last_step: int | None = None
+    stride: int = 1
+    offset: float = 0.0
+    #: The step of the last value of each metric.
+    ends: dict[str, float] = field(default_factory=dict)
+    #: Total of the count shown as progress, 0 if there is none: the outermost bar is drawn first.
+    shown_total: int = 0
 
-    def lines(self, text: str) -> list[str]:
+    def select_lines(self, text: str) -> list[str]:
         """Return the lines that contain a mark, in order; only the last ones if there are too many."""
         now = time.monotonic()
-        self._left, self._at = min(_CHARS_PER_SECOND, self._left + (now - self._at) * _CHARS_PER_SECOND), now
-        limit = int(self._left)
+        self.allowance = min(_CHARS_PER_SECOND, self.allowance + (now - self.allowed_at) * _CHARS_PER_SECOND)
+        self.allowed_at, limit = now, int(self.allowance)
         if limit < _LINE_COST:
             return []
         if len(text) > limit:
@@ -180,32 +192,10 @@ class _Allowance:
                 begin, end = text.rfind("\n", 0, index) + 1, text.find("\n", index)
                 spans[begin] = end = len(text) if end < 0 else end
                 index = text.find(mark, end)
-        lines = [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= LONGEST_LINE]
+        lines = [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= MAX_LINE_CHARS]
         lines = lines[-(limit // _LINE_COST) :]
-        self._left -= len(text) + len(lines) * _LINE_COST
+        self.allowance -= len(text) + len(lines) * _LINE_COST
         return lines
-
-
-@dataclass(slots=True)
-class _Axis:
-    """The step axis of one rank: joins the steps in its lines into one axis that continues across epochs."""
-
-    allowance: _Allowance = field(default_factory=_Allowance)
-    #: The epoch in the last heading, and the number of the first epoch, 0 or 1.
-    epoch: float | None = None
-    epochs: int | None = None
-    first_epoch: float | None = None
-    #: Steps per epoch, if lines contain it; a smaller total counts something else, such as validation steps or epochs.
-    total: int = 0
-    #: The training position on the axis (None before any line with a step), and the step in that line.
-    at: float | None = None
-    last: int | None = None
-    stride: int = 1
-    offset: float = 0.0
-    #: The step of the last value of each metric.
-    ends: dict[str, float] = field(default_factory=dict)
-    #: Total of the count shown as progress, 0 if there is none: the outermost bar is drawn first.
-    shown_total: int = 0
 
     def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
         """Return the position of a line's values on the axis. Values without a training step get the current position.
@@ -213,10 +203,10 @@ class _Axis:
         This is the epoch if no line had a step, but at least the position after the last value of the same name.
         """
         shorter = of_split or (position.total or self.total) < self.total
-        if position.step is not None and not (shorter and self.at is not None):
+        if position.step is not None and not (shorter and self.axis_step is not None):
             point = self._advance(position.step, position.total, self._finished_epochs(position))
         else:
-            reached = position.epoch if self.at is None else self.at
+            reached = position.epoch if self.axis_step is None else self.axis_step
             last = max((self.ends[name] for name in names if name in self.ends), default=-1.0)
             point = last + 1 if reached is None or reached <= last else reached
         self.ends.update(dict.fromkeys(names, point))
@@ -235,12 +225,12 @@ class _Axis:
         self.total = max(self.total, total or 0)
         if epochs_over is not None and total is not None:
             self.offset = epochs_over * total
-        elif self.last is not None and self.at is not None and step < self.last:
-            self.offset = self.offset + total if total is not None else self.at + self.stride - step
-        elif self.last is not None and step > self.last:
-            self.stride = step - self.last
-        self.last, self.at = step, self.offset + step
-        return self.at
+        elif self.last_step is not None and self.axis_step is not None and step < self.last_step:
+            self.offset = self.offset + total if total is not None else self.axis_step + self.stride - step
+        elif self.last_step is not None and step > self.last_step:
+            self.stride = step - self.last_step
+        self.last_step, self.axis_step = step, self.offset + step
+        return self.axis_step
 
     def progress(self, position: _Position) -> tuple[float, float, str] | None:
         """Return done, total and unit of a line with a total; None for other lines and for inner bars."""
@@ -297,18 +287,15 @@ def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
-    for qualifier, name, number, total in pairs:
+    for word, name, number, total in pairs:
         if _STRONG.search(name) or (is_known and _WEAK.search(name)):
+            # The name is built from the line's split, the word before the name and the name.
+            qualifier = _SPLITS.get(word.lower(), word.lower())
+            qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
+            split_name = "" if prefix == qualifier or name.lower().startswith(prefix) else prefix
             value = float(number) / float(total) if total and float(total) else float(number)
-            values.setdefault(_to_name(prefix, _SPLITS.get(qualifier.lower(), qualifier.lower()), name.lower()), value)
+            values.setdefault("_".join(part for part in (split_name, qualifier, name.lower()) if part), value)
     return position, values
-
-
-def _to_name(prefix: str, qualifier: str, name: str) -> str:
-    """Return a metric's name, built from the line's split, the word before the name and the name."""
-    qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
-    prefix = "" if prefix == qualifier or name.startswith(prefix) else prefix
-    return "_".join(part for part in (prefix, qualifier, name) if part)
 
 
 def _position(*matches: re.Match[str] | None, bar: bool = False) -> _Position:

@@ -36,11 +36,10 @@ from distdl_jupyter.worker import pictures
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Maximum bytes of the file of step times. A rank reports a few thousand records (worker.step_times), so only very many
-#: ranks reach it.
-_LARGEST_STEPS = 200_000_000
+#: Maximum bytes of the file of step times, which only very many ranks reach (see worker.step_times).
+_MAX_STEPS_BYTES = 200_000_000
 #: Maximum number of steps that not all ranks have reported yet; beyond it, the oldest step is dropped.
-_MAX_WAITING = 16
+_MAX_PENDING = 16
 #: Up to this many ranks, every second of the first day is stored. For more ranks and later days, samples are stored
 #: less often, so that the file grows by one such day's size each time the job's age doubles.
 _RANKS, _DAY = 8, 86400.0
@@ -51,7 +50,7 @@ CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu
 #: Seconds between two checks for checkpoints to delete.
 _PRUNE_SECONDS = 5.0
 #: Maximum size of a stored diff in bytes, because notebooks with outputs are long; and seconds for one git command.
-_LARGEST_DIFF, _GIT_SECONDS = 1_000_000, 20.0
+_MAX_DIFF_BYTES, _GIT_SECONDS = 1_000_000, 20.0
 _SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 _PASSWORD = re.compile(r"(://)[^/\s@]*@")
@@ -85,6 +84,7 @@ class Pictures(ReportStore):
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
+        #: The first parts of the picture that each rank reports, as base64.
         self._parts: dict[int, list[str]] = {}
         #: The number of each stored picture, by its hash.
         self._numbers = {hashlib.sha256(data).digest(): number for number, data in recorder.folder.read_pictures()}
@@ -95,18 +95,17 @@ class Pictures(ReportStore):
         parts = self._parts.setdefault(rank, [])
         if report.begin == 0:
             parts.clear()
-        received = sum(map(len, parts))
-        if report.begin != received:
+        if report.begin != sum(map(len, parts)):
             return  # the first parts were read by a supervisor that died
         parts.append(report.data)
-        if received + len(report.data) < report.of:
+        if report.begin + len(report.data) < report.of:
             return
         try:
             data = binascii.a2b_base64("".join(self._parts.pop(rank)))
         except ValueError:
             return
         form = pictures.form_of(data) if len(data) <= pictures.LARGEST else None
-        if form is None or (number := self._keep(data, form.name)) is None:
+        if form is None or (number := self._store(data, form.name)) is None:
             return
         size = {"form": form.name, "width": form.width, "height": form.height}
         self._recorder.write("picture", number=number, rank=rank, **size)
@@ -114,24 +113,23 @@ class Pictures(ReportStore):
         name = self._recorder.folder.picture(number, form.name).name
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
-    def _keep(self, data: bytes, form: str) -> int | None:
+    def _store(self, data: bytes, form: str) -> int | None:
         """Store a picture and return its number, None if it cannot be stored."""
         key = hashlib.sha256(data).digest()
-        if key in self._numbers:
-            return self._numbers[key]
-        number = self._next
-        if number > pictures.MOST:
-            self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
-            return None
-        file = self._recorder.folder.picture(number, form)
-        try:
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-            files.keep(file, data)
-        except OSError as error:
-            self._log_once(f"Images cannot be stored: {error.strerror}.")
-            return None
-        self._numbers[key], self._next = number, number + 1
-        return number
+        if key not in self._numbers:
+            number = self._next
+            if number > pictures.MOST:
+                self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
+                return None
+            file = self._recorder.folder.picture(number, form)
+            try:
+                file.parent.mkdir(mode=0o700, exist_ok=True)
+                files.keep(file, data)
+            except OSError as error:
+                self._log_once(f"Images cannot be stored: {error.strerror}.")
+                return None
+            self._numbers[key], self._next = number, number + 1
+        return self._numbers[key]
 
 
 class StepTimeStore(ReportStore):
@@ -145,7 +143,7 @@ class StepTimeStore(ReportStore):
         try:
             if self._file is None:
                 self._file = LineFile(self._recorder.folder.steps)
-            if self._file.size < _LARGEST_STEPS:
+            if self._file.size < _MAX_STEPS_BYTES:
                 self._file.append(encode(line))
         except OSError as error:
             self._log_once(f"Step times cannot be stored: {error.strerror}.")
@@ -163,7 +161,7 @@ class WeightCheck(ReportStore):
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
         self._attempt = 0
-        self._reported = False
+        self._has_noted = False
         #: Device and checksum of each rank, by optimizer and step, until all ranks have reported the step.
         self._pending_sums: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
         #: The last step with equal weights, by optimizer.
@@ -180,8 +178,8 @@ class WeightCheck(ReportStore):
         if len(sums) == view.process_count:
             del self._pending_sums[step]
             self._compare(*step, sums)
-        elif len(self._pending_sums) > _MAX_WAITING:
-            del self._pending_sums[min(self._pending_sums, key=lambda waiting: waiting[1])]
+        elif len(self._pending_sums) > _MAX_PENDING:
+            del self._pending_sums[min(self._pending_sums, key=lambda pending: pending[1])]
 
     def _compare(self, optimizer: int, step: int, by_rank: dict[int, tuple[str, str]]) -> None:
         counts = Counter(by_rank.values())  # in the order of the ranks that report first
@@ -191,12 +189,12 @@ class WeightCheck(ReportStore):
             if not self._last_equal:
                 self._recorder.write("averaged")
             self._last_equal[optimizer] = step
-        elif not self._reported:
-            self._reported = True
+        elif not self._has_noted:
+            self._has_noted = True
             subject = f"The weights of {ranks(outliers)} of {count(len(by_rank))} differ from the others"
             subject = "The two ranks have different weights" if len(by_rank) == 2 else subject
-            same = self._last_equal.get(optimizer, 0)
-            suffix = f", and the same after step {count(same)}" if same else ""
+            last_equal = self._last_equal.get(optimizer, 0)
+            suffix = f", and the same after step {count(last_equal)}" if last_equal else ""
             remedy = "from this step on, each rank trains its own model. Find the cause with: distdl check"
             self._recorder.note("warning", f"{subject} after step {count(step)}{suffix}: {remedy}", "weights-depart")
 
@@ -234,7 +232,7 @@ class ResourceRecorder(ReportStore):
         for node, data in samples:
             # The agent's data is untrusted; skip invalid samples.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
-                self._keep(node, data)
+                self._store(node, data)
         if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
@@ -244,7 +242,7 @@ class ResourceRecorder(ReportStore):
                 if about.no_gpus:
                     self._note_once("gpu", -1, f"{about.host}: {about.no_gpus}", "no-gpu-use")
 
-    def _keep(self, node: int, data: Mapping[str, Any]) -> None:
+    def _store(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])
         age = 0.0 if self._started_at is None else t - self._started_at
         pause = age / _DAY * self._recorder.view.process_count / _RANKS
@@ -319,7 +317,7 @@ def git_state(folder: str) -> GitState | None:
     except (OSError, subprocess.SubprocessError):
         return None
     branch, remote = "" if branch == "HEAD" else branch, _PASSWORD.sub(r"\1", remote)
-    return GitState(commit, branch, remote, diff[:_LARGEST_DIFF], len(diff) > _LARGEST_DIFF, untracked.count("\n"))
+    return GitState(commit, branch, remote, diff[:_MAX_DIFF_BYTES], len(diff) > _MAX_DIFF_BYTES, untracked.count("\n"))
 
 
 def _without_filters(folder: str) -> list[str]:

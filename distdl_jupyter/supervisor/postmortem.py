@@ -15,13 +15,13 @@ from typing import Any
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.failure import CRASHES, RankView
 from distdl_jupyter.core.logfile import last_lines
-from distdl_jupyter.core.stacks import Frame, Names, Thread, parse, sources
+from distdl_jupyter.core.stacks import Names, Thread, parse, sources
 from distdl_jupyter.core.store import JobFolder
 
 #: Maximum number of lines of a rank, and of bytes at the end of the log, to search: a dump has 100 lines per thread.
 _MAX_LINES, _MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Maximum number of last error lines to show.
-_MAX_SHOWN = 10
+_MAX_LAST_LINES = 10
 _FATAL = "Fatal Python error: "
 #: Messages of C++ and glibc before they abort.
 _ABORT_MESSAGE = re.compile(
@@ -52,34 +52,21 @@ _CRASHES = {
 _FOLDERS = (re.compile(r".*/distdl_jupyter/worker(?=/)"), re.compile(r".*/lib/python3\.\d+(?=/)"))
 
 
-def is_in_log(rank: RankView) -> bool:
-    """Return whether the log may explain the exit of a rank."""
-    error = rank.error if rank.ok is False and rank.error else {}
-    return _has_crashed(rank) or _has_exit_code(error) or error.get("code") == "device-side-assert"
-
-
 def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     """Return the error of an exited rank if its log says more than the rank has reported, else None."""
-    if not is_in_log(rank):
+    error = (rank.error if rank.ok is False else None) or {}
+    has_crashed = rank.signal in CRASHES and rank.ok is None
+    has_exit_code = error.get("type") == "SystemExit" and str(error.get("message", "")).isdecimal()
+    if not has_crashed and not has_exit_code and error.get("code") != "device-side-assert":
         return None
     lines = last_lines(folder.log, _MAX_LINES, rank.rank, within=_MAX_BYTES)[0]
     error_lines = [line.text for line in lines if line.stream == "err"]
-    error = _crash_error(folder, rank, error_lines) if _has_crashed(rank) else rank.error
-    if error is None:
-        return None
-    if error.get("code") == "device-side-assert":
-        detailed = _with_kernel_assert(error, [line.text for line in lines])
-    else:
-        detailed = _with_last_lines(error, error_lines) if _has_exit_code(error) else None
-    return detailed or (error if _has_crashed(rank) else None)
-
-
-def _has_crashed(rank: RankView) -> bool:
-    return rank.signal in CRASHES and rank.ok is None
-
-
-def _has_exit_code(error: Mapping[str, Any]) -> bool:
-    return error.get("type") == "SystemExit" and str(error.get("message", "")).isdecimal()
+    if has_exit_code:
+        return _with_last_lines(error, error_lines)
+    crash = _crash_error(folder, rank, error_lines) if has_crashed else None
+    if (crash or error).get("code") == "device-side-assert":
+        return _with_kernel_assert(crash or error, [line.text for line in lines]) or crash
+    return crash
 
 
 def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
@@ -95,12 +82,12 @@ def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[
 
 def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error of a rank that exited with a code, with the last lines that it printed to stderr."""
-    shown = [line for line in lines if line.strip()][-_MAX_SHOWN:]
-    if not shown:
+    printed = [line for line in lines if line.strip()][-_MAX_LAST_LINES:]
+    if not printed:
         return None
-    cause = next((line for line in reversed(shown) if "error" in line.lower()), shown[-1]).strip()
+    cause = next((line for line in reversed(printed) if "error" in line.lower()), printed[-1]).strip()
     hint = f"Its output was: {cause}{'' if cause.endswith(('.', '!', '?')) else '.'}"
-    trace = "\n".join([str(error.get("traceback", "")).rstrip(), "The last error lines:", *shown])
+    trace = "\n".join([str(error.get("traceback", "")).rstrip(), "The last error lines:", *printed])
     return {**error, "hint": hint, "traceback": trace}
 
 
@@ -109,26 +96,30 @@ def _crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dic
     begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
     if begin is None:
         return None
-    what, payload = lines[begin].removeprefix(_FATAL).strip(), stacks.payload(folder)
+    title, payload = lines[begin].removeprefix(_FATAL).strip(), stacks.payload(folder)
     thread = _crashed_thread(folder, payload, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
     top = thread and (thread.user_frame or next(iter(thread.frames), None))
-    where = "" if not top else f" in {top.location}" + ("" if top.function.startswith("<") else f", in {top.function}")
+    function = "" if not top or top.function.startswith("<") else f", in {top.function}"
+    location = f" in {top.location}{function}" if top else ""
     before = reversed(lines[max(0, begin - 5) : begin])
     match = next((match for line in before if (match := _ABORT_MESSAGE.match(line))), None)
     message = (match["what"] or match["whole"]).strip()[:300] if match else ""
     code, remedy = next((entry for text, entry in _CRASHES.items() if text in message), ("", ""))
     trace = ["Traceback (most recent call last):"] if frames else []
+    frame_fields = []
     for frame in frames:
         trace.append(f'  File "{frame.label or frame.file}", line {frame.line}, in {frame.function}')
         trace += [f"    {frame.source}"] if frame.source else []
-    trace.append(f"{what}{f': {message}' if message else ''}")
-    cells = payload.get("sources") or {}
-    return {
-        "type": what, "message": message, "crash": f"{what}{where}{f' ({message})' if message else ''}",
-        "time": rank.ended, "values": [], "values_at": None, "code": code, "hint": remedy, "causes": [],
-        "frames": [_frame_data(frame, cells) for frame in frames], "traceback": "\n".join(trace),
-    }  # fmt: skip
+        cell = (payload.get("sources") or {}).get(frame.file) or {}
+        fields = {"file": frame.file, "line": frame.line, "function": frame.function, "kind": frame.kind}
+        fields |= {"label": frame.label, "cell": cell.get("cell")}
+        frame_fields.append({**fields, "source": [[frame.line, frame.source]] if frame.source else []})
+    trace.append(f"{title}{f': {message}' if message else ''}")
+    crash = f"{title}{location}{f' ({message})' if message else ''}"
+    error = {"type": title, "message": message, "crash": crash, "time": rank.ended, "traceback": "\n".join(trace)}
+    error |= {"code": code, "hint": remedy, "frames": frame_fields, "values": [], "values_at": None, "causes": []}
+    return error
 
 
 def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Thread | None:
@@ -141,11 +132,3 @@ def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Th
     worker, stdlib = (next((match[0] for file in files if (match := pattern.match(file))), "") for pattern in _FOLDERS)
     about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
     return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
-
-
-def _frame_data(frame: Frame, cells: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "file": frame.file, "line": frame.line, "function": frame.function, "kind": frame.kind, "label": frame.label,
-        "cell": (cells.get(frame.file) or {}).get("cell"),
-        "source": [[frame.line, frame.source]] if frame.source else [],
-    }  # fmt: skip

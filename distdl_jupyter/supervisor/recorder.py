@@ -96,9 +96,9 @@ class EventRecorder:
         #: The position of the current item in a stored stream, as the field ``at`` of its events.
         self._origin: dict[str, int] = {}
         #: Read positions of stored streams according to the log, in bytes.
-        self._noted_positions: dict[Stream, int] = {}
-        #: Bytes of each stored stream that were in the events when an earlier supervisor died.
-        self._in_events: dict[Key, int] = {}
+        self._logged_positions: dict[Stream, int] = {}
+        #: Read positions of stored streams, in bytes, according to the events of a supervisor that died.
+        self._earlier_positions: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
         #: Whether metrics are parsed from the output, which ends when ranks report metrics themselves.
@@ -107,13 +107,13 @@ class EventRecorder:
         #: Ranks whose last printed progress is a finished bar.
         self._ended_bars: set[int] = set()
         #: Whether ranks report their progress themselves.
-        self.has_own_progress = False
+        self.has_reported_progress = False
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
         #: The problem of each experiment tracker, and the time of the next check.
         self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
         self._next_troubles = 0.0
-        #: Output of a launcher that the run has not received yet.
+        #: Output of a launcher that the run has not processed yet.
         self.launcher_output: list[str] = []
         #: Ranks with recent activity, and whether that activity shows that they have finished their imports.
         self._activity: dict[int, bool] = {}
@@ -122,8 +122,8 @@ class EventRecorder:
 
     def continue_from(self, history: History) -> None:
         """Continue after the existing events, which are already folded."""
-        self._in_events = history.in_events
-        for _ in range(history.missing_attempts):
+        self._earlier_positions = history.event_positions
+        for _ in range(history.unlogged_restarts):
             self._writer.write("attempt")
 
     def fold(self, event: Event) -> None:
@@ -148,33 +148,30 @@ class EventRecorder:
             self._put(type_, **self.redactor.event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
-        # An earlier supervisor may have written this event from a rank's output and died before it wrote the log.
-        is_read_again = (
-            self._in_events
-            and "at" in self._origin
-            and type_ not in LOG_TYPES
-            and isinstance(fields.get("rank"), int)
-            and self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
-        )
-        if is_read_again or self._writer.drops(type_, fields):
+        if self._earlier_positions and "at" in self._origin and type_ not in LOG_TYPES:
+            # An earlier supervisor may have written this event from a rank's output and died before it wrote the log.
+            position = self._earlier_positions.get(key_of({"type": type_, **fields}), 0)
+            if isinstance(fields.get("rank"), int) and self._origin["at"] <= position:
+                return
+        if self._writer.drops(type_, fields):
             return
         event = self._writer.write(type_, **fields, **self._origin)
         self._apply(event)
         self._note_activity(event)
         for alert in self._alerts.take(event, self.view):
-            if alert.kind in ("end", "failure"):
-                self.end_alert = alert  # this message is sent after the job is done
-                continue
             if alert.kind in ("nan", "rule"):  # pages do not show these otherwise
                 self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE_PREFIX}{alert.kind}")
-            control.notify(self.folder, self.view.name, self.view.state, alert)
+            if alert.kind in ("end", "failure"):
+                self.end_alert = alert  # this message is sent after the job is done
+            else:
+                control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _apply(self, event: Event) -> None:
         self.view.apply(event)
         self._merger.apply(event)
         if event["type"] in ("metric", "progress"):
             # Before the ranks connect, a bar may belong to a download.
-            self.reported = self.reported or event["type"] == "metric" or self.has_own_progress
+            self.reported = self.reported or event["type"] == "metric" or self.has_reported_progress
             if self._reads_output and event["type"] == "metric":
                 self._reads_output = all(name in self.view.output_metrics for name in event["values"])
         elif event["type"] == "rank" and event.get("status") == "ready":
@@ -183,16 +180,12 @@ class EventRecorder:
             self.running_cells.pop(event["rank"], None)
             if not event.get("ended"):
                 self.running_cells[event["rank"]] = str(event.get("label") or "a cell")
-        elif event["type"] == "restart":
-            self._reset_ranks()
-
-    def _reset_ranks(self) -> None:
-        """Reset the ranks for another attempt: all of them must connect again."""
-        self._in_events, self.reported = {}, False
-        if self._output_metrics is not None:
-            self._output_metrics.forget()
-        for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
-            ranks.clear()
+        elif event["type"] == "restart":  # all ranks must connect again
+            self._earlier_positions, self.reported = {}, False
+            if self._output_metrics is not None:
+                self._output_metrics.forget()
+            for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
+                ranks.clear()
 
     def _note_activity(self, event: Event) -> None:
         rank = event.get("rank")
@@ -214,8 +207,7 @@ class EventRecorder:
 
     def phase(self, phase: str, detail: str = "") -> None:
         """Write the start of a phase, or a new detail of the current one."""
-        last = self.view.phases[-1] if self.view.phases else None
-        if last is None or last.phase != phase or last.detail != detail:
+        if not self.view.phases or (self.view.phases[-1].phase, self.view.phases[-1].detail) != (phase, detail):
             self.write("phase", phase=phase, detail=detail)
 
     def note(self, level: str, text: str, code: str = "") -> None:
@@ -232,7 +224,7 @@ class EventRecorder:
         self.log(notice.text)
 
     @property
-    def waits_for_a_cell(self) -> bool:
+    def is_waiting_for_cell(self) -> bool:
         """Whether the ranks are persistent and none of them runs a cell."""
         return self.spec.kind == "ranks" and not self.running_cells
 
@@ -271,9 +263,7 @@ class EventRecorder:
 
     def part(self, type_: type[P]) -> P:
         """Return the storage for one type of data."""
-        if type_ not in self._parts:
-            self._parts[type_] = type_(self)
-        part: P = self._parts[type_]
+        part: P = self._parts.get(type_) or self._parts.setdefault(type_, type_(self))
         return part
 
     def store(self, rank: int, report: reports.Report) -> None:
@@ -304,9 +294,9 @@ class EventRecorder:
             if items and stream.start is not None:
                 # A new supervisor resumes where the log ends, so the log also has positions in streams without output.
                 at, is_text = stream.start + items[-1].end, isinstance(items[-1], LogText)
-                is_behind = at - self._noted_positions.setdefault(stream, stream.start) > _POSITION_BYTES
+                is_behind = at - self._logged_positions.setdefault(stream, stream.start) > _POSITION_BYTES
                 if is_text or is_behind:
-                    self._noted_positions[stream] = at
+                    self._logged_positions[stream] = at
                 if is_behind and not is_text:
                     self._put("position", rank=stream.rank, stream="sys" if stream.rank is None else stream.name, at=at)
 
@@ -314,11 +304,11 @@ class EventRecorder:
         if stream.rank is None:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
-            whole = len(item.text) < _MAX_OPEN
-            shown = self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
+            is_whole = len(item.text) < _MAX_OPEN
+            text = self.redactor.cut(item.text if is_whole else item.text[: self.redactor.safe_end(item.text)])
         else:
-            shown = self.redactor.lines((stream.rank, stream.name), item.text)
-        content = shown.encode() + b"\n"
+            text = self.redactor.lines((stream.rank, stream.name), item.text)
+        content = text.encode() + b"\n"
         if len(content) > self._free_bytes:
             whole_lines, newline, rest = content[: max(0, self._free_bytes)].rpartition(b"\n")
             if newline:
@@ -332,7 +322,7 @@ class EventRecorder:
             self._uncounted = logfile.COUNT_EVERY
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
         if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
-            self._read_metrics(view.rank, shown)
+            self._read_metrics(view.rank, text)
 
     def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
         fields = {"redraws": item.redraws} if item.redraws else {}
@@ -375,7 +365,7 @@ class EventRecorder:
                 if new := [name for name in values if name not in self.view.output_metrics]:
                     self.write("metric_source", names=new, from_output=True)
                 self._take_metric(rank, reading.step, values)
-            if reading.progress is not None and not self.has_own_progress:
+            if reading.progress is not None and not self.has_reported_progress:
                 done, total, unit = reading.progress
                 self._ended_bars.discard(rank)
                 if reading.is_bar and done >= total:
@@ -394,11 +384,10 @@ class EventRecorder:
 
     def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
         """Rename values whose names are columns of ``Job.metrics()``, and note the first renaming."""
-        renamed = [name for name in values if name in _COLUMNS]
-        if not renamed:
+        name = next((name for name in values if name in _COLUMNS), None)
+        if name is None:
             return values
         if not any(note["code"] == _RENAMED for note in self.view.notes):
-            name = renamed[0]
             text = f"job.metrics() already has a column {name}, so the metric {name} is stored as {name}_value."
             self.note("info", f"{text} Log it under another name.", _RENAMED)
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
@@ -407,7 +396,7 @@ class EventRecorder:
         if rank in self._ended_bars and ((last := self.view.ranks[rank].last_step) is None or step > last):
             # Training continues, so the finished bar, for example of a download, is not its progress.
             self._ended_bars.discard(rank)
-            if not self.has_own_progress:
+            if not self.has_reported_progress:
                 empty = {"done": None, "total": None, "unit": ""}
                 self._write_merged(self._merger.progress(rank, empty, self._origin, now=True))
         self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))

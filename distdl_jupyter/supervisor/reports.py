@@ -105,7 +105,7 @@ class _Progress(Report, tag="progress"):
     unit: Name = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        recorder.has_own_progress = True
+        recorder.has_reported_progress = True
         recorder.progress(rank, self.done, self.total, self.unit)
 
 
@@ -222,17 +222,15 @@ class _Error(msgspec.Struct):
     #: Data from ``worker.hooks.gpu_memory``.
     gpu_memory: dict[str, Plain | Several[dict[str, Plain]]] = {}
     causes: Several[_Error] = []
+    #: Length of the longest chain of errors that caused each other, computed here.
+    depth: int = 0
 
     def __post_init__(self) -> None:
+        self.depth = 1 + max((cause.depth for cause in self.causes), default=0)
         if self.values_at is not None and self.values_at >= len(self.frames):
             raise ValueError("values_at is not the number of a frame")
         if self.depth > _MAX_DEPTH:
             raise ValueError("too many errors caused each other")
-
-    @property
-    def depth(self) -> int:
-        """Length of the longest chain of errors that caused each other."""
-        return 1 + max((cause.depth for cause in self.causes), default=0)
 
 
 class _Result(Report, tag="result"):

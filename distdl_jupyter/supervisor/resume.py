@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from distdl_jupyter.core import registry
@@ -21,12 +22,10 @@ from distdl_jupyter.core.view import JobView
 #: Number of supervisors that may die in a row without a new event or log line of the job.
 _MAX_TRIES = 3
 #: Code of the note that a supervisor has reattached to the job.
-REATTACHED = "found-again"
-
-
+REATTACHED = "reattached"
 #: Frequent events; only the last of several in a row is stored.
 _FREQUENT = ("metric", "progress")
-#: A rank and one of its streams; output of no particular rank, such as a launcher's, is (-1, "sys").
+#: A rank and one of its streams; output without a rank, such as a launcher's, is (-1, "sys").
 Key = tuple[int, str]
 
 
@@ -47,54 +46,39 @@ class History:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        #: Bytes of each stream that are in the events of this attempt, and in the log.
-        self.in_events: dict[Key, int] = {}
-        self._in_log: dict[Key, int] = {}
-        #: Number of restarts that are missing in the log because the supervisor died.
-        self.missing_attempts = 0
+        #: Read positions of each stream in bytes, according to the events of this attempt and to the log.
+        self.event_positions: dict[Key, int] = {}
+        self._log_positions: dict[Key, int] = {}
+        #: Number of restarts that are in the events but not in the log, because the supervisor died in between.
+        self.unlogged_restarts = 0
 
     def add(self, event: Event) -> None:
-        """Add the next event; the events come before the lines of the log."""
-        if self.events and event["type"] in _FREQUENT and self.events[-1]["type"] in _FREQUENT:
-            self.events[-1] = event
-        else:
+        """Add the next event or log line; the events come before the lines."""
+        is_line = event["type"] in LOG_TYPES
+        if not is_line:
+            if self.events and event["type"] in _FREQUENT and self.events[-1]["type"] in _FREQUENT:
+                self.events.pop()
             self.events.append(event)
-        if event["type"] == "restart":
-            self.in_events.clear()  # each attempt has its own output files
-            self.missing_attempts += 1
-        _advance(self.in_events, event)
-
-    def add_line(self, line: Event) -> None:
-        """Add the next line of the log."""
-        if line["type"] == "attempt":
-            self._in_log.clear()
-            self.missing_attempts = max(0, self.missing_attempts - 1)
-        _advance(self._in_log, line)
+        positions = self._log_positions if is_line else self.event_positions
+        if event["type"] in ("restart", "attempt"):
+            positions.clear()  # each attempt has its own output files
+            self.unlogged_restarts = max(0, self.unlogged_restarts + (-1 if is_line else 1))
+        if isinstance(position := event.get("at"), int):
+            positions[key_of(event)] = max(position, positions.get(key_of(event), 0))
 
     @property
     def positions(self) -> dict[Key, int]:
         """Read position of each stream of this attempt, in bytes."""
-        return self._in_log if self.missing_attempts == 0 else {}
+        return {} if self.unlogged_restarts else self._log_positions
 
 
-def _advance(positions: dict[Key, int], event: Event) -> None:
-    if isinstance(position := event.get("at"), int):
-        key = key_of(event)
-        positions[key] = max(position, positions.get(key, 0))
+def last_start(history: Sequence[Event]) -> Event | None:
+    """Return the last ``handle`` or ``restart`` event, None if the job was not started.
 
-
-def is_between_attempts(history: Sequence[Event]) -> bool:
-    """Return whether a restart was recorded and no rank has been started since."""
-    last = next((event for event in reversed(history) if event["type"] in ("handle", "restart")), None)
-    return last is not None and last["type"] == "restart"
-
-
-def last_handle(history: Sequence[Event]) -> Event | None:
-    """Return the ``handle`` event of the last start, None if the job was not started.
-
-    Its ``begun`` is False if it was recorded during placement, before any rank was started.
+    After a ``restart``, no rank has been started yet. The ``begun`` of a ``handle`` is False if it was recorded during
+    placement, before any rank was started.
     """
-    return next((event for event in reversed(history) if event["type"] == "handle"), None)
+    return next((event for event in reversed(history) if event["type"] in ("handle", "restart")), None)
 
 
 def is_waiting(history: Sequence[Event]) -> bool:
@@ -109,13 +93,9 @@ def is_hopeless(history: Sequence[Event], lines: int) -> bool:
 
     ``lines`` is the current number of log lines.
     """
-    tries = 0
-    for event in reversed(history):
-        if event["type"] == "resume" and event.get("lines") == lines:
-            tries += 1
-        elif event.get("code") != REATTACHED:
-            break
-    return tries >= _MAX_TRIES
+    others = (event for event in reversed(history) if event.get("code") != REATTACHED)
+    tries = takewhile(lambda event: event["type"] == "resume" and event.get("lines") == lines, others)
+    return sum(1 for _ in tries) >= _MAX_TRIES
 
 
 def can_attach(folder: JobFolder) -> bool:
@@ -127,49 +107,45 @@ def can_attach(folder: JobFolder) -> bool:
 
 
 def end_events(
-    folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
+    folder: JobFolder, view: JobView, kind: str, lost_supervisor: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stop the remaining processes of a job whose supervisor died, and yield type and fields of the events to write.
 
     A job is completed if all its ranks have delivered results, even if a power cut has truncated its log; otherwise it
-    is lost. ``gone`` is its supervisor if a user has confirmed that the supervisor's host is gone; then there is no
-    process to stop.
+    is lost. With ``lost_supervisor``, a user has confirmed that the host of this supervisor no longer exists, so there
+    is no process to stop.
     """
-    if gone is None:
+    if lost_supervisor is None:
         code, reason = "supervisor-killed", "The job's supervisor process was killed or crashed."
         try:
             killed = registry.get("clusters", kind).sweep(view.id, (view.handle or {}).get("data") or {})
             stopped = f"{plural(len(killed), 'process')} of the job {'was' if len(killed) == 1 else 'were'} stopped."
-            reason += f" {stopped if killed else 'No process of the job is left.'}"
+            reason += f" {stopped if killed else 'No process of the job is running.'}"
         except DistDLError as error:
-            reason += f" Its ranks could not be checked: {error}"
+            reason += f" Its ranks could not be checked: {str(error).rstrip('.')}."
         with contextlib.suppress(OSError):
             lines = folder.supervisor_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason += f' Its last log line: "{lines[-1][:160]}".' if lines else ""
+            reason += f' Its last log line: "{lines[-1][:160].rstrip(".")}".' if lines else ""
     else:
-        code = "supervisor-host-gone"
-        reason = f"The job was marked as lost because {gone.host}, the host of its supervisor, is gone for good."
-        reason += f" Its last heartbeat was at {date_and_clock(gone.last_heartbeat)}."
+        code, host = "supervisor-host-gone", lost_supervisor.host
+        reason = f"The job was marked as lost because {host}, the host of its supervisor, is gone for good."
+        reason += f" Its last heartbeat was at {date_and_clock(lost_supervisor.last_heartbeat)}."
     values = [folder.result(rank.rank) for rank in view.ranks]
     if view.state is State.CANCELING or not all(value.exists() for value in values):
-        yield "state", {"state": State.LOST.value, "reason": f"{reason}{_restart_remedy(folder)}", "code": code}
+        yield "state", {"state": State.LOST.value, "reason": f"{reason}{_rerun_hint(folder)}", "code": code}
         return
     for rank, value in zip(view.ranks, values, strict=True):
         if rank.ok is None:
             yield "result", {"rank": rank.rank, "ok": True, "repr": "", "bytes": value.stat().st_size}
-    text = (
-        "The supervisor ended before it could record the end of the job. All ranks have returned their values, so "
-        "the job is completed."
-    )
-    yield "note", {"level": "info", "text": text, "code": "done-without-supervisor"}
+    text = "The supervisor ended before it could record the end of the job. All ranks have returned their values."
+    yield "note", {"level": "info", "text": f"{text} So the job is completed.", "code": "done-without-supervisor"}
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
 
-def _restart_remedy(folder: JobFolder) -> str:
+def _rerun_hint(folder: JobFolder) -> str:
     """Return the command that reruns the job; persistent ranks and runs of a study have other commands."""
-    spec = folder.spec()
+    spec, id_ = folder.spec(), short_id(folder.id)
     if spec.kind == "ranks" or spec.group is not None:
         return ""
-    if folder.has_checkpoints:
-        return f" To continue from its checkpoints, run distdl resume {short_id(folder.id)}"
-    return f" To start it again, run distdl rerun {short_id(folder.id)}"
+    remedy = f"continue from its checkpoints, run distdl resume {id_}"
+    return f" To {remedy if folder.has_checkpoints else f'start it again, run distdl rerun {id_}'}"

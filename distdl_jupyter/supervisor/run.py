@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from itertools import chain
 
 from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import events, logfile, registry, user_settings
@@ -52,14 +53,10 @@ class Supervisor:
         self.redactor = redactor_of(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
-        for batch, _ in events.batches(folder.events):
+        for batch, _ in chain(events.batches(folder.events), logfile.batches(folder.log)):
             for event in batch:
                 self._history.add(event)
                 self._recorder.fold(event)
-        for batch, _ in logfile.batches(folder.log):
-            for line in batch:
-                self._history.add_line(line)
-                self._recorder.fold(line)
         self._recorder.continue_from(self._history)
         self._wake = wake
         driver = self._spec.group.plan.get("driver", "") if self._spec.group else ""
@@ -159,7 +156,7 @@ class Supervisor:
             except DistDLError as error:
                 may_requeue = hasattr(self._launch, "cluster") and self._may_requeue
                 self._preemption = self._launch.cluster.interrupted() if may_requeue else ""
-                if not self._preemption and not (is_restart and self._restarts_left):
+                if not self._preemption and not (is_restart and self._may_restart):
                     raise
                 self._stopped_by, self._reason = "", "" if self._preemption else error.message
             self._prepare_restart()
@@ -196,17 +193,15 @@ class Supervisor:
         return spec.kind != "ranks" and self._launch.cluster.requeues(options) > self._recorder.view.requeue_count
 
     @property
-    def _restarts_left(self) -> int:
+    def _may_restart(self) -> bool:
         view = self._recorder.view
-        return max(0, self._spec.max_restarts - (view.restart_count - view.requeue_count))
+        return view.restart_count - view.requeue_count < self._spec.max_restarts
 
     @property
     def _will_restart(self) -> bool:
         """Whether another attempt follows the one that has just ended."""
-        if self._preemption:
-            return True
-        if not self._restarts_left or self._stopped_by in ("user", "time"):
-            return False
+        if self._preemption or not self._may_restart or self._stopped_by in ("user", "time"):
+            return bool(self._preemption)
         return self._stopped_by == "hang" or self._recorder.view.failure is not None
 
     def _prepare_restart(self) -> None:
@@ -217,7 +212,7 @@ class Supervisor:
         reason = self._preemption or self._end_reason()
         self._stopped_by = self._reason = self._preemption = ""
         self._launch.lost_nodes = lost_nodes(view)
-        self._clock.keep()
+        self._clock.next_attempt()
         for path in self._folder.results.glob("rank-*.pkl"):  # the next attempt replaces them; checkpoints are kept
             path.unlink(missing_ok=True)
         recorder.flush()
@@ -259,11 +254,12 @@ class Supervisor:
             self._checkpoints.close()
             if removed := self._checkpoints.removed:
                 self._recorder.log(f"Deleted {plural(removed, 'checkpoint')}, kept {self._spec.keep_checkpoints}")
-        failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
-        deliver_outputs(self._spec, self._recorder, failed=failed, canceled=self._is_canceled)
 
-    def _is_canceled(self) -> bool:
-        return any(request["type"] == "cancel" for request in self._control.read())
+        def is_canceled() -> bool:
+            return any(request["type"] == "cancel" for request in self._control.read())
+
+        failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")
+        deliver_outputs(self._spec, self._recorder, failed=failed, canceled=is_canceled)
 
     def _end_reason(self) -> str:
         """Return why the attempt was stopped, or which rank failed first, and how; "" if none did."""
@@ -308,12 +304,9 @@ def lost_nodes(view: JobView) -> frozenset[int]:
     """
     if (failure := view.failure) is None:
         return frozenset()
-    remaining = set()
-    for rank in view.ranks:
-        # The supervisor stops the other ranks only 1 s after the failure.
-        is_killed = rank.signal == "KILL" and rank.ended is not None and rank.ended - failure.when < _SIMULTANEOUS
-        if not is_killed and not is_lost(rank):
-            remaining.add(rank.node)
+    deadline = failure.when + _SIMULTANEOUS  # the supervisor stops the other ranks only 1 s after the failure
+    others = (rank for rank in view.ranks if rank.signal != "KILL" or rank.ended is None or rank.ended >= deadline)
+    remaining = {rank.node for rank in others if not is_lost(rank)}
     return frozenset({rank.node for rank in view.ranks} - remaining)
 
 
@@ -338,16 +331,15 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         if deadline is None and canceled():
             stop.set()
             deadline = time.monotonic() + _CANCEL_GRACE
-    location = f"The files are still in {recorder.folder.path}."
-    if deadline is not None:
-        problem = f"The outputs were not sent completely to {destination} because you stopped it."
-        recorder.note("warning", f"{problem} {location}", "outputs")
-        return
-    try:
-        sent = call.result()
-    except (DistDLError, OSError) as error:
-        recorder.note("warning", f"The outputs were not sent: {error} {location}", "outputs")
-        return
-    existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
-    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
-    recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+    problem = f"The outputs were not sent completely to {destination} because you stopped it."
+    if deadline is None:
+        try:
+            sent = call.result()
+        except (DistDLError, OSError) as error:
+            problem = f"The outputs were not sent: {str(error).rstrip('.')}."
+        else:
+            existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
+            recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
+            recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+            return
+    recorder.note("warning", f"{problem} The files are still in {recorder.folder.path}.", "outputs")

@@ -1,7 +1,7 @@
 """Stops a job's processes: INT, then TERM, then KILL, with visible grace periods.
 
-``Stopper`` is a state machine that is polled every tick; ``UnkillableProcesses`` tracks processes in state D.
-They depend only on the clock and the remaining processes, not on events.
+``Stopper`` is a state machine that is polled every tick; ``UnkillableProcesses`` tracks processes in state D. Both
+depend only on the clock and the remaining processes, not on events.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AFTER_FAILURE = (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0)
 #: After a hang: ranks that still handle INT may save their work, with less time than after a request.
 AFTER_HANG = (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
 #: An immediate stop.
-AT_ONCE = (StopStep("KILL", 1.0),)
+IMMEDIATE = (StopStep("KILL", 1.0),)
 #: For processes that the ranks left behind.
 LEFT_BEHIND = (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
 
@@ -53,13 +53,13 @@ class Stopper:
         self._killed_at = math.inf
 
     @property
-    def killing(self) -> float:
+    def seconds_since_kill(self) -> float:
         """Seconds since the first KILL, negative before it."""
         return time.monotonic() - self._killed_at
 
     def escalate(self) -> None:
         """Escalate to KILL at the next tick."""
-        self._steps = list(AT_ONCE)
+        self._steps = list(IMMEDIATE)
         self._next_at = time.monotonic()
 
     def tick(self) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class UnkillableProcesses:
 
     def poll_new(self, stopper: Stopper) -> list[Unkillable]:
         """Return the processes that have newly survived KILL for some time; they may never exit."""
-        if stopper.killing < _EXAMINE_AFTER or time.monotonic() < self._next_poll:
+        if stopper.seconds_since_kill < _EXAMINE_AFTER or time.monotonic() < self._next_poll:
             return []
         self._next_poll = time.monotonic() + POLL_SECONDS
         current = set(self._run.unkillable())

@@ -234,7 +234,7 @@ def _freeze_objects() -> None:
     gc.collect()
     gc.freeze()
     preload.collapse_pages()
-    installed.known = len(sys.modules)
+    installed.inherited_count = len(sys.modules)
 
 
 # the program --------------------------------------------------------------------------------------

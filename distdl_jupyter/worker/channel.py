@@ -42,13 +42,13 @@ class Channel:
         self.rank = rank
         self._fd = fd
         self._nonce = nonce
-        self._begin = marker(nonce).decode() + '{"type":"metric","t":'
+        self._metric_start = marker(nonce).decode() + '{"type":"metric","t":'
         self._lock = threading.RLock()
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
         """Write one report with the rank and the time ``t`` in epoch seconds (default: now). Numbers must be finite."""
-        sent_at = round(time.time() if t is None else t, 4)
-        self._write(encode(self._nonce, {"type": type_, "t": sent_at, "rank": self.rank, **fields}))
+        t = round(time.time() if t is None else t, 4)
+        self._write(encode(self._nonce, {"type": type_, "t": t, "rank": self.rank, **fields}))
 
     def metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
@@ -60,17 +60,18 @@ class Channel:
         The line is assembled here because the JSON encoder is several times slower, and this runs in the training loop.
         Values are finite numbers or the strings nan, inf and -inf.
         """
-        moment = time.time() if t is None else t
-        pairs = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
+        t = time.time() if t is None else t
+        pairs = ",".join(
+            [_key(name) + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in values.items()]
+        )
         suffix = ',"replace":true' if replace else ""
-        line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{pairs}}}{suffix}}}\n'.encode()
-        if len(line) <= select.PIPE_BUF or len(values) == 1:
-            self._write(line)
-            return
-        names = list(values)
-        middle = len(names) // 2
-        for part in (names[:middle], names[middle:]):
-            self.metric(step, {name: values[name] for name in part}, moment, replace=replace)
+        line = f'{self._metric_start}{t:.4f},"rank":{self.rank},"step":{step!r},"values":{{{pairs}}}{suffix}}}\n'
+        if len(content := line.encode()) <= select.PIPE_BUF or len(values) == 1:
+            self._write(content)
+        else:
+            items, middle = list(values.items()), len(values) // 2
+            for part in (items[:middle], items[middle:]):
+                self.metric(step, dict(part), t, replace=replace)
 
     def picture(self, data: bytes) -> None:
         """Send a picture in parts that each fit one atomic write to a pipe."""
@@ -96,20 +97,15 @@ def _key(name: str) -> str:
     return json.dumps(name) + ":"
 
 
-def _value(value: float | str) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
 _channel: Channel | None = None
 _is_initialized = False
 
 
-def opened(nonce: str, rank: int) -> Channel | None:
-    """Open this process's channel on its current standard output and return it; None without a nonce."""
+def open_channel(nonce: str, rank: int) -> None:
+    """Open this process's channel on its current standard output; without a nonce, it has none."""
     global _channel, _is_initialized
     _is_initialized = True
     _channel = Channel(lifted(os.dup(1)), nonce, rank) if nonce else None
-    return _channel
 
 
 def current() -> Channel | None:
@@ -118,8 +114,8 @@ def current() -> Channel | None:
     A program started by a rank reads the rank from its environment and reports on its own standard output.
     """
     if not _is_initialized:
-        nonce, rank = os.environ.get("DISTDL_NONCE", ""), os.environ.get("DISTDL_RANK", "")
-        opened(nonce if rank.isdigit() else "", int(rank) if rank.isdigit() else 0)
+        rank = os.environ.get("DISTDL_RANK", "")
+        open_channel(*((os.environ.get("DISTDL_NONCE", ""), int(rank)) if rank.isdecimal() else ("", 0)))
     return _channel
 
 
@@ -145,10 +141,11 @@ os.register_at_fork(after_in_child=_replace_lock)
 
 # encoding and decoding of lines ------------------------------------------------------------------
 
-
 Report = dict[str, Any]
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+#: ``int`` raises ValueError for NaN and Infinity, which are not valid strict JSON.
+_loads = json.JSONDecoder(parse_constant=int).decode
 
 
 def marker(nonce: str) -> bytes:
@@ -186,10 +183,3 @@ def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
             return line[:start], report
         start = line.find(mark, start + 1)
     return line, None
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not valid strict JSON.")
-
-
-_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -2,7 +2,7 @@
 
 Nothing is copied here: the stager has created a data folder before any rank starts, and an environment variable names
 it. The files in the checkpoint folder are restored for the next attempt and for a resumed job, and are returned as an
-output of the job. ``should_checkpoint()`` tells when to save one.
+output of the job.
 
 ``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W reads the rows from r * N // W to
 (r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.worker import channel
 
@@ -44,21 +44,11 @@ def data_path(name: str = "data") -> Path:
         )
     names = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
     available = f"The job has {', '.join(names)}." if names else "The job has none."
-    raise LookupError(
-        f"Unknown data source {name!r}. {available} Add sources with data= of submit(), or --data NAME=ADDRESS."
-    )
+    remedy = "Add sources with data= of submit(), or --data NAME=ADDRESS."
+    raise LookupError(f"Unknown data source {name!r}. {available} {remedy}")
 
 
 # rows of Parquet files ---------------------------------------------------------------------------
-
-
-class _Piece(NamedTuple):
-    """Rows ``first`` to ``last`` (exclusive) of a row group."""
-
-    path: Path
-    group: int
-    first: int
-    last: int
 
 
 class Shard(Sequence[dict[str, Any]]):
@@ -73,65 +63,66 @@ class Shard(Sequence[dict[str, Any]]):
     ) -> None:
         import pyarrow.parquet as pq
 
-        pieces = []
+        groups = []
         for path in sorted(data_path(name).rglob("*.parquet")):
             metadata = pq.read_metadata(path)
-            pieces += [
-                _Piece(path, group, 0, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)
-            ]
-        if not pieces:
+            groups += [(path, group, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+        total = sum(rows for _, _, rows in groups)
+        if not groups:
             raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
-        ends = list(itertools.accumulate(piece.last for piece in pieces))
-        if ends[-1] < size:
-            raise ValueError(f"{name} has {ends[-1]} rows, but each of the {size} ranks needs at least one.")
-        start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
+        if total < size:
+            raise ValueError(f"{name} has {total} rows, but each of the {size} ranks needs at least one.")
         # Not more batches than the smallest shard has rows, because an empty batch does not have a mean.
-        self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
-        clipped = (
-            piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))
-            for piece, end in zip(pieces, ends, strict=True)
-        )
-        self._pieces = [piece for piece in clipped if piece.first < piece.last]
+        self._batch_count: int = min(-(-total // (size * batch_size)), total // size)
         self._columns, self._seed = None if columns is None else list(columns), seed
+        #: The rows of this rank, as (path, number of the row group, first and last row in it (exclusive)).
+        self._pieces: list[tuple[Path, int, int, int]] = []
+        start, stop, offset = rank * total // size, (rank + 1) * total // size, 0
+        for path, group, rows in groups:
+            first, last = max(start - offset, 0), min(stop - offset, rows)
+            if first < last:
+                self._pieces.append((path, group, first, last))
+            offset += rows
         if seed is not None:
             random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - not a secret
-        self._ends = list(itertools.accumulate(piece.last - piece.first for piece in self._pieces))
-        self._last: tuple[_Piece | None, Any] = (None, None)
+        self._ends = list(itertools.accumulate(last - first for _, _, first, last in self._pieces))
+        #: The number of the piece that was read last, and its rows.
+        self._loaded: tuple[int, Any] = (-1, None)
 
     def __len__(self) -> int:
-        return self._batches
+        return self._batch_count
 
     def __getitem__(self, index: Any) -> Any:
         """Return one batch, or a list for a slice. The sizes of a rank's batches differ by at most one."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(self._batches)[index]]
+        number = range(self._batch_count)[index]
+        if isinstance(number, range):
+            return [self[batch] for batch in number]
         import pyarrow as pa
 
-        number = range(self._batches)[index]
-        first, last = (border * self._ends[-1] // self._batches for border in (number, number + 1))
+        first, last = (border * self._ends[-1] // self._batch_count for border in (number, number + 1))
         parts, piece = [], bisect.bisect_right(self._ends, first)
         while first < last:
             begin, end = self._ends[piece - 1] if piece else 0, min(last, self._ends[piece])
-            parts.append(self._load(self._pieces[piece]).slice(first - begin, end - first))
+            parts.append(self._load(piece).slice(first - begin, end - first))
             first, piece = end, piece + 1
         batch = pa.concat_tables(parts)
-        return {name: _numpy(batch.column(name).combine_chunks()) for name in batch.column_names}
+        return {name: _to_numpy(batch.column(name).combine_chunks()) for name in batch.column_names}
 
-    def _load(self, piece: _Piece) -> Any:
-        if self._last[0] != piece:
+    def _load(self, piece: int) -> Any:
+        if self._loaded[0] != piece:
             import pyarrow.parquet as pq
 
-            with pq.ParquetFile(piece.path) as file:
-                table = file.read_row_group(piece.group, columns=self._columns, use_threads=False)
-            table = table.slice(piece.first, piece.last - piece.first)
-            if table.num_rows != piece.last - piece.first:
-                raise ValueError(f"{piece.path} has changed while it was being read.")
+            path, group, first, last = self._pieces[piece]
+            with pq.ParquetFile(path) as file:
+                table = file.read_row_group(group, columns=self._columns, use_threads=False).slice(first, last - first)
+            if table.num_rows != last - first:
+                raise ValueError(f"{path} has changed while it was being read.")
             if self._seed is not None:
                 order = list(range(table.num_rows))
-                random.Random(f"{self._seed} {piece.path.name} {piece.group}").shuffle(order)  # noqa: S311
+                random.Random(f"{self._seed} {path.name} {group}").shuffle(order)  # noqa: S311
                 table = table.take(order)
-            self._last = (piece, table)
-        return self._last[1]
+            self._loaded = (piece, table)
+        return self._loaded[1]
 
 
 def shard(
@@ -153,22 +144,20 @@ def shard(
     Raises LookupError like ``data_path``, ValueError if there are no Parquet files or fewer rows than ranks, and
     ModuleNotFoundError without pyarrow.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}.")
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'shard() reads Parquet with pyarrow, which is not installed on this node. Add pip_packages=["pyarrow"].'
-        ) from error
     rank = int(os.environ.get("DISTDL_RANK", "0")) if rank is None else rank
     size = int(os.environ.get("DISTDL_WORLD_SIZE", "1")) if size is None else size
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}.")
     if not 0 <= rank < size:
         raise ValueError(f"Unknown rank {rank}: there are {size} ranks.")
-    return Shard(name, batch_size, columns, seed, rank, size)
+    try:
+        return Shard(name, batch_size, columns, seed, rank, size)
+    except ModuleNotFoundError as error:
+        text = 'shard() reads Parquet with pyarrow, which is not installed on this node. Add pip_packages=["pyarrow"].'
+        raise ModuleNotFoundError(text) from error
 
 
-def _numpy(column: Any) -> Any:
+def _to_numpy(column: Any) -> Any:
     """Convert an Arrow array to numpy: lists of equal length become an axis, missing numbers become NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -176,7 +165,7 @@ def _numpy(column: Any) -> Any:
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
         if len(lengths) == 1 and lengths[0] is not None:
-            inner = _numpy(column.flatten())
+            inner = _to_numpy(column.flatten())
             return inner.reshape(len(column), lengths[0], *inner.shape[1:])
     return column.to_numpy(zero_copy_only=False, writable=True)
 
@@ -207,7 +196,7 @@ def checkpoint_dir() -> Path:
 #: Two signals within this many seconds count as one warning, because Slurm and the node's agent may each send one.
 _SAME_WARNING = 3.0
 #: Whether the handlers are installed, whether a warning was received since the last call, and when (monotonic seconds).
-_is_listening = _warned = False
+_is_listening = _is_warned = False
 _warned_at = -_SAME_WARNING
 
 
@@ -216,22 +205,18 @@ def _install_handlers() -> None:
     global _is_listening
     _is_listening = True
 
-    def install(number: int) -> None:
-        previous_handler = signal.getsignal(number)
+    def handle(number: int, frame: FrameType | None) -> None:
+        global _is_warned, _warned_at
+        now = time.monotonic()
+        _is_warned, _warned_at = _is_warned or now - _warned_at > _SAME_WARNING, now
+        if callable(previous_handler := previous_handlers[number]):
+            previous_handler(number, frame)
 
-        def handle(number: int, frame: FrameType | None) -> None:
-            global _warned, _warned_at
-            now = time.monotonic()
-            _warned, _warned_at = _warned or now - _warned_at > _SAME_WARNING, now
-            if callable(previous_handler):
-                previous_handler(number, frame)
-
+    # Slurm sends SIGTERM some time before SIGKILL. On other clusters, SIGTERM ends the rank as usual.
+    numbers = (signal.SIGUSR1, signal.SIGTERM) if "SLURM_PROCID" in os.environ else (signal.SIGUSR1,)
+    previous_handlers: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
         signal.signal(number, handle)
-
-    install(signal.SIGUSR1)
-    if "SLURM_PROCID" in os.environ:
-        # Slurm sends SIGTERM some time before SIGKILL. On other clusters, SIGTERM ends the rank as usual.
-        install(signal.SIGTERM)
 
 
 def should_checkpoint() -> bool:
@@ -247,13 +232,13 @@ def should_checkpoint() -> bool:
     example with an all-reduce of the result every few steps. On other clusters, and outside a job, the result is always
     False unless the process receives SIGUSR1.
     """
-    global _warned
+    global _is_warned
     # In code that never calls this function, signals have their usual effect, and a library that checks for existing
     # handlers (such as Lightning) can install other ones.
     if not _is_listening and threading.current_thread() is threading.main_thread():
         _install_handlers()
-    warned, _warned = _warned, False
-    if warned:
+    is_warned, _is_warned = _is_warned, False
+    if is_warned:
         text = "The code was asked to save a checkpoint because the job will stop soon."
         channel.note("info", text, "should-checkpoint")
-    return warned
+    return is_warned

@@ -38,12 +38,10 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
     try:
         return _describe(error, Describer(sources, code), 0)
     except Exception as internal_error:  # noqa: BLE001  the user's error must still be reported
-        plain = "".join(traceback.format_exception_only(error))
-        return {
-            "type": type(error).__name__, "message": _message(error), "traceback": plain, "time": round(time.time(), 4),
-            "frames": [], "values": [], "values_at": None, "hint": "", "causes": [],
-            "problem": f"{type(internal_error).__name__}: {internal_error}",
-        }  # fmt: skip
+        fields = {"type": type(error).__name__, "message": _message(error), "time": round(time.time(), 4)}
+        fields |= {"traceback": "".join(traceback.format_exception_only(error)), "frames": [], "values": []}
+        fields |= {"values_at": None, "hint": "", "causes": []}
+        return {**fields, "problem": f"{type(internal_error).__name__}: {internal_error}"}
 
 
 def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
@@ -63,19 +61,17 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     memory = _gpu_memory(error, about) if code == "gpu-memory-full" else None
     if memory is not None:
         hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
-    causes: list[BaseException] = []
-    if depth < _MAX_CAUSES and isinstance(error, BaseExceptionGroup):
-        causes = list(error.exceptions[:_MAX_CAUSES])
-    elif depth < _MAX_CAUSES:
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        causes = [] if cause is None or cause is error else [cause]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    causes: Sequence[BaseException] = () if cause is None or cause is error else (cause,)
+    if isinstance(error, BaseExceptionGroup):
+        causes = error.exceptions
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,
         "name": type(error).__qualname__,
         **_arguments(error),
         "message": _message(error),
-        "traceback": text(error, about),
+        "traceback": _format_traceback(error, about),
         "time": round(time.time(), 4),
         "frames": [
             {
@@ -94,7 +90,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "code": code,
         "hint": secret_patterns.redact(hint),
         **({} if memory is None else {"gpu_memory": memory}),
-        "causes": [_describe(cause, about, depth + 1) for cause in causes],
+        "causes": [_describe(cause, about, depth + 1) for cause in causes[:_MAX_CAUSES] if depth < _MAX_CAUSES],
     }
 
 
@@ -102,11 +98,8 @@ def _gpu_memory(error: BaseException, about: Describer) -> dict[str, Any] | None
     """Return the usage of the GPU memory, None if unknown. The generic hint is used in that case."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-        for frame in frames:
-            file, line = str(frame.get("filename", "")), int(frame.get("line", 0))
-            if about.is_users(file):
-                return about.shown(file, line)
-        return "", 0
+        lines = ((str(frame.get("filename", "")), int(frame.get("line", 0))) for frame in frames)
+        return next((about.shown(file, line) for file, line in lines if about.is_users(file)), ("", 0))
 
     try:
         return gpu_memory.collect(error, locate)
@@ -119,7 +112,7 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001  a user-defined method
         message = ""
-    return _truncate(secret_patterns.redact(message), _MAX_MESSAGE)
+    return _redact(message, _MAX_MESSAGE)
 
 
 def _arguments(error: BaseException) -> dict[str, Any]:
@@ -128,13 +121,10 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
         arguments = (*arguments, error.filename)
     is_plain = all(value is None or type(value) in (bool, int, float, str) for value in arguments)
-    if not is_plain or len(arguments) > _MAX_ARGUMENTS:
+    is_finite = all(abs(value) < _MAX_FLOAT for value in arguments if type(value) in (int, float))  # JSON has no nan
+    if not is_plain or not is_finite or len(arguments) > _MAX_ARGUMENTS:
         return {}
-    redacted = [
-        _truncate(secret_patterns.redact(value), _MAX_MESSAGE) if type(value) is str else value for value in arguments
-    ]
-    is_finite = all(abs(value) < _MAX_FLOAT for value in redacted if isinstance(value, int | float))  # JSON has no nan
-    return {"args": redacted} if is_finite else {}
+    return {"args": [_redact(value, _MAX_MESSAGE) if type(value) is str else value for value in arguments]}
 
 
 def _value(name: str, value: Any) -> str:
@@ -143,14 +133,15 @@ def _value(name: str, value: Any) -> str:
     return secret_patterns.redact(values.short(value))
 
 
-def _truncate(text_: str, max_length: int) -> str:
-    if len(text_) <= max_length:
-        return text_
-    half = max_length // 2
-    return f"{text_[:half]}\n[{len(text_) - 2 * half:,} characters omitted]\n{text_[-half:]}"
+def _redact(text: str, max_length: int) -> str:
+    """Return the text without secrets; a long one without its middle."""
+    text, half = secret_patterns.redact(text), max_length // 2
+    if len(text) <= max_length:
+        return text
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters omitted]\n{text[-half:]}"
 
 
-def text(error: BaseException, about: Describer) -> str:
+def _format_traceback(error: BaseException, about: Describer) -> str:
     """Return the traceback in Python's format, with the notebook's cells and lines and without the worker's frames.
 
     A module that was sent with the job is shown by its name instead of the path of its copy.
@@ -174,7 +165,7 @@ def text(error: BaseException, about: Describer) -> str:
             part.filename = about.label(filename)
             part.lineno = str(int(part.lineno or 0) + shift)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
-    return _truncate(secret_patterns.redact("".join(root.format())), _MAX_TRACEBACK)
+    return _redact("".join(root.format()), _MAX_TRACEBACK)
 
 
 def _show_as_label(filename: str, about: Describer) -> int | None:

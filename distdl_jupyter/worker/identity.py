@@ -7,6 +7,7 @@ The variables ``DISTDL_*`` define the identity. A launcher that starts all ranks
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Mapping, MutableMapping
@@ -49,19 +50,12 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
         _derive(environment, pipes)
-    rank, size = _read_int(environment, "DISTDL_RANK", 0), _read_int(environment, "DISTDL_WORLD_SIZE", 1)
-    return Identity(
-        rank=rank,
-        world_size=size,
-        local_rank=_read_int(environment, "DISTDL_LOCAL_RANK", rank),
-        local_size=_read_int(environment, "DISTDL_LOCAL_SIZE", size),
-        node_rank=_read_int(environment, "DISTDL_NODE_RANK", 0),
-        node_count=_read_int(environment, "DISTDL_NODE_COUNT", 1),
-        host=environment.setdefault("DISTDL_HOST", os.uname().nodename),
-        folder=folder,
-        nonce=environment.get("DISTDL_NONCE", ""),
-        pipes=pipes,
-    )
+    read = functools.partial(_read_int, environment)
+    rank, size = read("DISTDL_RANK", 0), read("DISTDL_WORLD_SIZE", 1)
+    local_rank, local_size = read("DISTDL_LOCAL_RANK", rank), read("DISTDL_LOCAL_SIZE", size)
+    node_rank, node_count = read("DISTDL_NODE_RANK", 0), read("DISTDL_NODE_COUNT", 1)
+    host, nonce = environment.setdefault("DISTDL_HOST", os.uname().nodename), environment.get("DISTDL_NONCE", "")
+    return Identity(rank, size, local_rank, local_size, node_rank, node_count, host, folder, nonce, pipes)
 
 
 def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
@@ -94,10 +88,6 @@ def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
                 environment.setdefault(f"OMPI_MCA_btl_{name}_backing_directory", str(folder))
 
 
-#: Address and port of Horovod's rendezvous server.
-_ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
-
-
 def rendezvous_secret(nonce: str) -> str:
     """Return the secret of Horovod's rendezvous server for the job with this nonce, "" without a nonce."""
     from hashlib import sha256  # imported here because only Horovod needs it
@@ -112,9 +102,10 @@ def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
     address from the environment unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``. Each process
     derives it from the job's nonce, so it is never on a command line. The server refuses requests without the secret.
     """
-    address, port = environment.get(_ADDRESS, ""), environment.get(_PORT, "")
+    variable = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+    address, port = environment.get(variable, ""), environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
     if address and port and "/" not in address and (nonce := environment.get("DISTDL_NONCE")):
-        environment[_ADDRESS] = f"{address}:{port}/{rendezvous_secret(nonce)}"
+        environment[variable] = f"{address}:{port}/{rendezvous_secret(nonce)}"
 
 
 def _read_int(environment: Mapping[str, str], name: str, default: int) -> int:

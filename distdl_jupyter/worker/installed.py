@@ -27,15 +27,12 @@ def packages() -> dict[str, str]:
     """
     versions: dict[str, str] = {}
     for path in sys.path:
-        try:
+        with contextlib.suppress(OSError):  # the folder does not exist, or is a ZIP file
             # Not pathlib, because every rank 0 runs this.
             modified_at = os.stat(path or ".").st_mtime_ns  # noqa: PTH116
             if path not in _cache or modified_at != _cache[path][0]:
                 _cache[path] = (modified_at, _distributions(path or "."))
-        except OSError:  # the folder does not exist, or is a ZIP file
-            continue
-        for name, version in _cache[path][1]:
-            versions.setdefault(name, version)
+            versions = {**dict(_cache[path][1]), **versions}
     return dict(sorted(versions.items(), key=lambda entry: entry[0].lower()))
 
 
@@ -81,14 +78,14 @@ def record_imports() -> None:
 
 
 #: Number of modules that were loaded when this process was forked. They are already recorded.
-known = 0
+inherited_count = 0
 
 
 def imported() -> list[str]:
-    """Return the names of the imported installed modules in order, without the first ``known`` modules."""
+    """Return the names of the imported installed modules in order, without the first ``inherited_count`` modules."""
     roots = installed_roots()
-    # Start at the end, because reading the known modules would write to their shared memory (reference counts).
-    new_modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
+    # Start at the end, because reading the inherited modules would write to their shared memory (reference counts).
+    new_modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - inherited_count)))
     names = []
     for name, module in reversed(new_modules):
         spec = getattr(module, "__spec__", None)

@@ -25,8 +25,7 @@ def open_own(path: Path) -> IO[bytes]:
         if error.errno == errno.ELOOP:
             raise PermissionError(f"{path} is a symbolic link, so it was not opened") from None
         raise
-    reason = refusal(os.fstat(descriptor))
-    if reason:
+    if reason := refusal(os.fstat(descriptor)):
         os.close(descriptor)
         raise PermissionError(f"{path} {reason}, so it was not opened")
     return os.fdopen(descriptor, "rb")
@@ -34,9 +33,7 @@ def open_own(path: Path) -> IO[bytes]:
 
 def refusal(status: os.stat_result) -> str:
     """Return the reason why a file with this status is not trusted, "" if it is trusted."""
-    if not stat.S_ISREG(status.st_mode):
-        return "is not a regular file"
-    return permissions.refusal(status)
+    return permissions.refusal(status) if stat.S_ISREG(status.st_mode) else "is not a regular file"
 
 
 def private(path: str, flags: int) -> int:

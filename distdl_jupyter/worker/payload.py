@@ -62,17 +62,12 @@ def read(folder: Path) -> Payload:
             data = json.load(file)
     except (OSError, ValueError) as error:
         raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
-    if not isinstance(data, dict):
-        raise CannotLoad(f"The job's payload {path} is damaged: it contains no object.")
-    if data.get("format") != FORMAT:
-        raise CannotLoad(
-            f"The job's payload has format {data.get('format')}, but this version of distdl-jupyter reads format "
-            f"{FORMAT}. Install the version that submitted the job."
-        )
+    if (number := data.get("format")) != FORMAT:
+        text = f"The job's payload has format {number}, but this version of distdl-jupyter reads format {FORMAT}."
+        raise CannotLoad(f"{text} Install the version that submitted the job.")
     fields = {name: data[name] for name in Payload._fields if data.get(name) is not None}
-    for name in ("names", "path", "arguments"):
-        fields[name] = tuple(fields.get(name, ()))
-    return Payload(**fields)
+    sequences = {name: tuple(fields.get(name, ())) for name in ("names", "path", "arguments")}
+    return Payload(**{**fields, **sequences})
 
 
 def fresh_main() -> types.ModuleType:
@@ -94,8 +89,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
     package_folders = [entry for entry in payload.path if installed.holds_packages(entry)]
     path = [entry for entry in payload.path if entry not in package_folders]
     script_path = [str(Path(payload.script).parent), *path] if payload.script else []
-    search_path = [*script_path, str(folder / "code"), *path]
-    sys.path[:0] = list(dict.fromkeys(search_path))
+    sys.path[:0] = list(dict.fromkeys([*script_path, str(folder / "code"), *path]))
     for entry in package_folders:
         site.addsitedir(entry)  # at the end, with the entries of their .pth files
 
@@ -121,8 +115,6 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
                 reason = f"{type(error).__name__}: {error}".rstrip(".: ")
                 if isinstance(error, ModuleNotFoundError):
                     reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
-                elif isinstance(error, EOFError):
-                    reason = "the payload ends early"
                 text = f"The captured variable {name!r} cannot be loaded in this rank: {reason}."
                 raise CannotLoad(text) from error
     return values
@@ -180,10 +172,8 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
         try:
             os.chdir(payload.working_directory)
         except OSError as error:
-            raise CannotLoad(
-                f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}: "
-                f"{error.strerror}."
-            ) from error
+            text = f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}"
+            raise CannotLoad(f"{text}: {error.strerror}.") from error
     if payload.kind == "script":
         import runpy
 
@@ -212,23 +202,26 @@ def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str
     code = "\n" * sources.add_shifted(filename, code) + code
     with deep_recursion():
         tree = ast.parse(code, filename)
-    last = tree.body[-1] if tree.body else None
-    if isinstance(last, ast.Expr):
-        # The column counts bytes of UTF-8.
-        rest = code.split("\n")[(last.end_lineno or 1) - 1].encode()[last.end_col_offset or 0 :].decode()
-        if not rest.lstrip().startswith(";"):
-            tree.body.pop()
-            _execute(tree, filename, "exec", namespace)
-            return _execute(ast.Expression(last.value), filename, "eval", namespace)
-    _execute(tree, filename, "exec", namespace)
-    return None
+        parts: list[ast.Module | ast.Expression] = [tree]
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr):
+            # The column counts bytes of UTF-8.
+            rest = code.split("\n")[(last.end_lineno or 1) - 1].encode()[last.end_col_offset or 0 :].decode()
+            if not rest.lstrip().startswith(";"):
+                tree.body.pop()
+                parts.append(ast.Expression(last.value))
+        # Both parts are compiled first, so that an interrupt is raised in the cell.
+        flags, modes = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, zip(parts, ("exec", "eval"), strict=False)
+        compiled = [compile(part, filename, mode, flags, dont_inherit=True) for part, mode in modes]
+    value = None
+    for part in compiled:
+        value = _execute(part, namespace)
+    return value
 
 
-def _execute(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
+def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
     """Run code and return its value. Top-level ``await`` runs in one event loop of all cells, as in a notebook."""
     global _loop
-    with deep_recursion():
-        code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     value = eval(code, namespace)  # noqa: S307  the purpose is to run the cell
     if not code.co_flags & _COROUTINE:
         return value
@@ -286,10 +279,10 @@ def _reduce(value: Any) -> Any:
     try:
         pickled = cloudpickle.dumps(value)
     except Exception as error:
-        raise pickle.PicklingError(
-            f"{value.__qualname__} of the notebook cannot be sent to a child process: {error}. Pass "
-            f"multiprocessing_context='fork', or let {value.__qualname__} create that object itself."
-        ) from error
+        name = value.__qualname__
+        remedy = f"Pass multiprocessing_context='fork', or let {name} create that object itself."
+        text = f"{name} of the notebook cannot be sent to a child process: {error}. {remedy}"
+        raise pickle.PicklingError(text) from error
     return _receive, (_generation or 0, value.__qualname__, pickled)
 
 

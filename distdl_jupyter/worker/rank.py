@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from distdl_jupyter.worker import channel, installed, payload, pictures, report, shutdown, stacks, streams, values
@@ -32,8 +31,6 @@ from distdl_jupyter.worker.sources import CellSources
 INTERRUPTED = 130
 #: Exit code of a rank that was started incorrectly (EX_USAGE).
 MISUSED = 64
-
-
 #: The modules with hooks for the frameworks that training code imports.
 _HOOKS = (payload, gpu_memory, distributed, steps, profile, keras, trainers, autolog, pictures, parallel)
 
@@ -51,7 +48,7 @@ def main() -> int:
     profile.profiler.offer(identity)
     # Shells start background programs with SIGINT ignored; a canceled job must still stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    channel.opened(identity.nonce, identity.rank)
+    channel.open_channel(identity.nonce, identity.rank)
     put_rendezvous_secret(os.environ)
     packages = installed.packages()
     versions = {name: packages[name] for name in frameworks.OF_RANKS if name in packages}
@@ -75,19 +72,15 @@ def main() -> int:
 
 def _report_exec() -> None:
     """Report when the code replaces this process by another program (os.exec), which will not report a result."""
-    rank = os.getpid()
+    pid = os.getpid()
 
-    def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        @functools.wraps(replace)
-        def replaced(*args: Any, **kwargs: Any) -> NoReturn:
-            if os.getpid() == rank:  # not in a child that was forked to run a program
-                channel.send("exec")
-            replace(*args, **kwargs)
+    def report_and_replace(replace: Callable[..., NoReturn], *args: Any, **kwargs: Any) -> NoReturn:
+        if os.getpid() == pid:  # not in a child that was forked to run a program
+            channel.send("exec")
+        replace(*args, **kwargs)
 
-        return replaced
-
-    # The other exec functions of os call these two.
-    os.execv, os.execve = reporting(os.execv), reporting(os.execve)
+    for function in (os.execv, os.execve):  # the other exec functions of os call these two
+        setattr(os, function.__name__, functools.wraps(function)(functools.partial(report_and_replace, function)))
 
 
 def install_hooks() -> PostImport:
@@ -100,11 +93,15 @@ def install_hooks() -> PostImport:
 
 def _run(identity: Identity, sources: CellSources) -> int:
     """Run the job's code, report its value or its error, and return the exit code."""
-    value = exception = None
+    value = exception = runner = None
     ending = "The code has ended"
     try:
         code = payload.read(identity.folder)
-        value = payload.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
+        if code.kind == "ranks":
+            from distdl_jupyter.worker.serving import serve
+
+            runner = serve
+        value = payload.run(identity.folder, code, sources, runner)
         ending = "The function has returned" if code.kind == "function" else ending
     except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
         exception = error
@@ -113,6 +110,11 @@ def _run(identity: Identity, sources: CellSources) -> int:
     with contextlib.suppress(Exception):
         report.flush()
         profile.profiler.finish()
+    reported: dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        # The last collective operations show what the other ranks are waiting for.
+        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
+            reported["collectives"] = operations
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -121,8 +123,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
         size, problem = values.save(identity.folder, identity.rank, value)
         if problem:
             channel.note("warning", problem, "result")
-        channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem,
-                **_collectives(identity))  # fmt: skip
+        channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem, **reported)
         distributed.leave()
         shutdown.announce_survivors(ending)
         return 0
@@ -133,7 +134,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
         sys.stderr.write(f"{exit_code}\n")
         exit_code = 1
     error_fields = failure.describe(exception, sources, identity.folder / "code")
-    channel.send("result", ok=False, repr="", bytes=0, error=error_fields, **_collectives(identity))
+    channel.send("result", ok=False, repr="", bytes=0, error=error_fields, **reported)
     if isinstance(exception, KeyboardInterrupt):
         exit_code = INTERRUPTED
         frames = [frame for frame in error_fields["frames"] if frame["kind"] in ("cell", "user")]
@@ -147,17 +148,3 @@ def _run(identity: Identity, sources: CellSources) -> int:
         sys.stderr.write(short_text if frameworks.says_peer_is_gone(type_, message) else str(error_fields["traceback"]))
     sys.stderr.flush()
     return exit_code
-
-
-def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
-    from distdl_jupyter.worker.serving import serve
-
-    serve(folder, session, sources)
-
-
-def _collectives(identity: Identity) -> dict[str, Any]:
-    """Return the last collective operations of this rank, which show what the other ranks are waiting for."""
-    with contextlib.suppress(Exception):
-        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
-            return {"collectives": operations}
-    return {}

@@ -32,9 +32,9 @@ from distdl_jupyter.worker import owned
 #: Subfolder of a job's folder with the notes of its ranks.
 NOTES = "serving"
 #: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a greeting.
-LONGEST_HEADER, _MAX_GREETING = 64 * 1024 * 1024, 4096
+MAX_HEADER_BYTES, _MAX_GREETING = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
-LONGEST_BODY = 64 * 1024 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024 * 1024
 _BACKLOG = 16
 #: Timeout in seconds for the other end to send the token.
 _GREETING_TIMEOUT = 10.0
@@ -76,11 +76,11 @@ class MessageConnection:
         except OSError as error:
             raise ConnectionLost(str(error)) from error
 
-    def receive(self, longest_header: int = LONGEST_HEADER, longest_body: int = LONGEST_BODY) -> RankMessage:
+    def receive(self, max_header_bytes: int = MAX_HEADER_BYTES, max_body_bytes: int = MAX_BODY_BYTES) -> RankMessage:
         """Wait for a message and return it. Raises ConnectionLost."""
         try:
-            header = json.loads(self._connection.recv_bytes(longest_header))
-            body = self._connection.recv_bytes(longest_body)
+            header = json.loads(self._connection.recv_bytes(max_header_bytes))
+            body = self._connection.recv_bytes(max_body_bytes)
         except (OSError, EOFError, ValueError) as error:
             raise ConnectionLost(str(error)) from error
         if not isinstance(header, dict):
@@ -166,7 +166,7 @@ class Listener:
     def accept(self) -> socket.socket:
         """Return the next connection from this user. Connections from other users are closed without reading."""
         while True:
-            connection, _ = self.socket.accept()
+            connection = self.socket.accept()[0]
             with contextlib.suppress(OSError):
                 if peer_uid(connection) == os.getuid():
                     return connection
@@ -179,9 +179,9 @@ class Listener:
 
     def close(self) -> None:
         """Remove the note and the socket's path."""
-        for path in (self._note, self.path):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(OSError):
+            self._note.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
 
 def peer_uid(connection: socket.socket) -> int:

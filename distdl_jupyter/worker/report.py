@@ -72,7 +72,7 @@ def send(step: float, metrics: dict[str, Any]) -> None:
         else:
             values[name] = to_json(name, value)
     if out is None:
-        _print(step, values)
+        _print_line(step, values)
         return
     for (axis_step, replace), names in _axis.assign_steps(step, metrics).items():
         pending = {name: gpu_values[name] for name in names if name in gpu_values}
@@ -116,14 +116,12 @@ def _finite(name: str, value: Any) -> float:
     raise ValueError(f"{name} must be a finite number, not {number}.")
 
 
-def _print(step: float, values: dict[str, Number]) -> None:
+def _print_line(step: float, values: dict[str, Number]) -> None:
     global _next_print
-    now = time.monotonic()
-    if now < _next_print:
-        return
-    _next_print = now + PRINT_EVERY
-    fields = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
-    print(f"step {step:.12g}", *fields, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
+    if time.monotonic() >= _next_print:
+        _next_print = time.monotonic() + PRINT_EVERY
+        fields = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
+        print(f"step {step:.12g}", *fields, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
 
 
 # numbers -----------------------------------------------------------------------------------------
@@ -162,25 +160,18 @@ def _to_number(name: str, value: Any) -> float:
             sizes = ()
         if any(size != 1 for size in sizes):
             shape = " \N{MULTIPLICATION SIGN} ".join(map(str, sizes))
-            raise TypeError(
-                f"The metric {name!r} has the shape {shape}, but a metric must be one number. Log its mean, or log "
-                "each element under its own name."
-            )
+            remedy = "Log its mean, or log each element under its own name."
+            raise TypeError(f"The metric {name!r} must be one number, but it has the shape {shape}. {remedy}")
         try:
             if callable(getattr(value, "item", None)):
                 value = value.item()
             elif callable(getattr(value, "numpy", None)):
                 value = value.numpy().item()
         except Exception as error:
-            raise TypeError(f"The metric {name!r} is {_with_article(value)} that has no value yet: {error}") from error
+            raise TypeError(f"The metric {name!r} ({type(value).__name__}) has no value yet: {error}") from error
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    raise TypeError(f"The metric {name!r} is {_with_article(value)}, but a metric must be one number.")
-
-
-def _with_article(value: Any) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    raise TypeError(f"The metric {name!r} must be one number, not {None if value is None else type(value).__name__}.")
 
 
 # step numbers ------------------------------------------------------------------------------------
@@ -209,38 +200,38 @@ class _Count:
         """Return whether ``step`` is between the last step and the next expected one, inclusive."""
         return self.last <= step <= self.last + self.stride
 
-    def start_over(self, step: float, offset: float) -> None:
+    def restart(self, step: float, offset: float) -> None:
         """Restart the count at ``step``."""
         self.first = self.last = step
         self.offset = offset
         self.recent.clear()
 
-    def continued(self, step: float) -> float:
+    def next_offset(self, step: float) -> float:
         """Return the offset that makes ``step`` follow the last step."""
         return self.offset + self.last + self.stride - step
 
-    def goes_back(self, step: float) -> bool:
+    def follow(self, newest: _Count, step: float) -> bool:
+        """Restart if ``newest``, the count that was used last, has restarted. Return whether this count restarted."""
+        if newest.is_at(step):
+            has_restarted = newest.offset > self.offset
+            if has_restarted:
+                self.restart(step, newest.offset)
+            return has_restarted
+        if step == self.first == self.last < newest.last and newest.offset == self.offset:
+            self.restart(step, newest.next_offset(step))
+            return True
+        self.shared = step == self.last
+        return False
+
+    def go_back(self, step: float) -> bool:
         """Process a step before the last one. Return whether it was logged before."""
-        if step in self.recent or (self.recent and step < self.recent[0] and len(self.recent) == _RECENT):
+        if step in self.recent or (len(self.recent) == _RECENT and step < self.recent[0]):
             while self.recent and self.recent[-1] >= step:
                 self.recent.pop()
             self.last = step
             return True
         if step < self.first:
             self.first = self.last = step  # the code counts down
-        return False
-
-    def follows(self, newest: _Count, step: float) -> bool:
-        """Restart if ``newest``, the count that was used last, has restarted. Return whether this count restarted."""
-        if newest.is_at(step):
-            if newest.offset <= self.offset:
-                return False
-            self.start_over(step, newest.offset)
-            return True
-        if step == self.first == self.last < newest.last and newest.offset == self.offset:
-            self.start_over(step, newest.continued(step))
-            return True
-        self.shared = step == self.last
         return False
 
 
@@ -266,16 +257,13 @@ class StepAxis:
                 count = counts[name] = _Count(step, step)
                 if newest is not None and newest.is_at(step):
                     count.offset, count.shared, newest.shared = newest.offset, True, True
-            elif newest is not None and newest is not count and count.shared and count.follows(newest, step):
-                pass
-            elif step > count.last:
-                count.stride, count.last = step - count.last, step
-            elif step == count.last:
-                pass
-            elif step <= count.first < count.last:
-                count.start_over(step, count.continued(step))
-            else:
-                replace = count.goes_back(step)
+            elif not (newest is not None and newest is not count and count.shared and count.follow(newest, step)):
+                if step > count.last:
+                    count.stride, count.last = step - count.last, step
+                elif step <= count.first < count.last:
+                    count.restart(step, count.next_offset(step))
+                elif step < count.last:
+                    replace = count.go_back(step)
             if not count.recent or count.recent[-1] != step:
                 count.recent.append(step)
             self._newest = count
@@ -295,29 +283,24 @@ _axis = StepAxis()
 #: Timeout of ``flush`` in seconds. A GPU that hangs must not block the exit of the process.
 _GPU_TIMEOUT = 10.0
 
-
 _queue: queue.Queue[Callable[[], None]] = queue.Queue()
 _thread: threading.Thread | None = None
 
 
-def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool) -> None:
-    """Send GPU tensors with one element each as soon as their values arrive.
-
-    Raises TypeError for a tensor with more elements.
-    """
+def _defer(out: Channel, step: float, values: dict[str, Any], *, replace: bool) -> None:
+    """Send GPU tensors with one element each as soon as they are copied. Raises TypeError for larger tensors."""
     global _thread
-    for name, tensor in tensors.items():
-        if tensor.numel() != 1:
-            to_json(name, tensor)
-    copies = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-    events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
+    for name, value in values.items():
+        if value.numel() != 1:
+            to_json(name, value)
+    copies = {name: value.detach().to("cpu", non_blocking=True) for name, value in values.items()}
+    events = [cuda_event(device) for device in {value.device for value in values.values()}]
     logged_at = time.time()
 
     def send_when_copied() -> None:
         for event in events:
             event.synchronize()
-        values = {name: to_json(name, value) for name, value in copies.items()}
-        out.metric(step, values, logged_at, replace=replace)
+        out.metric(step, {name: to_json(name, value) for name, value in copies.items()}, logged_at, replace=replace)
 
     _queue.put(send_when_copied)
     if _thread is None or not _thread.is_alive():

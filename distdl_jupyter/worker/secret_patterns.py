@@ -17,24 +17,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 MASK = "•••"
+#: How texts are encoded that can contain a lone surrogate, which is not a valid character.
+_UTF8, _ERRORS = "utf-8", "surrogatepass"
 
 Span = tuple[int, int]
 #: Text between the name of a secret and its value: ``"name": "``, ``name=``, ``["NAME"] = '``.
-_BETWEEN = r"""(?P<between>\\?["']?\]?[ \t]*[=:][ \t]*(?:[rbuf]{1,2}(?=["']))?(?P<quote>\\?["'])?)"""
-_VALUE = r"""(?P<secret>[^\s"',;()\[\]{}<>|&\\`•]{8,})(?P<behind>[(\[]?)"""
+_SEPARATOR = r"""(?P<separator>\\?["']?\]?[ \t]*[=:][ \t]*(?:[rbuf]{1,2}(?=["']))?(?P<quote>\\?["'])?)"""
+_VALUE = r"""(?P<secret>[^\s"',;()\[\]{}<>|&\\`•]{8,})(?P<suffix>[(\[]?)"""
 _NUMBER = re.compile(r"[+-]?[\d.,_:]+(?:e[+-]?\d+)?[a-z/%µ]*\Z")
 _REFERENCE = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)+\Z")
 _PATH = re.compile(r"(?:[~.]{0,2}/[\w.~-]+(?:/[\w.~-]*)+|[a-z]:/.*|\$.*|%.*%)\Z")
 _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
-def _known(mark: str, rest: str) -> str:
+def _prefixed(mark: str, rest: str) -> str:
     """Return a pattern for a token with a fixed prefix. The prefix precedes the lookbehind, because that is faster."""
     return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
 def _named(name: str) -> str:
-    return rf"(?:{name}){_BETWEEN}{_VALUE}"
+    return rf"(?:{name}){_SEPARATOR}{_VALUE}"
 
 
 def _flagged(name: str) -> str:
@@ -45,7 +47,7 @@ def _flagged(name: str) -> str:
 #: Patterns that must match before the keywords of a group are searched. One rare character is found faster than words.
 _GATES = {
     "assigned": r"=[ \t]*[^\s,;]{8}",
-    "told": r":[ \t]*[^\s,;]{8}",
+    "colon": r":[ \t]*[^\s,;]{8}",
     "flag": r"--[a-z]",
     "://": r"://",
     "user": r"-u(?:ser[ =]| )",
@@ -62,13 +64,13 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
         ("q~", r"(?P<secret>[a-z0-9_~.-]{3}\dq~[a-z0-9_~.-]{30,})", ""),
-        ("dapi", _known("dapi", r"[0-9a-f]{32}(?![0-9a-z])"), ""),
-        ("authorization", rf"authorization{_BETWEEN}(?:basic|token) +(?P<secret>[a-z0-9+/=_-]{{8,}})", ""),
+        ("dapi", _prefixed("dapi", r"[0-9a-f]{32}(?![0-9a-z])"), ""),
+        ("authorization", rf"authorization{_SEPARATOR}(?:basic|token) +(?P<secret>[a-z0-9+/=_-]{{8,}})", ""),
         ("bearer ", r"\bbearer +(?P<secret>[a-z0-9._~+/=-]{16,})", "mixed"),
-        ("eyj", _known("eyj", r"[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
-        ("akia", _known("akia", r"[0-9a-z]{16}(?![0-9a-z])"), ""),
-        ("asia", _known("asia", r"[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
-        ("aiza", _known("aiza", r"[0-9a-z_-]{35}"), ""),
+        ("eyj", _prefixed("eyj", r"[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
+        ("akia", _prefixed("akia", r"[0-9a-z]{16}(?![0-9a-z])"), ""),
+        ("asia", _prefixed("asia", r"[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
+        ("aiza", _prefixed("aiza", r"[0-9a-z_-]{35}"), ""),
         ("private key-", r"-----begin [a-z0-9 ]*private key-----(?P<secret>.+?)(?=-----end |\Z)", "block"),
     ),
     ("://",): (
@@ -81,32 +83,29 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     ),
     ("user",): (("-u", r"-u(?:ser[ =]| +)[\"']?[^\s:\"'/]+:(?P<secret>[^\s\"'/•][^\s\"'•]{5,})", "value"),),
     ("_",): (
-        ("hf_", _known("hf_", r"[a-z0-9]{20,}"), ""),
-        ("gh", _known("gh", r"[pousr]_[a-z0-9]{20,}"), ""),
-        ("_pat_", _known("github_pat_", r"[a-z0-9_]{20,}"), ""),
-        ("_pat_", _known("dckr_pat_", r"[a-z0-9_-]{20,}"), ""),
-        ("npm_", _known("npm_", r"[a-z0-9]{30,}"), "mixed"),
+        ("hf_", _prefixed("hf_", r"[a-z0-9]{20,}"), ""),
+        ("gh", _prefixed("gh", r"[pousr]_[a-z0-9]{20,}"), ""),
+        ("_pat_", _prefixed("github_pat_", r"[a-z0-9_]{20,}"), ""),
+        ("_pat_", _prefixed("dckr_pat_", r"[a-z0-9_-]{20,}"), ""),
+        ("npm_", _prefixed("npm_", r"[a-z0-9]{30,}"), "mixed"),
         ("k_live_", r"(?P<secret>[sr]k_live_[a-z0-9]{16,})", ""),
         ("k_test_", r"(?P<secret>[sr]k_test_[a-z0-9]{16,})", ""),
-        ("whsec_", _known("whsec_", r"[a-z0-9+/=]{20,}"), ""),
-        ("glsa_", _known("glsa_", r"[a-z0-9_]{20,}"), "mixed"),
-        ("shp", _known("shp", r"(?:at|ca|pa|ss)_[0-9a-f]{32}"), ""),
-        ("dop_v", _known("dop_v", r"\d_[0-9a-f]{40,}"), ""),
+        ("whsec_", _prefixed("whsec_", r"[a-z0-9+/=]{20,}"), ""),
     ),
     (".",): (
-        ("sg.", _known(r"sg\.", r"[a-z0-9_-]{16,}\.[a-z0-9_-]{20,}"), "mixed"),
-        ("ya", _known("ya", r"\d\d\.[a-z0-9_-]{20,}"), ""),
-        ("hvs.", _known(r"hvs\.", r"[a-z0-9_-]{20,}"), "mixed"),
+        ("sg.", _prefixed(r"sg\.", r"[a-z0-9_-]{16,}\.[a-z0-9_-]{20,}"), "mixed"),
+        ("ya", _prefixed("ya", r"\d\d\.[a-z0-9_-]{20,}"), ""),
+        ("hvs.", _prefixed(r"hvs\.", r"[a-z0-9_-]{20,}"), "mixed"),
     ),
     ("-",): (
-        ("gl", _known("gl", r"(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[a-z0-9_-]{16,}"), "mixed"),
-        ("pypi-", _known("pypi-", r"[a-z0-9_-]{50,}"), "mixed"),
-        ("gocspx-", _known("gocspx-", r"[a-z0-9_-]{20,}"), ""),
-        ("xapp-", _known("xapp-", r"[a-z0-9-]{20,}"), "mixed"),
+        ("gl", _prefixed("gl", r"(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[a-z0-9_-]{16,}"), "mixed"),
+        ("pypi-", _prefixed("pypi-", r"[a-z0-9_-]{50,}"), "mixed"),
+        ("gocspx-", _prefixed("gocspx-", r"[a-z0-9_-]{20,}"), ""),
+        ("xapp-", _prefixed("xapp-", r"[a-z0-9-]{20,}"), "mixed"),
         ("sk-", r"(?<![a-z0-9_-])(?P<secret>sk-[a-z0-9_-]{20,})", "mixed"),
-        ("xox", _known("xox", r"[abprs]-[a-z0-9-]{10,}"), "mixed"),
+        ("xox", _prefixed("xox", r"[abprs]-[a-z0-9-]{10,}"), "mixed"),
     ),
-    ("assigned", "told", "flag"): (
+    ("assigned", "colon", "flag"): (
         ("sig=", r"(?<![a-z0-9_])sig=(?P<secret>[a-z0-9%+/=_-]{16,})", ""),
         ("passw", _named(r"passw(?:or)?d"), "password"),
         ("passw", _flagged("passw(?:or)?d"), "password"),
@@ -129,13 +128,13 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
         ("auth", _named(r"auth(?<![a-z]auth)"), "token"),
         ("cookie", _named(r"cookies?"), "token"),
         ("webhook", _named(r"webhooks?(?:[_-]ur[il])?"), "value"),
-        ("conn", rf"conn(?:ection)?[_ -]?str(?:ing)?s?{_BETWEEN}(?P<secret>[^\s\"'•][^\"'\n•]{{7,}})", "connection"),
+        ("conn", rf"conn(?:ection)?[_ -]?str(?:ing)?s?{_SEPARATOR}(?P<secret>[^\s\"'•][^\"'\n•]{{7,}})", "connection"),
     ),
 }
 
 
 #: Word boundaries within a name, such as HF_TOKEN, hfToken or HFToken.
-_WORDS = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+_WORD_BOUNDARY = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 #: Patterns for names of secrets. A name is matched as lower-case words between underscores, such as "_pg_password_".
 _CERTAIN = (
     r"pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_"
@@ -165,7 +164,7 @@ def looks_secret(name: str) -> bool:
     A part of a word is enough for some patterns (PGPASSWORD). "key" counts only as the last word, or after words such
     as "api". Names such as TOKENIZERS_PARALLELISM and max_tokens are not secret.
     """
-    words = [word for piece in _compiled(_WORDS).split(name) if (word := piece.rstrip("0123456789").lower())]
+    words = [word for piece in _compiled(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"
     if name in _WORKING_DIRECTORIES:
         return False
@@ -176,8 +175,11 @@ def looks_secret(name: str) -> bool:
 
 def mask(text: str) -> str:
     """Return the text with each secret of a known form replaced by ``MASK``."""
-    matches = spans(text)
-    return replaced(text, matches) if matches else text
+    parts, position = [], 0
+    for start, end in spans(text):
+        parts += [text[position:start], MASK]
+        position = end
+    return "".join((*parts, text[position:])) if parts else text
 
 
 #: Minimum length of a variable's value to be redacted. Shorter values occur in many texts by chance.
@@ -195,7 +197,8 @@ def redact(text: str) -> str:
 
 def spans(text: str, *, whole: bool = False) -> list[Span]:
     """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
-    lowered = _lower(text)
+    # Only ASCII letters, because the lower case of other letters can have another length.
+    lowered = text.lower() if text.isascii() else text.encode(_UTF8, _ERRORS).lower().decode(_UTF8, _ERRORS)
     matches: list[Span] = []
     for gates, patterns in _PATTERNS.items():
         if not gates or any(_compiled(_GATES[gate]).search(lowered) for gate in gates):
@@ -203,35 +206,13 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
                 if keyword in lowered:
                     valid = (match for match in _compiled(pattern).finditer(lowered) if not rule or _RULES[rule](match))
                     matches += [match.span(0 if whole else "secret") for match in valid]
-    return merged(matches) if matches else matches
-
-
-def replaced(text: str, matches: list[Span]) -> str:
-    """Return the text with the ordered spans replaced by ``MASK``."""
-    parts, position = [], 0
-    for start, end in matches:
-        parts += [text[position:start], MASK]
-        position = end
-    return "".join((*parts, text[position:]))
-
-
-def merged(matches: list[Span]) -> list[Span]:
-    """Return the spans in order, with overlapping ones merged."""
-    matches.sort()
-    result = matches[:1]
-    for start, end in matches[1:]:
-        if start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
+    merged: list[Span] = []
+    for start, end in sorted(matches):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            result.append((start, end))
-    return result
-
-
-def _lower(text: str) -> str:
-    """Return the text with ASCII letters in lower case. Other letters and all positions are unchanged."""
-    if text.isascii():
-        return text.lower()
-    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+            merged.append((start, end))
+    return merged
 
 
 @functools.cache
@@ -243,7 +224,7 @@ def _is_value(match: re.Match[str]) -> bool:
     """Return whether an assigned text is a literal value instead of a number, path, call or identifier."""
     fields = match.groupdict()
     value = fields["secret"]
-    if fields.get("behind") or _NUMBER.match(value) or _PATH.match(value) or value.startswith(("•", "*", "...", "$")):
+    if fields.get("suffix") or _NUMBER.match(value) or _PATH.match(value) or value.startswith(("•", "*", "...", "$")):
         return False
     return bool(fields.get("quote")) or not _REFERENCE.match(value)
 
@@ -253,7 +234,7 @@ def _is_password(match: re.Match[str]) -> bool:
         return False
     fields = match.groupdict()
     # "password: required" is a description, but "password=required" may contain a password.
-    is_description = not fields.get("quote") and ":" in (fields.get("between") or "")
+    is_description = not fields.get("quote") and ":" in (fields.get("separator") or "")
     return not is_description or _DIGIT.search(fields["secret"]) is not None
 
 

@@ -33,7 +33,7 @@ from distdl_jupyter.worker.rank_socket import NOTES, Listener, RankMessage, Serv
 from distdl_jupyter.worker.sources import CellSources
 
 #: Maximum size in bytes of a value that is sent to a client.
-LARGEST = 256 * 1024 * 1024
+MAX_VALUE_BYTES = 256 * 1024 * 1024
 #: Maximum number of characters in one representation of a value. Longer representations are omitted.
 _MAX_REPR_CHARS = 2_000_000
 #: The text of a container or string is shortened above ``_MAX_ITEMS`` items, other text above ``_MAX_TEXT`` characters.
@@ -69,22 +69,10 @@ class Server:
     def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
         self._sources = sources
-        self._handlers = {
-            "run": self._run_cell,
-            "push": self._push,
-            "pull": self._pull,
-            "distributed": self._run_distributed,
-        }
         self._main_module = payload.fresh_main()
         self._namespace = self._main_module.__dict__
-        self._namespace.update(
-            rank=identity.rank,
-            local_rank=identity.local_rank,
-            world_size=identity.world_size,
-            log=report.log,
-            progress=report.progress,
-            data_path=data_path,
-        )
+        self._namespace.update(rank=identity.rank, local_rank=identity.local_rank, world_size=identity.world_size)
+        self._namespace.update(log=report.log, progress=report.progress, data_path=data_path)
         builtins.display = pictures.display  # type: ignore[attr-defined]
         builtins.input = _refuse_input
         #: Channels to the original streams, which user code may redirect, to keep marks and output in order.
@@ -194,13 +182,14 @@ class Server:
 
     def _handle(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
+        handlers = {"run": self._run_cell, "push": self._push, "pull": self._pull, "distributed": self._run_distributed}
+        kind = message.header.get("do")
         try:
             signal.signal(signal.SIGINT, self._on_signal)
             self._interruptible = True
-            kind = message.header.get("do")
-            if kind not in self._handlers:
+            if kind not in handlers:
                 raise ValueError(f"Unknown request {kind!r}. Restart the ranks if the package was updated.")  # noqa: TRY301
-            response, body = _value_reply(self._handlers[kind](message.header, message.body))
+            response, body = _value_reply(handlers[kind](message.header, message.body))
             self._interruptible = False
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._interruptible = False
@@ -268,7 +257,7 @@ class Server:
 
 
 def _value_reply(value: Any) -> tuple[dict[str, Any], bytes]:
-    body, problem = values.pickled(value, "The value", LARGEST)
+    body, problem = values.to_pickle(value, "The value", MAX_VALUE_BYTES)
     return {"ok": True, "repr": values.text(value), "shown": mime_bundle(value), "unsent": problem}, body
 
 

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from distdl_jupyter.worker import channel
 
-#: Seconds until the user is notified of threads and child processes that keep the rank alive, and the notice's code.
-PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
+#: Seconds until the user is notified of threads and child processes that keep the rank alive.
+_NOTICE_AFTER = 3.0
 #: Environment variables that inject profilers and other tools into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Maximum number of threads and processes named in the notice.
@@ -38,14 +38,12 @@ def announce_survivors(ending: str) -> None:
         if names:
             suffix = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             verb = "keeps" if len(names) == 1 else "keep"
-            text = (
-                f"{ending}, but {', '.join(names[:_MAX_NAMES])}{suffix} {verb} the process alive. Stop what the code "
-                "has started before it returns, or start it with daemon=True. The value is saved and remains "
-                "available when the job is canceled."
-            )
-            channel.note("warning", text, KEPT_ALIVE)
+            text = f"{ending}, but {', '.join(names[:_MAX_NAMES])}{suffix} {verb} the process alive."
+            remedy = "Stop what the code has started before it returns, or start it with daemon=True."
+            availability = "The value is saved and remains available when the job is canceled."
+            channel.note("warning", f"{text} {remedy} {availability}", "kept-alive")
 
-    timer = threading.Timer(PATIENCE, announce)
+    timer = threading.Timer(_NOTICE_AFTER, announce)
     timer.daemon = True
     timer.start()
 

@@ -31,8 +31,8 @@ class CellSources:
     def add_all(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the cells in the "sources" of a payload."""
         for filename, entry in sources.items():
-            first = int(entry.get("first_line", 1))
-            self._cells[filename] = Cell(str(entry.get("label", filename)), entry.get("cell"), first - 1)
+            shift = int(entry.get("first_line", 1)) - 1
+            self._cells[filename] = Cell(str(entry.get("label", filename)), entry.get("cell"), shift)
             show(filename, str(entry.get("text", "")))
 
     def add_shifted(self, filename: str, text: str) -> int:

@@ -58,10 +58,10 @@ def offer(identity: Identity) -> None:
             "main": f"{threading.get_ident():#018x}",
             **_folders(identity.folder / "code"),
             "host": identity.host,
-            "collectives": streams.is_attended,
+            "collectives": streams.is_running,
         }
         os.write(fd, json.dumps(first_line).encode() + b"\n")
-        streams.at_each_look.append(_Follower(fd).poll)
+        streams.periodic_calls.append(_Follower(fd).poll)
 
 
 class _Follower:

@@ -4,18 +4,16 @@ Under ``mpirun`` the streams of all ranks are merged, so the job creates named p
 pipes before it prints anything, because earlier output cannot be attributed to a rank.
 
 Streams are line-buffered as on a terminal, so that each line is one write and a crash loses no complete line. Text
-without a newline is flushed within ``PARTIAL`` seconds.
+without a newline is flushed within ``PARTIAL`` seconds by a thread, which holds the lock of the stream's buffer while
+it writes. A child forked at that moment would inherit a locked lock without the thread that releases it, and would
+deadlock. The following rules prevent this:
 
-While the flushing thread writes, it holds the lock of the stream's buffer. A child forked at that moment would inherit
-a locked lock without the thread that releases it, and would deadlock. The following rules prevent this:
-
-* The thread flushes only while it holds ``_flushing``. A fork acquires it first (``_lock_for_fork``) and releases it
-  afterwards. So during a fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
-* A fork does not wait forever. The thread holds ``_flushing`` while it writes, until the pipe accepts the bytes or has
-  no reader. It also holds it while another thread writes to the stream, and that write ends in the same way. The
-  forking thread is that other thread only if a signal handler interrupts a write and forks. ``flush`` detects this
-  case, and the fork then waits at most ``INTERRUPTED`` seconds. A thread that still holds ``_flushing`` by then is
-  waiting for the interrupted write and holds no stream's lock, or the pipe of the other stream was full all the time.
+* The thread flushes only while it holds ``_flushing``, and a fork acquires it first (``_lock_for_fork``). So during a
+  fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
+* A fork does not wait forever. The thread holds ``_flushing`` until the pipe accepts the bytes or has no reader, or
+  until another thread has completed its write to the stream. The forking thread is that other thread only if a signal
+  handler interrupts a write and forks. ``flush`` detects this case, and the fork then waits at most ``INTERRUPTED``
+  seconds: by then, the thread is waiting for the interrupted write and holds no stream's lock.
 * ``_flushing`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates a
   new lock, whichever thread held the parent's.
 
@@ -41,35 +39,42 @@ from distdl_jupyter.worker.channel import lifted
 TIMEOUT = 30.0
 #: Seconds between the request to exit and the forced exit when the lifeline breaks.
 GRACE = 2.0
-#: Interval in seconds in which text without a newline is flushed and the functions in ``at_each_look`` are called.
+#: Interval in seconds in which text without a newline is flushed and the ``periodic_calls`` are made.
 PARTIAL = 0.25
 #: Maximum seconds that a fork waits for the flushing thread, if a signal handler interrupts a write and forks.
 INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not exit on request.
 ORPHANED = 70
 #: Functions that the flushing thread calls every ``PARTIAL`` seconds. They must not block.
-at_each_look: list[Callable[[], None]] = []
-#: Whether the thread that flushes and calls ``at_each_look`` is running.
-is_attended = False
+periodic_calls: list[Callable[[], None]] = []
+#: Whether the flushing thread is running.
+is_running = False
 
 
 def adopt(pipes: Path | None, rank: int) -> None:
     """Use the named pipes in ``pipes`` as the rank's standard streams and watch the lifeline, as far as they exist.
 
-    A rank that cannot open its pipe keeps its original stream and prints a message there.
+    A rank that cannot open its pipe keeps its original stream and prints a message there. The lifeline's writer must
+    open it before the rank starts; otherwise the rank ends immediately.
     """
+    global is_running
+    lifeline = None
     if pipes is not None:
         outputs = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
         for fd, path in outputs:
             _replace(fd, path)
-        if (pipes / "alive").exists() and not any(path.exists() for _, path in outputs):
-            _die_with_parent()
+        if (pipes / "alive").exists():
+            # Without O_NONBLOCK, open() would wait for a writer, which may have exited already.
+            lifeline = lifted(os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            if not any(path.exists() for _, path in outputs):
+                _die_with_parent()
     if not _streams:
         os.register_at_fork(before=_lock_for_fork, after_in_parent=_unlock_after_fork, after_in_child=_replace_lock)
     sys.stdout = sys.__stdout__ = _line_buffered(1, "<stdout>")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _line_buffered(2, "<stderr>")  # type: ignore[misc]
     _streams[:] = [sys.stdout, sys.stderr]
-    _attend(None if pipes is None else pipes / "alive")
+    is_running = True
+    threading.Thread(target=_run_flusher, args=(lifeline,), name="distdl-lifeline", daemon=True).start()
 
 
 def _replace(fd: int, path: Path) -> None:
@@ -140,33 +145,20 @@ def _replace_lock() -> None:
     _flushing = threading.RLock()
 
 
-def _attend(lifeline: Path | None) -> None:
-    """Start the flushing thread. If the pipe ``lifeline`` exists, the thread ends this process when it has no writer.
-
-    The writer must open the pipe before the rank starts; otherwise the rank ends immediately.
-    """
-    global is_attended
-    pipe = None
-    if lifeline is not None and lifeline.exists():
-        # Without O_NONBLOCK, open() would block until a writer opens the pipe, which never happens if it has exited.
-        pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    is_attended = True
-    threading.Thread(target=_run_flusher, args=(pipe,), name="distdl-lifeline", daemon=True).start()
-
-
-def _run_flusher(pipe: int | None) -> None:
+def _run_flusher(lifeline: int | None) -> None:
+    """Flush text without a newline, and end this process when the lifeline has no writer."""
     poller = select.poll()
-    if pipe is not None:
-        poller.register(pipe, select.POLLIN)
+    if lifeline is not None:
+        poller.register(lifeline, select.POLLIN)
     while True:
         # Read each time, because poll() does not report the end if the last writer exited before the pipe was opened.
         with contextlib.suppress(BlockingIOError):
-            if pipe is not None and not os.read(pipe, 4096):
+            if lifeline is not None and not os.read(lifeline, 4096):
                 break
         poller.poll(PARTIAL * 1000)
         with _flushing:
             flush()
-        for call in at_each_look:
+        for call in periodic_calls:
             with contextlib.suppress(Exception):
                 call()
     os.kill(os.getpid(), signal.SIGTERM)

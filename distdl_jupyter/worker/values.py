@@ -6,12 +6,13 @@ that are known to be safe. Other values are described by their class.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pickle
 import reprlib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from distdl_jupyter.worker import owned, secret_patterns
 from distdl_jupyter.worker.hooks.tensors import shape
 
 #: Maximum number of characters in the text of a returned value.
-LONGEST = 400
+_MAX_TEXT_CHARS = 400
 _PLAIN_TYPES = (type(None), bool, int, float, str)
 
 
@@ -30,74 +31,70 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     If the value cannot be pickled or written, leave no file and return (0, a sentence with the reason).
     """
     target = folder / "results" / f"rank-{rank}.pkl"
-    data, problem = pickled(value, f"The value of rank {rank}")
+    data, problem = to_pickle(value, f"The value of rank {rank}")
     if problem:
         return 0, problem
     try:
         target.parent.mkdir(mode=0o700, exist_ok=True)
         owned.write(target, data, sync=True)
     except OSError as error:
-        text = f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned."
-        return 0, text
+        reason = f"cannot be written to {target}: {error.strerror}"
+        return 0, f"The value of rank {rank} {reason}. Only its text is returned."
     return len(data), ""
-
-
-class _TooLarge(Exception):
-    """The pickle exceeds the limit."""
 
 
 class _BoundedFile(io.BytesIO):
     """An in-memory file of limited size."""
 
-    def __init__(self, max_bytes: float) -> None:
-        super().__init__()
-        self._max_bytes = max_bytes
+    #: Maximum size in bytes, and whether it was exceeded.
+    max_bytes = math.inf
+    is_full = False
 
     def write(self, piece: Any, /) -> int:
-        """Append bytes. Raises _TooLarge."""
-        if self.tell() + memoryview(piece).nbytes > self._max_bytes:
-            raise _TooLarge
+        """Append bytes. Raises OSError beyond the limit."""
+        self.is_full = self.tell() + memoryview(piece).nbytes > self.max_bytes
+        if self.is_full:
+            raise OSError
         return super().write(piece)
 
 
-def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes, str]:
-    """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``most`` bytes."""
-    file, name = _BoundedFile(most), type(value).__name__
+def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[bytes, str]:
+    """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``max_bytes``."""
+    file = _BoundedFile()
+    file.max_bytes = max_bytes
+    dump: Callable[..., None] = pickle.dump
     try:
-        if type(value) in _PLAIN_TYPES:
-            pickle.dump(value, file)
-        else:
-            try:
-                from cloudpickle import dump
-            except ImportError:  # the host has only this package's worker folder
-                from pickle import dump
-            dump(value, file)
-    except _TooLarge:
-        return b"", (
-            f"{subject} is {name} of more than {most // 2**20:.0f} MB, so only its text is returned. End the cell with "
-            "a part of it, or write it to a file."
-        )
+        if type(value) not in _PLAIN_TYPES:
+            with contextlib.suppress(ImportError):  # the host may have only this package's worker folder
+                import cloudpickle
+
+                dump = cloudpickle.dump
+        dump(value, file)
     except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
-        return b"", (
-            f"{subject} is {name}, which cannot be pickled ({reason}), so only its text is returned. End the cell with "
-            "plain data, arrays or a state_dict."
-        )
+        problem, remedy = f", which cannot be pickled ({reason})", "plain data, arrays or a state_dict"
+        if file.is_full:
+            problem, remedy = f" of more than {max_bytes // 2**20:.0f} MB", "a part of it, or write it to a file"
+        text = f"{subject} is {type(value).__name__}{problem}, so only its text is returned."
+        return b"", f"{text} End the cell with {remedy}."
     return file.getvalue(), ""
 
 
 def text(value: Any) -> str:
-    """Return the text that a notebook shows for the value, at most LONGEST characters; "" for None.
+    """Return the text that a notebook shows for the value, at most _MAX_TEXT_CHARS characters; "" for None.
 
     If the value's ``repr`` raises, return the name of its type.
     """
     if value is None:
         return ""
     try:
-        text_ = secret_patterns.redact(_ShortRepr().repr(value))
+        return _cut(secret_patterns.redact(_ShortRepr().repr(value)), _MAX_TEXT_CHARS)
     except Exception:  # noqa: BLE001  a user-defined method
         return type(value).__name__
-    return text_ if len(text_) <= LONGEST else f"{text_[: LONGEST - 1]}…"
+
+
+def _cut(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 class _ShortRepr(reprlib.Repr):
@@ -108,7 +105,7 @@ class _ShortRepr(reprlib.Repr):
         self.maxlevel = 4
         self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = 20
         self.maxarray = 20
-        self.maxstring = self.maxother = LONGEST
+        self.maxstring = self.maxother = _MAX_TEXT_CHARS
         self.maxlong = 80
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
@@ -123,16 +120,11 @@ class _ShortRepr(reprlib.Repr):
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 #: Maximum number of characters in the short description of a string, and of another value.
-LONGEST_STRING, LONGEST_SHORT = 80, 160
+_MAX_STRING_CHARS, MAX_SHORT_CHARS = 80, 160
 _MAX_ITEMS = 6
 #: Modules of the standard library whose classes have a short and fast ``repr``.
 _SAFE_MODULES = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
-_BRACKETS: dict[type, tuple[str, str]] = {
-    list: ("[", "]"),
-    tuple: ("(", ")"),
-    set: ("{", "}"),
-    frozenset: ("frozenset({", "})"),
-}
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}"}
 _CODE: dict[type, str] = {
     types.FunctionType: "function",
     types.BuiltinFunctionType: "function",
@@ -142,25 +134,12 @@ _CODE: dict[type, str] = {
 
 
 def short(value: Any) -> str:
-    """Describe a value in LONGEST_SHORT characters: ``312``, ``Tensor 32 x 10 float32`` or ``dict, keys a, b``."""
+    """Describe a value in MAX_SHORT_CHARS characters: ``312``, ``Tensor 32 x 10 float32`` or ``dict, keys a, b``."""
     try:
         text = _describe(value, 2)
     except Exception:  # noqa: BLE001  attributes of user-defined classes are read
         text = type(value).__name__
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_SHORT else f"{text[: LONGEST_SHORT - 1]}…"
-
-
-def _format_scalar(value: Any) -> str:
-    kind = type(value)
-    if kind is float:
-        return repr(value) if len(repr(value)) <= 8 else f"{value:.6g}"
-    if kind is int and abs(value) >= 10**30:
-        return f"int of {value.bit_length():,} bits"
-    if kind in (str, bytes):
-        prefix = repr(value[:LONGEST_STRING])
-        return prefix if len(value) <= LONGEST_STRING else f"{prefix}… ({len(value):,})"
-    return repr(value)
+    return _cut(" ".join(text.split()), MAX_SHORT_CHARS)
 
 
 def _describe(value: Any, depth: int) -> str:
@@ -175,8 +154,8 @@ def _describe(value: Any, depth: int) -> str:
     if kind in _BRACKETS:
         if len(value) > _MAX_ITEMS or depth <= 0:
             return f"{name} of {len(value):,}"
-        opening, closing = _BRACKETS[kind] if value else (f"{name}(", ")")
-        return f"{opening}{', '.join(_describe(item, depth - 1) for item in value)}{closing}"
+        items = ", ".join(_describe(item, depth - 1) for item in value)
+        return f"{_BRACKETS[kind][0]}{items}{_BRACKETS[kind][1]}" if value else f"{name}()"
     if (sizes := shape(value)) is not None:
         return _format_array(name, value, sizes)
     if (keys := keys_of(value)) is not None:
@@ -184,9 +163,20 @@ def _describe(value: Any, depth: int) -> str:
         suffix = f" and {total - 8:,} more" if total > 8 else ""
         return f"{name}, keys {', '.join(str(key)[:40] for key in keys[:8])}{suffix}" if keys else f"{name}, empty"
     if isinstance(value, BaseException):
-        return f"{name}: {str(value)[:LONGEST_STRING]}"
+        return f"{name}: {str(value)[:_MAX_STRING_CHARS]}"
     module = str(getattr(kind, "__module__", ""))
     return repr(value) if module.partition(".")[0] in _SAFE_MODULES or isinstance(value, range | slice) else name
+
+
+def _format_scalar(value: Any) -> str:
+    kind = type(value)
+    if kind is float and len(repr(value)) > 8:
+        return f"{value:.6g}"
+    if kind is int and abs(value) >= 10**30:
+        return f"int of {value.bit_length():,} bits"
+    if kind in (str, bytes) and len(value) > _MAX_STRING_CHARS:
+        return f"{value[:_MAX_STRING_CHARS]!r}… ({len(value):,})"
+    return repr(value)
 
 
 def _format_array(name: str, value: Any, sizes: tuple[int, ...]) -> str:

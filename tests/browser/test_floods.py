@@ -48,7 +48,7 @@ def test_a_log_of_100_mb_opens_at_its_end_and_earlier_lines_come_when_one_scroll
         story.complete()
     assert story.folder.log.stat().st_size > 100e6
     page = book.open_job(story.id)
-    wait_for(lambda: "4 ranks ended with code 0" in texts(page), what="the last line")
+    wait_for(lambda: "4 ranks exited with code 0" in texts(page), what="the last line")
     pages.says(page, "Completed")
     expect(page.get_by_role("table").first).to_contain_text("500,0")
     expect(pages.curves(page).first).to_be_attached()

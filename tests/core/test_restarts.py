@@ -148,23 +148,22 @@ def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
     history = resume.History()
     history.add({"v": 1, "t": 1.0, "type": "handle", "data": {"run": "slurm"}, "nonce": "a"})
     history.add(RESTART)
-    history.add_line(printed(900))
-    history.add_line({"v": 1, "t": 1.0, "type": "attempt"})
+    history.add(printed(900))
+    history.add({"v": 1, "t": 1.0, "type": "attempt"})
     assert history.positions == {}
-    assert resume.is_between_attempts(history.events)
+    assert resume.last_start(history.events)["type"] == "restart"
     history.add({"v": 1, "t": 2.0, "type": "handle", "data": {"run": "slurm-1"}, "nonce": "a"})
-    history.add_line(printed(7))
+    history.add(printed(7))
     assert history.positions == {(0, "out"): 7}
-    assert not resume.is_between_attempts(history.events)
-    assert resume.last_handle(history.events)["data"] == {"run": "slurm-1"}
+    assert resume.last_start(history.events)["data"] == {"run": "slurm-1"}
 
 
 def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_does_not_have_yet():
     history = resume.History()
     history.add(metric(0, 1, 1.0) | {"at": 950})
     history.add(RESTART)
-    history.add_line(printed(900))
-    assert (history.positions, history.in_events, history.missing_attempts) == ({}, {}, 1)
+    history.add(printed(900))
+    assert (history.positions, history.event_positions, history.unlogged_restarts) == ({}, {}, 1)
 
 
 def test_pauses_grow_and_end_at_half_a_minute():

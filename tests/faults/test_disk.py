@@ -139,7 +139,7 @@ def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
         assert "Free space there." in said
         training.goes_on()
         disks.free(disk)
-        wait_for(lambda: notes(job).get("disk-room"), what="the note that there is room")
+        wait_for(lambda: notes(job).get("disk-writable"), what="the note that there is room")
         injected()
     training.end()
     counts = job.results(120)
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_for_a_while(disk, tmp_path, injected):
         assert list(frame[frame["rank"] == rank]["step"]) == list(range(count))
         lines = [line.text for line in job.logs(rank)]
         assert lines == [f"rank {rank} step {step} " for step in range(count)]
-    assert "Nothing was lost" in notes(job)["disk-room"]
+    assert "Nothing was lost" in notes(job)["disk-writable"]
 
 
 @pytest.mark.fault("disk", "the end is written to reserved space, with a list of what could not be saved")
@@ -181,7 +181,7 @@ def test_a_flood_on_a_full_disk(disk, tmp_path):
     job.wait(120)
     every_line_is_whole(job)
     assert job.view().state is State.COMPLETED
-    assert "of the log" in notes(job)["disk-room"]
+    assert "of the log" in notes(job)["disk-writable"]
 
 
 @pytest.mark.fault("disk", "three jobs at full speed on a full disk: each trains to its end, each log stays readable")
@@ -370,7 +370,7 @@ def test_files_that_may_not_grow(tmp_path):
     stop.touch()
     job.wait(60)
     assert job.view().state is State.COMPLETED
-    assert "lines of the log were lost" in notes(job)["disk-room"]
+    assert "lines of the log were lost" in notes(job)["disk-writable"]
     every_line_is_whole(job)
     assert max(file.stat().st_size for file in (job.folder.events, job.folder.log)) <= 300_000
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

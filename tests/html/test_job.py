@@ -101,7 +101,7 @@ def test_a_completed_job():
         "Final metricsmeanlowest (rank)highest (rank)loss0.0770.072 (1)0.083 (2)accuracy0.9770.975 (2)0.979 (1)lr0.040",
         "Result of rank 0: {'test_accuracy': 0.978}",
         "test accuracy 0.978 on 360 images",
-        "4 ranks ended with code 0",
+        "4 ranks exited with code 0",
         ", last 4 of 109 log lines. Live again",
     ):
         assert part in reader.text, part

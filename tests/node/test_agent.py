@@ -327,7 +327,8 @@ def test_when_the_agent_is_killed_its_watchdog_ends_the_job(ready):
 
 def test_when_agent_and_watchdog_are_killed_ranks_end_by_the_lifeline(ready):
     watching = "import sys, time; from pathlib import Path; import os; from distdl_jupyter.worker import streams\n"
-    watching += "streams._attend(Path(os.environ['DISTDL_PIPES']) / 'alive'); print('up', flush=True); time.sleep(600)"
+    watching += "streams._die_with_parent = lambda: None\nstreams.adopt(Path(os.environ['DISTDL_PIPES']), 0)\n"
+    watching += "print('up', flush=True); time.sleep(600)"
     pid = ready.start(ready.python(watching))["pids"]["0"]
     up(ready)
     children = Path(f"/proc/{ready.process.pid}/task/{ready.process.pid}/children").read_text().split()

@@ -492,7 +492,7 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
         for number in range(1_000):
             now[0] += 1.1
             changed = dataclasses.replace(view, why=f"{view.why}{number}")
-            wait.note(changed, ())
+            wait.record(changed, ())
         monkeypatch.undo()
     finally:
         recorder.close()

@@ -309,7 +309,7 @@ def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_th
         for number in range(40):
             flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
         flood.complete()
-        page.until(lambda p: p.rows and p.texts[-1] == "4 ranks ended with code 0", "the last line")
+        page.until(lambda p: p.rows and p.texts[-1] == "4 ranks exited with code 0", "the last line")
     flood.close()
 
 

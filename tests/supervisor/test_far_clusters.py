@@ -115,7 +115,7 @@ def test_a_queued_job_that_is_forgotten_while_nobody_looks_is_lost():
     (job.folder.path / "queued").unlink()
     job.wait(60)
     assert job.state is State.LOST
-    assert "No process of the job is left" in job.view().reason
+    assert "No process of the job is running" in job.view().reason
 
 
 def test_a_start_that_takes_longer_than_the_job_may_is_given_up():

@@ -14,7 +14,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs.results import metrics_frame
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
-from distdl_jupyter.supervisor.output_metrics import LONGEST_LINE, MOST_NAMES, OutputMetrics
+from distdl_jupyter.supervisor.output_metrics import MAX_LINE_CHARS, MAX_NAMES, OutputMetrics
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.views.curve import curve, label
 from tests.written import all_written, events_of
@@ -76,7 +76,8 @@ def test_line_of_a_common_form_gives_its_step_and_its_values(line, step, found):
     "", "Step 3 of 10: port 8080", "connection lost: 5 hosts across 3 racks", "processed 300 steps", "loss",
     "loss: none",    "loss: 1.2.3", "accuracy: 12ab", "error: 5", "return 0", "score 3", "Epoch 1/5",
     '{"level": "info", "step": 1, "port": 80}',
-    "Downloading loss_fn.bin: 37%|### | 37.0M/100M [00:03<00:06, 9.90MB/s]", "x" * LONGEST_LINE + " step 20 loss 1.19",
+    "Downloading loss_fn.bin: 37%|### | 37.0M/100M [00:03<00:06, 9.90MB/s]",
+    "x" * MAX_LINE_CHARS + " step 20 loss 1.19",
 ])  # fmt: skip
 def test_line_of_something_else_gives_nothing(line):
     assert readings(line) == []
@@ -129,8 +130,8 @@ def test_bar_or_line_that_says_of_how_many_gives_progress(lines, progress):
 
 def test_names_beyond_the_most_are_left_out():
     output = OutputMetrics()
-    found = [name for at in range(MOST_NAMES + 5) for one in output.read(0, f"loss_{at}: 1") for name in one.values]
-    assert len(found) == MOST_NAMES
+    found = [name for at in range(MAX_NAMES + 5) for one in output.read(0, f"loss_{at}: 1") for name in one.values]
+    assert len(found) == MAX_NAMES
 
 
 def test_of_a_flood_a_part_is_read_and_the_newest_lines_are_in_it():

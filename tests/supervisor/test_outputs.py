@@ -56,4 +56,4 @@ def test_what_cannot_be_sent_is_a_warning_with_the_place_where_it_stays(deliver,
         raise OSError("no route to host")
 
     (said,) = deliver(work)
-    assert said == f"The outputs were not sent: no route to host The files are still in {tmp_path}."
+    assert said == f"The outputs were not sent: no route to host. The files are still in {tmp_path}."

@@ -185,7 +185,7 @@ def test_a_supervisor_that_died_between_its_two_files_leaves_each_line_and_each_
         history.add(event)
         second.fold(event)
     for line in lines(folder):
-        history.add_line(line)
+        history.add(line)
         second.fold(line)
     second.continue_from(history)
     assert history.positions == {(0, "out"): KEPT.start + 4}
@@ -238,6 +238,6 @@ def test_a_stream_of_reports_alone_is_not_read_from_its_beginning_again(folder, 
     recorder.close()
     history = resume.History()
     for line in lines(folder):
-        history.add_line(line)
+        history.add(line)
     assert len(lines(folder)) == 4
     assert KEPT.start + 50 * 99 - 1100 < history.positions[0, "out"] <= KEPT.start + 50 * 99

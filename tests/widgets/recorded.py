@@ -149,7 +149,7 @@ class Recording:
             self.event("result", rank=rank, ok=True, repr="{'test_accuracy': 0.978}")
             self.event("rank", 0.02, rank=rank, status="ended", code=0)
         self.line(0, "test accuracy 0.978 on 360 images")
-        self.line(None, "4 ranks ended with code 0")
+        self.line(None, "4 ranks exited with code 0")
         self.event("phase", phase="collect", detail="4 values")
         self.event("phase", 0.1, phase="clean", detail="no process left")
         self.event("state", state="completed", reason="")

@@ -39,13 +39,12 @@ def test_calls_without_a_step_are_counted_by_each_rank(folder):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("log(loss='0.1')", "The metric 'loss' is a str, but a metric must be one number."),
-        ("log(loss=None)", "The metric 'loss' is None, but a metric must be one number."),
-        ("log(accuracy=[1])", "The metric 'accuracy' is a list, but a metric must be one number."),
-        ("log(loss=1j)", "The metric 'loss' is a complex, but a metric must be one number."),
-        ("log(loss=torch.ones(2, 3))", "The metric 'loss' has the shape 2 × 3, but a metric must be one number. Log "
-            "its mean, or log each "
-            "element under its own name."),
+        ("log(loss='0.1')", "The metric 'loss' must be one number, not str."),
+        ("log(loss=None)", "The metric 'loss' must be one number, not None."),
+        ("log(accuracy=[1])", "The metric 'accuracy' must be one number, not list."),
+        ("log(loss=1j)", "The metric 'loss' must be one number, not complex."),
+        ("log(loss=torch.ones(2, 3))", "The metric 'loss' must be one number, but it has the shape 2 × 3. Log its "
+            "mean, or log each element under its own name."),
         ("log(step='a', loss=1)", "step must be a number, not 'a'."),
         ("progress('half')", "done must be a number, not 'half'."),
     ],

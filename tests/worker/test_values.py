@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.values import LONGEST_SHORT, short
+from distdl_jupyter.worker.values import MAX_SHORT_CHARS, short
 
 Pair = collections.namedtuple("Pair", "image target")
 
@@ -88,5 +88,5 @@ anything = st.recursive(
 @given(anything)
 def test_short_is_one_short_line(value):
     text = short(value)
-    assert len(text) <= LONGEST_SHORT
+    assert len(text) <= MAX_SHORT_CHARS
     assert len(text.splitlines()) <= 1

@@ -173,7 +173,7 @@ def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slu
     assert again.results(timeout=120) == ["0", "1"]
     for rank in (0, 1):
         assert lines(job, rank) == [f"line {number}" for number in range(60)]
-    assert notes(job, "found-again")
+    assert notes(job, "reattached")
 
 
 def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):

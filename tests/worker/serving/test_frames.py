@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.rank_socket import LONGEST_BODY, ConnectionLost, MessageConnection, RankMessage
+from distdl_jupyter.worker.rank_socket import MAX_BODY_BYTES, ConnectionLost, MessageConnection, RankMessage
 
 HEADERS = st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.none()))
 
@@ -48,9 +48,9 @@ def test_what_is_no_message_is_refused(data):
 @pytest.mark.parametrize(
     ("body_length", "limits"),
     [
-        (struct.pack("!i", 3), {"longest_header": 1}),
-        (struct.pack("!i", 3), {"longest_body": 2}),
-        (struct.pack("!iQ", -1, LONGEST_BODY + 1), {}),
+        (struct.pack("!i", 3), {"max_header_bytes": 1}),
+        (struct.pack("!i", 3), {"max_body_bytes": 2}),
+        (struct.pack("!iQ", -1, MAX_BODY_BYTES + 1), {}),
     ],
 )
 def test_a_message_beyond_all_bounds_is_refused_by_its_length(body_length, limits):
