@@ -63,7 +63,7 @@ def submit(code: str, *, parameters: str | None = None, **source: Any) -> str:
 
 
 def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, Any]) -> Sweep:
-    varied, rest = space.of_line(parameters)
+    varied, rest = space.parse_line(parameters)
     if rest.strip():
         raise InvalidSpec(
             f"Cannot parse {rest.split()[0]}.",
@@ -71,7 +71,7 @@ def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[
             field="parameters",
             hint="Write NAME=VALUES, such as width=64,128.",
         )
-    return sweeps.of_draft(_capture(code, space.sample(varied), notebook), varied, **options)
+    return sweeps.of_draft(_capture(code, space.first_values(varied), notebook), varied, **options)
 
 
 def form(**request: Any) -> FormState:

@@ -236,14 +236,14 @@ def status() -> SignInStatus:
         token = credential().get_token(scope).token
         current = SignInStatus(state="signed_in", kind=kind, account=_parse_account(token, kind))
     except DistDLError as error:
-        current = SignInStatus(state="failed", kind=kind, problem=AzureProblem.of(error))
+        current = SignInStatus(state="failed", kind=kind, problem=AzureProblem(error.message, error.hint, error.code))
         if error.code == "azure-signed-out":
             current = SignInStatus(state="signed_out", kind=kind)
     if attempt is None:
         return current
     if attempt.problem is None:
         return dataclasses.replace(current, state="waiting", kind=attempt.settings.credential, prompt=attempt.prompt)
-    problem = AzureProblem.of(attempt.problem)
+    problem = AzureProblem(attempt.problem.message, attempt.problem.hint, attempt.problem.code)
     return dataclasses.replace(current, state="signed_in" if current.account else "failed", problem=problem)
 
 

@@ -104,7 +104,7 @@ def changed(**changes: Any) -> AzureSettings:
 
     Changing a setting in ``_SIGN_IN_FIELDS`` discards the stored sign-in.
     """
-    previous, settings = read(), FILE.changed(changes, "Azure")
+    previous, settings = read(), FILE.change(changes, "Azure")
     _ = settings.endpoints
     if "record" not in changes and any(getattr(previous, name) != getattr(settings, name) for name in _SIGN_IN_FIELDS):
         return msgspec.structs.replace(settings, record="")

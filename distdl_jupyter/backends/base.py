@@ -161,7 +161,7 @@ def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     ``OMP_NUM_THREADS`` is the machine's cores divided by its ranks. Otherwise every rank would start a thread for each
     core.
     """
-    local_size = placement.local_size(slot.node)
+    local_size = placement.local_sizes[slot.node]
     environment = {
         "RANK": str(slot.rank),
         "WORLD_SIZE": str(len(placement.ranks)),
@@ -169,7 +169,7 @@ def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(local_size),
         "GROUP_RANK": str(slot.node),
         "NODE_RANK": str(slot.node),
-        "OMP_NUM_THREADS": str(placement.cores_of(slot)),
+        "OMP_NUM_THREADS": str(slot.cores or placement.cores_per_rank),
     }
     if slot.gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, slot)

@@ -167,7 +167,7 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
         environments=tuple(
             common_environment(placement, slot)
             | rendezvous_variables
-            | {"HOROVOD_GLOO_IFACE": placement.interface_of(slot)}
+            | {"HOROVOD_GLOO_IFACE": slot.interface or placement.interface}
             | _rank_variables(spec, slot)
             for slot in placement.ranks
         ),

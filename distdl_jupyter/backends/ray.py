@@ -76,7 +76,7 @@ def _environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
         "ports": placement.ports,
         "own_address": slot.address,
         "own_ports": slot.ports,
-        "cpus": str(placement.cores_of(slot)),
+        "cpus": str(slot.cores or placement.cores_per_rank),
         "shares_machine": placement.emulated and slot.rank != 0,
     }
     environment = common_environment(placement, slot)

@@ -83,7 +83,8 @@ def _address(spec: JobSpec, slot: RankSlot) -> str:
 
 def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> dict[str, str]:
     task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": slot.rank}}
-    variables = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(slot))}
+    cores = str(slot.cores or placement.cores_per_rank)
+    variables = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": cores}
     if slot.gpu is not None:
         # A worker trains on every visible GPU and allocates its memory.
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus or (slot.gpu,)))

@@ -104,7 +104,7 @@ class TorchBackend(Backend):
         return Plan(tuple(self._rank_variables(placement, slot) | job_variables for slot in placement.ranks))
 
     def _rank_variables(self, placement: Placement, slot: RankSlot) -> dict[str, str]:
-        interface = placement.interface_of(slot)
+        interface = slot.interface or placement.interface
         variables = {"ROLE_RANK": str(slot.rank), "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
         return common_environment(placement, slot) | variables
 

@@ -317,10 +317,10 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
                 field="parameters",
                 hint=_EXAMPLE,
             )
-        parameters[name.strip()] = space.parsed(name.strip(), values)
+        parameters[name.strip()] = space.parse_domain(name.strip(), values)
     draft = capture.capture_script(args.script, None, args.arguments)
     plan = {name: getattr(args, name) for name in arguments.SWEEP if hasattr(args, name)}
-    return sweeps.of_draft(draft, space.checked(parameters), **plan, **options)
+    return sweeps.of_draft(draft, space.check_space(parameters), **plan, **options)
 
 
 def _follow_sweep(sweep: Sweep) -> Reply:

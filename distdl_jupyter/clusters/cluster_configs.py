@@ -162,7 +162,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSpec(text, code="cluster-option-secret", field=secret, hint=hint)
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
-    redact.refuse(options)
+    redact.refuse_secrets(options)
     return {name: getattr(checked, name) for name in options}
 
 

@@ -35,7 +35,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOK_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
-    environment.setdefault(*machine.compiled_code())
+    environment.setdefault(*machine.compiler_cache())
     return environment | HASH_SEED
 
 
@@ -60,7 +60,7 @@ def rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:
         "DISTDL_RANK": slot.rank,
         "DISTDL_WORLD_SIZE": len(placement.ranks),
         "DISTDL_LOCAL_RANK": slot.local_rank,
-        "DISTDL_LOCAL_SIZE": placement.local_size(slot.node),
+        "DISTDL_LOCAL_SIZE": placement.local_sizes[slot.node],
         "DISTDL_NODE_RANK": slot.node,
         "DISTDL_NODE_COUNT": placement.node_count,
         "DISTDL_HOST": slot.host,

@@ -134,7 +134,7 @@ class ClusterHandle(table.Display):
         """
         cluster, options = self._provisioner()
         about = f"machines of a cluster of type {self.kind}"
-        cluster.create(options, registry.checked(cluster.compute_spec, compute, about))
+        cluster.create(options, registry.make_options(cluster.compute_spec, compute, about))
         command = f"clusters()[{self.name!r}].delete()"
         text = f"Interrupted; {self.name} is still being created. To delete its machines, run {command}"
         with explain_interrupt(lambda: text):

@@ -92,7 +92,7 @@ class LocalCluster(Cluster):
         node = NodeInfo(
             socket.gethostname(),
             gpus=len(devices),
-            gpu_name=machine.gpu_name(devices),
+            gpu_name=next((gpu.name for gpu in devices), ""),
             cores=cores(),
             python=platform.python_version(),
             load=round(os.getloadavg()[0], 1),
@@ -174,9 +174,9 @@ class LocalCluster(Cluster):
 
     def _build_placement(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
         oversubscribe = getattr(options, "oversubscribe", False)
-        if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
+        if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             raise InvalidSpec(
-                f"{crowd.message}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
+                f"{limit.message}.", code="too-many-local-processes", field="process_count_per_node", hint=limit.remedy
             )
         queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
         emulated, host_name = spec.node_count > 1, socket.gethostname()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.humanize import plural, short_id, size, total_need
+from distdl_jupyter.core.humanize import plural, short_id, size
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
@@ -42,7 +42,8 @@ def refuse_too_much(
             size(value) if name == "memory" else plural(int(value), "GPU" if name == "gpus" else "core")
             for value in (amount, amount * processes, limit)
         )
-        required = f"{total_need(processes, single, total)}{' of memory' if name == 'memory' else ''}"
+        subject = "The job needs" if processes == 1 else f"{plural(processes, 'process')} with {single} each need"
+        required = f"{subject} {total}{' of memory' if name == 'memory' else ''}"
         if name == "gpus":
             field = "gpus" if spec.gpus else "use_gpu"
             text = f"{required}, but {machine} has {maximum if limit else 'none'}."

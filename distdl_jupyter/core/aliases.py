@@ -58,21 +58,17 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
 def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spellings: dict[str, str]) -> None:
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
-            raise InvalidSpec(
-                f"{name} must be a nonzero integer, not {total!r}.", code="process-total-invalid", field=name
-            )
+            message = f"{name} must be a nonzero integer, not {total!r}."
+            raise InvalidSpec(message, code="process-total-invalid", field=name)
         if total < 0 and resolved.setdefault("compute_target", "local") != "local":
-            message = (
-                f"A negative {name} means processes on this machine, so it cannot be used with another compute_target."
-            )
+            message = f"A negative {name} means processes on this machine, not on compute_target."
             hint = "Remove compute_target or give a positive number."
             raise InvalidSpec(message, code="negative-process-count", field=name, hint=hint)
         node_count = resolved.get("node_count", 1)
         if not isinstance(node_count, int) or node_count < 1 or abs(total) % node_count:
             message = f"{name}={total} processes cannot be divided evenly among {node_count} nodes."
-            raise InvalidSpec(
-                message, code="processes-not-divisible", field=name, hint="Use process_count_per_node instead."
-            )
+            hint = "Use process_count_per_node instead."
+            raise InvalidSpec(message, code="processes-not-divisible", field=name, hint=hint)
         per_node = abs(total) // node_count
         if (existing := resolved.setdefault("process_count_per_node", per_node)) != per_node:
             spelling = spellings.get("process_count_per_node", "process_count_per_node")
@@ -91,8 +87,7 @@ def _primary_name(name: str) -> str:
 
 
 #: Maximum number of names in an error message: of all allowed names, and of similar names.
-_MAX_LISTED = 10
-_MAX_SUGGESTED = 5
+_MAX_LISTED, _MAX_SUGGESTED = 10, 5
 #: Names of elastic Horovod's options.
 _ELASTIC_OPTIONS = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
@@ -101,41 +96,34 @@ _MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
 
 
 def unknown(
-    name: str,
-    allowed: Iterable[str],
-    what: str = "option",
-    where: str = "",
-    *,
-    aliases: Mapping[str, str] = ALIASES,
+    name: str, allowed: Iterable[str], kind: str = "option", where: str = "", *, aliases: Mapping[str, str] = ALIASES
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.
 
     ``where`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
     message lists all allowed names, unless the list is so long that it would hide the error.
     """
-    if what == "option" and _normalize(name) in _ELASTIC_OPTIONS:
-        return (
-            f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: all "
-            "processes restart from checkpoint_dir() on the remaining nodes."
-        )
-    names = sorted(allowed)
-    spellings = {option: option for option in names}
-    spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
-    scores: dict[str, float] = {}
     text = _normalize(name)
-    for spelling, option in spellings.items():  # an alias is replaced by its primary name
-        letters = _normalize(spelling)
-        ratio, prefix_ratio = (SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)]))
-        # If two spellings are equally similar, the shorter one wins.
-        scores[option] = max(scores.get(option, 0.0), max(ratio, 0.95 * prefix_ratio) - len(letters) / 10_000)
+    if kind == "option" and text in _ELASTIC_OPTIONS:
+        reason = f"Elastic Horovod is not supported, so {name} is not an option. Use max_restarts and min_node_count: "
+        return f"{reason}all processes restart from checkpoint_dir() on the remaining nodes."
+    names = sorted(allowed)
+    scores = dict.fromkeys(names, 0.0)
+    for spelling, option in [*zip(names, names, strict=True), *aliases.items()]:
+        if option in scores:  # an alias is replaced by its primary name
+            letters = _normalize(spelling)
+            ratio, prefix_ratio = (
+                SequenceMatcher(None, text, other).ratio() for other in (letters, letters[: len(text)])
+            )
+            # If two spellings are equally similar, the shorter one wins.
+            scores[option] = max(scores[option], max(ratio, 0.95 * prefix_ratio) - len(letters) / 10_000)
     min_score = max(_MIN_SIMILARITY, max(scores.values(), default=0.0) - _MAX_SIMILARITY_GAP)
-    nearest = [option for option, score in scores.items() if score >= min_score]
-    nearest = sorted(nearest, key=lambda option: (-scores[option], option))[:_MAX_SUGGESTED]
+    nearest = sorted((option for option in names if scores[option] >= min_score), key=lambda option: -scores[option])
+    suggestion = f" Use one of: {', '.join(names)}." if len(names) <= _MAX_LISTED else ""
     if nearest:
-        suggestion = f" Did you mean {' or '.join(filter(None, (', '.join(nearest[:-1]), nearest[-1])))}?"
-    else:
-        suggestion = f" Use one of: {', '.join(names)}." if len(names) <= _MAX_LISTED else ""
-    return f"Unknown {what} {name!r}{where and ' '}{where}.{suggestion}"
+        *others, last = nearest[:_MAX_SUGGESTED]
+        suggestion = f" Did you mean {' or '.join(filter(None, (', '.join(others), last)))}?"
+    return f"Unknown {kind} {name!r}{where and ' '}{where}.{suggestion}"
 
 
 def _normalize(name: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.core.errors import DistDLError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAccount:
@@ -43,11 +41,6 @@ class AzureProblem:
     message: str
     hint: str
     code: str
-
-    @classmethod
-    def of(cls, error: DistDLError) -> AzureProblem:
-        """Return the problem for an error."""
-        return cls(error.message, error.hint, error.code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,17 +68,17 @@ class Checkpoint:
 
     @property
     def location(self) -> str:
-        """Return its path on this machine."""
-        return str(self.root if self.path == "." else self.root / self.path)
+        """Its path on this machine."""
+        return str(self.root / self.path)
 
     @property
     def is_alias(self) -> bool:
-        """Return whether its name has no step but marks it as the newest one (``last.pt``)."""
+        """Whether its name has no step but marks it as the newest one (``last.pt``)."""
         return not self.is_named and _NEWEST.match(self.name) is not None
 
     @property
     def load_code(self) -> str:
-        """Return Python code that loads it in a single process."""
+        """Python code that loads it in a single process."""
         location = Path(self.location)
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
         codes = (code for pattern, code in frameworks.LOADS if any(re.fullmatch(pattern, name) for name in names))
@@ -86,17 +86,12 @@ class Checkpoint:
         return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 
     @property
-    def moment(self) -> float | str:
-        """Return the key shared by checkpoints of one step: the step, or the path if the step is unknown."""
-        return self.path if self.step is None else self.step
-
-    @property
     def order(self) -> tuple[float, float]:
-        """Return a sort key that is larger for newer checkpoints: by step, then by time."""
+        """A sort key that is larger for newer checkpoints: by step, then by time."""
         return (-1.0 if self.step is None else self.step, self.modified)
 
 
-def inherited(folder: JobFolder) -> SeriesBook:
+def inherited_curves(folder: JobFolder) -> SeriesBook:
     """Return the curves of the earlier jobs whose checkpoints this job resumed, as far back as they exist.
 
     Reports of the job itself replace the same and later steps.
@@ -116,7 +111,7 @@ def inherited(folder: JobFolder) -> SeriesBook:
 
 
 def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited`` ones."""
+    """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited_curves``."""
     curves = {name: book.band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
@@ -135,10 +130,7 @@ def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
 
 
 def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
-    """Yield the checkpoints in a folder, without metrics and in arbitrary order. Links are not followed.
-
-    ``inside`` is the folder to search, relative to ``root``.
-    """
+    """Yield the checkpoints in the folder ``inside`` of ``root``, in any order and without metrics; follow no links."""
     try:
         with os.scandir(root / inside) as scanner:
             entries = list(itertools.islice(scanner, _MAX_ENTRIES))
@@ -196,19 +188,12 @@ def step_in(path: str) -> float | None:
 def choose(checkpoints: Sequence[Checkpoint], step: float | None = None, path: str | None = None) -> Checkpoint:
     """Return the newest checkpoint, or the one with a step or path. Raises InvalidSpec, which lists the steps."""
     if not checkpoints:
-        raise InvalidSpec(
-            "The job has no checkpoint.",
-            code="no-checkpoint",
-            field="step",
-            hint="Save checkpoints in distdl_jupyter.checkpoint_dir().",
-        )
-    matches = [
-        checkpoint
-        for checkpoint in checkpoints
-        if (step is None or checkpoint.step == step) and (path is None or checkpoint.path == path.rstrip("/"))
-    ]
+        hint = "Save checkpoints in distdl_jupyter.checkpoint_dir()."
+        raise InvalidSpec("The job has no checkpoint.", code="no-checkpoint", field="step", hint=hint)
+    matches = [entry for entry in checkpoints if step is None or entry.step == step]
+    matches = [entry for entry in matches if path is None or entry.path == path.rstrip("/")]
     if matches:
-        return next((checkpoint for checkpoint in matches if not checkpoint.is_alias), matches[0])
+        return next((entry for entry in matches if not entry.is_alias), matches[0])
     steps = [count(value) for value in sorted({entry.step for entry in checkpoints if entry.step is not None})]
     hint = f"It has checkpoints of steps {listing(steps[-20:])}." if steps else ""
     field, label = ("path", repr(path)) if step is None else ("step", f"of step {count(step)}")
@@ -260,16 +245,14 @@ def _copy_part(source: Path, target: Path, copy_file: Callable[[str, str], str])
 
 def is_unchanged(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has the same size, modification time and number of files as when it was listed."""
-    current = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
-    return current is not None and all(
-        getattr(current, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
-    )
+    state = (checkpoint.path, checkpoint.size, checkpoint.modified, checkpoint.files)
+    return any((other.path, other.size, other.modified, other.files) == state for other in search(checkpoint.root))
 
 
 # retention --------------------------------------------------------------------------------------
 
 
-def superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
+def find_superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
     """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
     Names in a group differ only in numbers, so ``best.pt`` or a vocabulary next to ``step-400.pt`` is not deleted. All
@@ -279,23 +262,27 @@ def superfluous(keep: Keep, checkpoints: Sequence[Checkpoint], now: float) -> li
     for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True):
         if not checkpoint.is_alias and checkpoint.path != ".":
             groups.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
-    candidates = []
+    candidates, settled = [], now - _SETTLE_TIME
     for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
-        newest, best = (list(dict.fromkeys(entry.moment for entry in ordered)) for ordered in (group, rated))
+        newest, best = ([*dict.fromkeys(map(_step_or_path, ordered))] for ordered in (group, rated))
         retained = {*newest[: keep.last], *best[: keep.best]}
-        candidates += [entry for entry in group if entry.moment not in retained and entry.modified < now - _SETTLE_TIME]
-    links: list[Path] = []
+        candidates += [entry for entry in group if _step_or_path(entry) not in retained and entry.modified < settled]
+    targets: list[Path] = []
     for folder, folders, files in os.walk(candidates[0].root if candidates else ""):
-        links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]
-    targets = [Path(os.path.realpath(link)) for link in links]
+        links = (path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink())
+        targets += [Path(os.path.realpath(link)) for link in links]
 
     def is_linked(checkpoint: Checkpoint) -> bool:
         parts = [os.path.realpath(checkpoint.root / part) for part in checkpoint.parts]
         return any(target.is_relative_to(part) for part in parts for target in targets)
 
     return [checkpoint for checkpoint in candidates if not is_linked(checkpoint)]
+
+
+def _step_or_path(checkpoint: Checkpoint) -> float | str:
+    return checkpoint.path if checkpoint.step is None else checkpoint.step
 
 
 def remove(checkpoint: Checkpoint) -> None:

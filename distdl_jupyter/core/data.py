@@ -3,8 +3,7 @@
 An address is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 or compatible),
 ``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file, because web servers do not list files),
 ``shared:/path`` (a path that every node can read) or a path on this machine. The options ``?shard`` and ``?mode=mount``
-may follow an address; they are the same in Python, in magics and in the form. This module does not open files or
-connections, and addresses do not contain secrets.
+may follow an address; they are the same in Python, in magics and in the form. Addresses do not contain secrets.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
 
+_STORED_SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "https")
 #: Prefix of the environment variable with a source's folder on the node; the source's name in capitals follows.
 VARIABLE = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -81,8 +81,8 @@ class DataSource:
         return self.address + ("?" + "&".join(query) if query else "")
 
 
-def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
-    return InvalidSpec(message, code=code, field="data", hint=hint)
+def _invalid(code: str, message: str, hint: str = "", field: str = "data") -> InvalidSpec:
+    return InvalidSpec(message, code=code, field=field, hint=hint)
 
 
 def sources(data: Any) -> tuple[DataSource, ...]:
@@ -100,17 +100,15 @@ def sources(data: Any) -> tuple[DataSource, ...]:
 
 def pairs(data: Any) -> list[tuple[str, Any]]:
     """Return the names and unparsed addresses of ``data=``. Raises InvalidSpec for any other value."""
-    if data is None or data == "":
-        return []
-    if isinstance(data, DataSource):
-        return [(data.name, data)]
     if isinstance(data, Mapping):
         return [(str(name), address) for name, address in data.items()]
-    if not isinstance(data, str | list | tuple):
+    if isinstance(data, str | DataSource | None):
+        data = data.split() if isinstance(data, str) else [data] if data else []
+    if not isinstance(data, list | tuple):
         text = f"data must be a dict of names and addresses, not {data!r:.80}."
         raise _invalid("data-not-a-dict", text, 'Use a dict such as {"train": "blob://account/container/cifar10"}.')
     entries: list[tuple[str, Any]] = []
-    for entry in data.split() if isinstance(data, str) else data:
+    for entry in data:
         name, separator, address = str(entry).partition("=")
         if isinstance(entry, DataSource):
             entries.append((entry.name, entry))
@@ -128,60 +126,53 @@ def source(name: str, value: Any) -> DataSource:
         return value
     if isinstance(value, Mapping):
         query = dict(value)
-        address = str(query.pop("url", ""))
+        text = str(query.pop("url", ""))
     elif isinstance(value, str | os.PathLike):
-        address, query = str(value), {}
-        if "://" in address or address.startswith("shared:"):
-            address, _, options = address.partition("?")
+        text, query = str(value), {}
+        if "://" in text or text.startswith("shared:"):
+            text, _, options = text.partition("?")
             query = dict(parse_qsl(options, keep_blank_values=True))
     else:
-        text = f"The data source {name} is a {type(value).__name__}, not an address."
-        raise _invalid(
-            "data-not-an-address",
-            text,
-            'Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
-            'the path: data={"train": "shared:/mnt/data/train"}.',
-        )
-    return _parse(name, address, query)
-
-
-def _parse(name: str, text: str, query: dict[str, Any]) -> DataSource:
+        message = f"The data source {name} is a {type(value).__name__}, not an address."
+        hint = 'Write a DataFrame to a folder with dataframe.write.parquet("/mnt/data"), and use "shared:/mnt/data".'
+        raise _invalid("data-not-an-address", message, hint)
     if any(_SECRET_OPTION.fullmatch(key) for key in query):
-        raise _invalid(
-            "data-signature-in-address",
-            "The address of a data source must not contain a shared access signature, because it would be stored in "
-            "the job's record.",
-            "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials.",
-        )
-    mode, shard = str(query.pop("mode", "download")), query.pop("shard", False)
+        message = "The address of a data source must not contain a shared access signature, because it would be stored."
+        hint = "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials."
+        raise _invalid("data-signature-in-address", message, hint)
+    mode: Any = str(query.pop("mode", "download"))
+    shard = query.pop("shard", False) not in (False, "0", "false", "no")
     if mode not in get_args(Mode):
         raise _invalid("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
     if query:
-        text = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
-        raise _invalid("data-option-unknown", text)
-    options: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
+        message = f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
+        raise _invalid("data-option-unknown", message)
+    if shard and text.startswith("https://"):
+        message = f"{name} uses ?shard, but an https:// address is a single file."
+        raise _invalid("https-shard", message, "Remove ?shard. Every node gets the file.")
+    return replace(_parse(text), name=name, mode=mode, shard=shard)
+
+
+def _parse(text: str) -> DataSource:
     if text.startswith("blob://"):
-        return replace(parse_blob(text, "data"), **options)
-    for scheme in ("s3", "gs", "https"):
-        if text.startswith(f"{scheme}://"):
-            return _parse_stored(scheme, text, options)
+        return parse_blob(text, "data")
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
             raise _invalid("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _REMEDY)
-        return DataSource(scheme="shared", path=path, **options)
+        return DataSource(name="data", scheme="shared", path=path)
+    for scheme in _STORED_SCHEMES:
+        if text.startswith(f"{scheme}://"):
+            return _parse_stored(scheme, text)
     if "://" in text or not text.strip():
         raise _invalid("data-address-invalid", f"{text!r} is not a valid data address.", _hint(text))
-    return DataSource(scheme="path", path=text, **options)
+    return DataSource(name="data", scheme="path", path=text)
 
 
-def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, options: dict[str, Any]) -> DataSource:
+def _parse_stored(scheme: Scheme, text: str) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
-        message = (
-            f"A {scheme}:// address must not contain a user or a password, because they would be stored in the job's "
-            "record."
-        )
+        message = f"A {scheme}:// address must not contain a user or a password, because they would be stored."
         raise _invalid("data-password-in-address", message, "Remove everything before the @.")
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         kind = "host" if scheme == "https" else "bucket"
@@ -194,14 +185,11 @@ def _parse_stored(scheme: Literal["s3", "gs", "https"], text: str, options: dict
             message = f"{text!r} does not name a file, and web servers do not list files."
             hint = "Name each file as https://host/path, or use s3://, gs:// or blob://."
             raise _invalid("https-without-file", message, hint)
-        if options["shard"]:
-            message = f"{options['name']} uses ?shard, but an https:// address is a single file."
-            raise _invalid("https-shard", message, "Remove ?shard. Every node gets the file.")
-    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **options)
+    return DataSource(name="data", scheme=scheme, container=container, prefix=prefix.strip("/"))
 
 
 def _hint(text: str, default: str = _REMEDY) -> str:
-    """Return the ``blob://`` form of a blob's web address, which users often paste, or ``otherwise``."""
+    """Return the ``blob://`` form of a blob's web address, which users often paste, or ``default``."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if match:
         account, container, prefix, _ = match.groups()
@@ -214,14 +202,12 @@ def parse_blob(text: str, field: str) -> DataSource:
     account, _, rest = text.removeprefix("blob://").partition("/")
     container, _, prefix = rest.partition("/")
     if not text.startswith("blob://"):
-        message = f"{text!r} is not a valid Azure Blob address."
-        raise InvalidSpec(message, code="blob-address-invalid", field=field, hint=_hint(text, f"Use the form {_FORM}."))
+        hint = _hint(text, f"Use the form {_FORM}.")
+        raise _invalid("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
     if not _ACCOUNT.fullmatch(account):
-        message = f"{account!r} is not a valid storage account name."
         hint = f"Use 3 to 24 lowercase letters and digits: {_FORM}."
-        raise InvalidSpec(message, code="storage-account-name-invalid", field=field, hint=hint)
+        raise _invalid("storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field)
     if not _CONTAINER.fullmatch(container):
-        message = f"{container!r} is not a valid container name."
         hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}."
-        raise InvalidSpec(message, code="blob-container-name-invalid", field=field, hint=hint)
+        raise _invalid("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)
     return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

@@ -22,12 +22,11 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 class DistDLError(Exception):
     """Base class of all errors of this package.
 
-    ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the fix as a separate
-    sentence ("" if the message already contains it). Text that looks like a secret is masked in both, because errors
-    quote their input.
+    ``code`` is a stable name of the error for programs and help links, in kebab-case (default: the name of the class).
+    ``hint`` is the fix as a separate sentence ("" if the message already contains it). Text that looks like a secret is
+    masked in both, because errors quote their input.
     """
 
-    #: The default code of an error: the name of its class.
     code: str = "error"
 
     def __init_subclass__(cls) -> None:
@@ -47,7 +46,7 @@ class DistDLError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Show only the user's frames in a notebook, because frames of this package do not help to fix the error."""
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        lines = []
+        lines: list[str] = []
         for frame in traceback.extract_tb(self.__traceback__)[1:]:  # the first is IPython's
             if frame.filename.startswith(_PACKAGE):
                 break
@@ -107,8 +106,7 @@ class AzureRefused(DistDLError):
 
     def __init__(self, message: str, *, code: str = "", hint: str = "", status: int = 0, azure_code: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
-        self.status = status
-        self.azure_code = azure_code
+        self.status, self.azure_code = status, azure_code
 
 
 class DataUnavailable(DistDLError):
@@ -157,17 +155,12 @@ class JobFailed(DistDLError):
         hint: str = "",
     ) -> None:
         super().__init__(message, code=code, hint=hint)
-        self.job_id = job_id
-        self.rank = rank
-        self.exit_code = exit_code
-        self.signal = signal
-        self.error = error or {}
-        self.traceback = traceback
-        self.others = others
+        self.job_id, self.rank = job_id, rank
+        self.exit_code, self.signal = exit_code, signal
+        self.error, self.traceback, self.others = error or {}, traceback, others
 
     def __str__(self) -> str:
-        trace = [self.traceback.rstrip()] if self.traceback else []
-        return "\n".join([super().__str__(), *trace, *self.others])
+        return "\n".join(filter(None, [super().__str__(), self.traceback.rstrip(), *self.others]))
 
     def _render_traceback_(self) -> list[str]:
         """Show only the remote traceback in a notebook, because local frames do not help to fix the error."""
@@ -207,10 +200,7 @@ def docs_address() -> str:
     """
     address = os.environ.get("DISTDL_DOCS", "").strip()
     if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):
-        raise InvalidSpec(
-            f"DISTDL_DOCS must be the address of the documentation, not {address!r}.",
-            code="docs-address-invalid",
-            field="DISTDL_DOCS",
-            hint="Use an address that begins with https:// or http://, or unset DISTDL_DOCS.",
-        )
+        message = f"DISTDL_DOCS must be the address of the documentation, not {address!r}."
+        hint = "Use an address that begins with https:// or http://, or unset DISTDL_DOCS."
+        raise InvalidSpec(message, code="docs-address-invalid", field="DISTDL_DOCS", hint=hint)
     return address

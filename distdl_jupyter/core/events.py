@@ -2,13 +2,11 @@
 
 Rules, each covered by a test:
 
-* One writer: the process that holds ``flock`` on the file ``lock``. The lock proves that it is alive; pids are not
-  used. The file names the holder's host, because other hosts may not see the lock; they never write (core.locks).
+* One writer: the process that holds the job's lock, which proves that it is alive (core.locks).
 * Each ``write`` (``O_APPEND``) appends whole lines. A reader ignores bytes after the last newline (a torn line).
 * A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``.
 * Append-only; nothing is deleted when a job ends. Readers ignore unknown types and fields.
-* The events alone define the state of a job, and they are few even if the job prints a gigabyte. Only the log is split
-  into parts when it grows too long (core.logfile).
+* The events alone define the state of a job. Only the log is split into parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
   log. A reader that reads the log after it has read the end gets the complete log.
 * Essential events (``logfile._SYNCED``, final states) are synced before the next write; a power cut may lose others.
@@ -87,11 +85,6 @@ LOG_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
 _READ_CHUNK = 8 * 1024 * 1024
 
 
-def log_path(path: Path) -> Path:
-    """Return the path of a job's log from the path of its events."""
-    return path.with_name("log.jsonl")
-
-
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the complete events from byte ``after`` on, and the cursor after the last of them.
 
@@ -127,12 +120,11 @@ def batches(
     path: Path, after: int = 0, reader: Callable[[Path, int], tuple[list[Event], int]] = read
 ) -> Iterator[tuple[list[Event], int]]:
     """Yield (events, cursor) in batches of some megabytes until the end of the file."""
-    while True:
-        events, cursor = reader(path, after)
-        if cursor == after:
-            return
+    events, cursor = reader(path, after)
+    while cursor != after:
         yield events, cursor
         after = cursor
+        events, cursor = reader(path, after)
 
 
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
@@ -147,7 +139,6 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
 # encoding -------------------------------------------------------------------------------------
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
-_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 
 
@@ -162,10 +153,8 @@ def encode(event: Event) -> bytes:
         if math.isfinite(event["step"]):
             with contextlib.suppress(TypeError, UnicodeEncodeError):  # a subclass of float, a lone surrogate
                 return _encoder.encode(event) + b"\n"
-    try:
-        return _dumps(event).encode() + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate cannot be encoded, but Python strings can contain it
-        return _dumps_ascii(event).encode() + b"\n"
+    # A lone surrogate cannot be encoded, but Python strings can contain it; its escape is also one in JSON.
+    return _dumps(event).encode(errors="backslashreplace") + b"\n"
 
 
 def decode(data: bytes) -> list[Event]:
@@ -173,14 +162,11 @@ def decode(data: bytes) -> list[Event]:
     try:
         events = _decoder.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        events = list(map(_decode_line, data.splitlines()))
+        events = []
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))  # accepts a lone surrogate
     return [event for event in events if type(event) is dict and type(event.get("type")) is str]
-
-
-def _decode_line(line: bytes) -> Any:
-    with contextlib.suppress(ValueError):
-        return json.loads(line)  # accepts a lone surrogate
-    return None
 
 
 def number_to_json(value: float) -> float | str:

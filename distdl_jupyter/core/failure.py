@@ -7,6 +7,7 @@ peer had finished its code, the cause is that the ranks did not make the same ca
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,6 @@ _COLLECTIVE_ERROR = re.compile(
 )
 #: The shortest time span that is reported, in seconds.
 _MIN_SPAN = 0.05
-_ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
@@ -112,15 +112,13 @@ class Failure:
 
 def is_echo(error: dict[str, Any] | None) -> bool:
     """Return whether an exception only reports a lost peer."""
-    if not error:
-        return False
+    error = error or {}
     return says_peer_is_gone(str(error.get("type", "")), str(error.get("message", "")))
 
 
 def concerns_collectives(error: dict[str, Any] | None) -> bool:
     """Return whether ranks may have failed because they did not make the same collective calls."""
-    if not error:
-        return False
+    error = error or {}
     text = f"{error.get('message', '')} {error.get('crash', '')}"
     return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
 
@@ -149,10 +147,8 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
 
     first = min(failed, key=lambda rank: (_is_secondary(rank), when(rank), rank.rank))
     others = sorted((r for r in ranks if r is not first and r.ok is not True and (has_failed(r) or r.ended)), key=when)
-    if is_lost(first):
-        kind = "lost"
-    else:
-        kind = "exception" if first.error and not crash(first) else "signal" if first.signal else "exit"
+    kind = "exception" if first.error and not crash(first) else "signal" if first.signal else "exit"
+    kind = "lost" if is_lost(first) else kind
     code, evidence = f"rank-{kind}", first.evidence
     if kind == "signal":
         code = "rank-crashed" if first.signal in CRASHES else _SIGNALS.get(str(first.signal), code)
@@ -170,40 +166,26 @@ def first_failure(ranks: Sequence[RankView]) -> Failure | None:
     )
     if first.result_time is None or not is_echo(first.error):
         return failure
-    finished_ranks = {
-        rank.rank: rank
-        for rank in ranks
-        if rank.ok is True and rank.result_time is not None and rank.result_time <= first.result_time
-    }
-    if not finished_ranks:
+    finished = [rank for rank in ranks if rank.ok is True and (rank.result_time or math.inf) <= first.result_time]
+    if not finished:
         return failure
     # The lost peers of this rank had finished, not failed.
-    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished_ranks.values())
-    steps = [rank.last_step for rank in finished_ranks.values() if rank.last_step is not None]
-    last_step = max(steps) if len(steps) == len(finished_ranks) else None
-    step = _find_later_step(first, last_step)
-    timing = f"{seconds_taken(lead)} earlier" if lead >= _MIN_SPAN else "just before"
-    what = f"{ranks_in_words(list(finished_ranks))} had finished {timing}".capitalize()
-    what += "" if last_step is None else f" (step {count(last_step)})"
-    if step is not None:
-        what += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
-        return replace(failure, kind="unequal", what=what, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
-    what += f" while rank {first.rank} was still waiting for {'it' if len(finished_ranks) == 1 else 'them'}: the ranks"
-    what += " did not make the same steps or collective calls"
-    return replace(failure, kind="unequal", what=what, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
-
-
-def _find_later_step(rank: RankView, last_step: float | None) -> float | None:
-    """Return the step of a rank if it is later than the ``last`` step of the others, else None.
-
-    It comes from the rank's last report, or from the loop variable at the failed line if that is the next step.
-    """
-    if last_step is None:
-        return None
-    values = (rank.error or {}).get("values") or []
-    if any(name in _STEP_NAMES and str(text) == f"{last_step + 1:.0f}" for name, text in values):
-        return last_step + 1
-    return rank.last_step if rank.last_step is not None and rank.last_step > last_step else None
+    lead = first.result_time - max(rank.result_time or 0.0 for rank in finished)
+    text = f"{ranks_in_words([rank.rank for rank in finished])} had finished ".capitalize()
+    text += f"{seconds_taken(lead)} earlier" if lead >= _MIN_SPAN else "just before"
+    steps = [rank.last_step for rank in finished if rank.last_step is not None]
+    if len(steps) == len(finished):
+        text += f" (step {count(last_step := max(steps))})"
+        # The step of this rank comes from its last report, or from the loop variable at the failed line.
+        values = (first.error or {}).get("values") or []
+        is_next = any(name in _STEP_NAMES and str(value) == f"{last_step + 1:.0f}" for name, value in values)
+        step = last_step + 1 if is_next else first.last_step
+        if step is not None and step > last_step:
+            text += f" while rank {first.rank} was in step {count(step)}: the ranks made different numbers of steps"
+            return replace(failure, kind="unequal", what=text, evidence=UNEVEN_REMEDY, code=_UNEVEN_CODE)
+    text += f" while rank {first.rank} was still waiting for {'it' if len(finished) == 1 else 'them'}: the ranks"
+    text += " did not make the same steps or collective calls"
+    return replace(failure, kind="unequal", what=text, evidence=_UNEQUAL_REMEDY, code="unequal-calls")
 
 
 def _is_secondary(rank: RankView) -> bool:
@@ -249,8 +231,7 @@ def describe(rank: RankView) -> str:
     if reason := crash(rank):
         return f"ended by SIG{rank.signal}: {reason}"
     if rank.error:
-        message = str(rank.error.get("message", ""))
-        first_line = message.strip().splitlines()[0] if message.strip() else ""
+        first_line = str(rank.error.get("message", "")).strip().partition("\n")[0]
         return f"{rank.error.get('type', 'Error')}: {first_line}" if first_line else str(rank.error.get("type"))
     if rank.signal:
         return f"ended by SIG{rank.signal}"
@@ -258,7 +239,7 @@ def describe(rank: RankView) -> str:
         return f"exit code {rank.code}"
     if is_lost(rank):
         return f"lost with {rank.host}" if rank.host else "lost"
-    return _ENDED_EARLY if ended_early(rank) else "ended"
+    return "ended with code 0 before its code was finished" if ended_early(rank) else "ended"
 
 
 def crash(rank: RankView) -> str:

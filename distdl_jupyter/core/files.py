@@ -19,15 +19,14 @@ from distdl_jupyter.core.limits import LIMITS
 
 #: Bytes of a job's disk reserve.
 RESERVE = 64 * 1024
-_MOVE_REMEDY = "set DISTDL_HOME to a folder on another disk"
+_MOVE_REMEDY = "set DISTDL_HOME to a folder on another disk."
 #: The code and the remedy of each disk error, by errno.
 DISK = {
-    errno.EMFILE: LIMITS[errno.EMFILE],
-    errno.ENFILE: LIMITS[errno.ENFILE],
-    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}."),
-    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_MOVE_REMEDY}."),
-    errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
-    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}."),
+    **{number: LIMITS[number] for number in (errno.EMFILE, errno.ENFILE)},
+    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_MOVE_REMEDY}"),
+    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_MOVE_REMEDY}"),
+    errno.EFBIG: ("file-size-limit", "The file has reached the limit of your user. Raise it with 'ulimit -f'."),
+    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_MOVE_REMEDY}"),
 }
 #: The code and the remedy of any other disk error.
 OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
@@ -65,11 +64,10 @@ def keep(path: Path, content: str | bytes, *, sync: bool = False) -> None:
 # disk errors
 
 
-def disk_refusal(error: OSError, path: Path, what: str = "written") -> DiskRefused:
+def disk_refusal(error: OSError, path: Path, verb: str = "written") -> DiskRefused:
     """Return the error for a ``path`` that cannot be written or read."""
-    reason = error.strerror or str(error)
     code, hint = DISK.get(error.errno or 0, OTHER)
-    return DiskRefused(f"{path} cannot be {what}: {reason}.", code=code, hint=hint)
+    return DiskRefused(f"{path} cannot be {verb}: {error.strerror or error}.", code=code, hint=hint)
 
 
 @contextlib.contextmanager
@@ -106,13 +104,6 @@ def free_half_reserve(path: Path) -> bool:
             os.truncate(path, size // 2 if size > RESERVE // 8 else 0)
             return True
     return False
-
-
-def reserve_left(path: Path) -> int:
-    """Return the number of bytes that are still reserved."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0
 
 
 def free_reserve(path: Path) -> None:

@@ -1,9 +1,8 @@
 """Format times, sizes, counts, numbers, states and lines of output in the same way for all front ends.
 
-Pure functions that return short text. They do not depend on jobs or HTML: callers must escape text of a user.
-``printable`` and ``styled`` make a line of a program's output safe to display: no escape sequences or control
-characters, limited length. As in a terminal, characters after a backspace or carriage return
-overwrite earlier ones. Other control characters become visible symbols.
+Callers must escape text of a user for HTML. ``printable`` and ``styled`` make a line of a program's output safe to
+display: no escape sequences or control characters, limited length. As in a terminal, characters after a backspace or
+carriage return overwrite earlier ones. Other control characters become visible symbols.
 """
 
 from __future__ import annotations
@@ -19,32 +18,24 @@ from distdl_jupyter.core.state import PHASES, State
 
 #: The display state of a job that makes no progress.
 STALLED = "stalled"
+#: The shape shown next to the word of each display state, so that states can be distinguished without colour, and its
+#: character for terminals.
+_SHAPES = {
+    "queued": ("dashed-ring", "◌"),
+    "preparing": ("arc", "◔"),
+    "starting": ("arc", "◔"),
+    "running": ("disc", "●"),
+    "canceling": ("slashed-ring", "⊘"),
+    "completed": ("tick", "✓"),
+    "failed": ("cross", "✗"),
+    "canceled": ("slashed-ring", "⊘"),
+    "lost": ("question", "?"),
+    STALLED: ("exclamation", "!"),
+}
+STATE_SHAPES = {state: shape for state, (shape, _) in _SHAPES.items()}
+STATE_SIGNS = {state: sign for state, (_, sign) in _SHAPES.items()}
 #: The word of each display state.
-SHOWN_WORDS: dict[str, str] = {state: state.capitalize() for state in (*map(str, State), STALLED)}
-#: The shape shown next to the word, so that states can be distinguished without colour.
-SHOWN_SHAPES: dict[str, str] = {
-    "queued": "dashed-ring",
-    "preparing": "arc",
-    "starting": "arc",
-    "running": "disc",
-    "canceling": "slashed-ring",
-    "completed": "tick",
-    "failed": "cross",
-    "canceled": "slashed-ring",
-    "lost": "question",
-    STALLED: "exclamation",
-}
-#: One character for each shape, for terminals.
-SHAPE_SIGNS: dict[str, str] = {
-    "dashed-ring": "◌",
-    "arc": "◔",
-    "disc": "●",
-    "slashed-ring": "⊘",
-    "tick": "✓",
-    "cross": "✗",
-    "question": "?",
-    "exclamation": "!",
-}
+STATE_WORDS = {state: state.capitalize() for state in _SHAPES}
 #: The word of each phase of the startup.
 PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -54,7 +45,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def shown_state(state: State | str, *, stalled: bool) -> str:
+def display_state(state: State | str, *, stalled: bool) -> str:
     """Return the display state: ``STALLED`` for a started job that makes no progress, else the state."""
     return STALLED if stalled and state in (State.STARTING, State.RUNNING) else str(state)
 
@@ -151,13 +142,6 @@ def plural(amount: float, noun: str, many: str | None = None) -> str:
     return f"{count(amount)} {many or noun + ending}"
 
 
-def total_need(processes: int, each: str, total: str) -> str:
-    """Return ``2 processes with 1 GPU each need 2 GPUs``, for one process ``The job needs 1 GPU``."""
-    if processes == 1:
-        return f"The job needs {total}"
-    return f"{plural(processes, 'process')} with {each} each need {total}"
-
-
 def listing(entries: Sequence[object]) -> str:
     """Return entries as a list in a sentence: ``image``, ``image and target``, ``0, 1 and 3``."""
     texts = [str(item) for item in entries]
@@ -169,17 +153,6 @@ def ranks(numbers: Sequence[int]) -> str:
     if len(numbers) > 6:
         return plural(len(numbers), "rank")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
-
-
-def rank_spans(numbers: Sequence[int]) -> str:
-    """Return all ranks by name, consecutive ones as a range: ``rank 3``, ``ranks 0-2, 5``. Sort the numbers first."""
-    spans: list[list[int]] = []
-    for rank in numbers:
-        if not spans or rank != spans[-1][-1] + 1:
-            spans.append([])
-        spans[-1].append(rank)
-    parts = [f"{span[0]}-{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(parts)}"
 
 
 def processes(node_count: int, process_count_per_node: int) -> str:
@@ -304,12 +277,13 @@ def _apply_codes(codes: list[int], fonts: set[int], colours: dict[int, str]) -> 
 def _read_colour(code: int, codes: list[int]) -> str:
     """Consume and return a 256-colour or 24-bit colour; the first sixteen colours are those of the theme."""
     if codes.pop(0) == 2:
-        red, green, blue = (min(255, codes.pop(0)) for _ in range(3))
-        return f"{code}#{red:02x}{green:02x}{blue:02x}"
-    index = min(255, codes.pop(0))
-    if index < 16:
+        levels = [min(255, codes.pop(0)) for _ in range(3)]
+    elif (index := min(255, codes.pop(0))) < 16:
         return str(index % 8 + (30 if index < 8 else 90) + code - 38)
-    if index >= 232:
-        return f"{code}#" + f"{8 + 10 * (index - 232):02x}" * 3
-    steps = ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
-    return f"{code}#" + "".join(f"{step * 40 + 55 if step else 0:02x}" for step in steps)
+    elif index >= 232:
+        levels = [8 + 10 * (index - 232)] * 3
+    else:
+        levels = [
+            step * 40 + 55 if step else 0 for step in ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
+        ]
+    return f"{code}#" + "".join(f"{level:02x}" for level in levels)

@@ -1,6 +1,6 @@
 """Explain limits of the operating system on processes, open files and memory.
 
-Errors are explained when they occur, and predicted before a start where possible: ``shortages``, ``crowd``.
+Errors are explained when they occur, and predicted before a start where possible (``shortages``).
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
-#: Maximum number of ranks per core without ``oversubscribe``; a machine always accepts ``RANKS_ANYWAY`` ranks.
-RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
+#: Maximum number of ranks per core without ``oversubscribe``, and the number that a machine of any size accepts.
+_RANKS_PER_CORE, _ALWAYS_ALLOWED_RANKS = 8, 64
 #: Minimum needs of a rank: open files in the process that reads its output, processes including threads, and bytes
 #: of memory.
 _FILES_PER_RANK, _TASKS_PER_RANK, _BYTES_PER_RANK = 2, 2, 10_000_000
 
 _PROCESSES_REMEDY = (
-    "The limit of processes for your user is reached. Wait until some have ended, or raise it with 'ulimit -u'."
+    "Your user has reached its process limit. Wait for processes to exit, or raise the limit with 'ulimit -u'."
 )
-_FILES_REMEDY = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
-_MEMORY_REMEDY = "The memory is used up. End other programs, or run fewer processes."
-_ALL_FILES_REMEDY = "The limit of open files on this machine is reached. End other programs."
+_MEMORY_REMEDY = "The machine is out of memory. Stop other programs, or run fewer processes."
+_CONTAINER_REMEDY = "Raise pids.max of the control group, or the container's process limit (docker --pids-limit)."
 #: The code and the remedy of each limit, by errno.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES_REMEDY),
-    errno.EMFILE: ("open-files-limit", _FILES_REMEDY),
-    errno.ENFILE: ("machine-open-files-limit", _ALL_FILES_REMEDY),
+    errno.EMFILE: ("open-files-limit", "The process has reached its limit of open files. Raise it with 'ulimit -n'."),
+    errno.ENFILE: ("machine-open-files-limit", "The machine has reached its limit of open files. Stop other programs."),
     errno.ENOMEM: ("memory-exhausted", _MEMORY_REMEDY),
 }
 
@@ -46,11 +45,11 @@ def remedy(error: BaseException) -> str:
     return remedy(error.__cause__) if error.__cause__ is not None else ""
 
 
-def launch_failed(what: str, error: OSError) -> LaunchFailed:
-    """Return the error for a start that the operating system rejected: ``what``, the reason, and the remedy."""
+def launch_failed(message: str, error: OSError) -> LaunchFailed:
+    """Return the error for a start that the operating system rejected: the message, the reason, and the remedy."""
     filename = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
-    return LaunchFailed(f"{what}: {error.strerror or error}{filename}.", code=code, hint=hint)
+    return LaunchFailed(f"{message}: {error.strerror or error}{filename}.", code=code, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +64,37 @@ class Shortage:
     remedy: str
 
 
-def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
+def rank_limit(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
     """Return why one machine rejects this number of ranks, or None; ``oversubscribe`` allows any number.
 
     ``slots`` is the configured number of processes of the machine.
     """
-    limit = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
+    limit = max(_ALWAYS_ALLOWED_RANKS, _RANKS_PER_CORE * cores, slots)
     if oversubscribe or ranks <= limit:
         return None
-    reason = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
-    remedy = "Use fewer processes, or set oversubscribe=True."
-    return Shortage("error", f"{reason}. The limit of one machine is {count(limit)}", remedy)
+    message = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}; the limit is {count(limit)}"
+    return Shortage("error", message, "Use fewer processes, or set oversubscribe=True.")
 
 
-def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield the resources that are too scarce for this number of ranks; ``room`` comes from ``node.headroom.room``."""
-    for name, need, what, remedy in (
-        ("files", _FILES_PER_RANK, "open files", _FILES_REMEDY),
-        ("processes", _TASKS_PER_RANK, "processes and threads", _PROCESSES_REMEDY),
-        ("tasks", _TASKS_PER_RANK, "processes and threads", "The control group or container may run too few processes: "
-         "raise its pids.max (docker's --pids-limit)."),
-    ):  # fmt: skip
-        available = room.get(name)
-        if available is not None and available < need * ranks:
-            reason = f"{plural(ranks, 'process')} need about {count(need * ranks)} {what}"
-            yield Shortage("error", f"{reason}, but only {count(available)} are available", remedy)
-    memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
-    if memory is not None and memory < _BYTES_PER_RANK * ranks:
-        reason = f"{plural(ranks, 'process')} need at least {size(_BYTES_PER_RANK * ranks)} of memory"
-        yield Shortage("error", f"{reason}, but only {size(memory)} is available", remedy)
+def shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Shortage]:
+    """Yield the resources that are too scarce for this number of ranks; see ``node.headroom`` for those available."""
+    processes = plural(ranks, "process")
+    for name, resource, need, remedy in (
+        ("files", "open files", _FILES_PER_RANK * ranks, "Raise the limit with 'ulimit -n'."),
+        ("processes", "processes and threads", _TASKS_PER_RANK * ranks, _PROCESSES_REMEDY),
+        ("tasks", "processes and threads", _TASKS_PER_RANK * ranks, _CONTAINER_REMEDY),
+    ):
+        remaining = available.get(name)
+        if remaining is not None and remaining < need:
+            message = f"{processes} need about {count(need)} {resource}, but only {count(remaining)} are available"
+            yield Shortage("error", message, remedy)
+    memory, need, remedy = available.get("memory"), _BYTES_PER_RANK * ranks, _MEMORY_REMEDY
+    if memory is not None and memory < need:
+        message = f"{processes} need at least {size(need)} of memory, but only {size(memory)} is available"
+        yield Shortage("error", message, remedy)
     elif memory is not None and memory < LARGE[1] * ranks:
-        reason = f"Only {size(memory // ranks)} of memory is available for each process"
-        yield Shortage("warning", f"{reason}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
+        message = f"Only {size(memory // ranks)} of memory is available for each process"
+        yield Shortage("warning", f"{message}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
 
 
 def allow_files(count: int) -> None:

@@ -21,7 +21,7 @@ from distdl_jupyter.node import processes
 
 #: Seconds between heartbeats of a holder, and seconds without one after which it may be gone: some file systems show
 #: writes of other hosts up to a minute late.
-BEAT, SILENT = 30.0, 120.0
+HEARTBEAT_SECONDS, _SILENT_SECONDS = 30.0, 120.0
 #: Size in bytes of a holder's record, which is written in one call so that no reader sees half of it.
 _RECORD_BYTES = 256
 #: Errors of a file system without locks.
@@ -32,7 +32,7 @@ class Holder(NamedTuple):
     """The holder of a lock, as seen from this host."""
 
     #: Whether the lock is held, as seen from this host.
-    held: bool
+    is_held: bool
     #: The host of the last process that signed the lock, "" for this host.
     host: str = ""
     #: Its last heartbeat (epoch seconds).
@@ -41,17 +41,17 @@ class Holder(NamedTuple):
     @property
     def is_dead(self) -> bool:
         """Whether it is proven that no process holds the lock."""
-        return not self.held and not self.host
+        return not self.is_held and not self.host
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether only a check on its host can tell if the lock is held."""
-        return not self.held and bool(self.host)
+        return not self.is_held and bool(self.host)
 
     @property
     def is_silent(self) -> bool:
         """Whether its last heartbeat is so old that its host may be gone."""
-        return time.time() - self.last_heartbeat > SILENT
+        return time.time() - self.last_heartbeat > _SILENT_SECONDS
 
     def describe(self) -> str:
         """Return a sentence with the supervisor's host and the time of its last heartbeat."""
@@ -63,52 +63,34 @@ class Holder(NamedTuple):
         return f"Check it on {self.host}. If that host is gone for good, run: distdl lost {short_id(id_)}"
 
 
-def holder(path: Path, *signs: Path) -> Holder:
-    """Return the holder of a lock; a missing lock is not held. ``signs`` are files that its holder writes to.
+def holder(path: Path, *other_files: Path) -> Holder:
+    """Return the holder of a lock; a missing lock is not held. The holder also writes to ``other_files``.
 
-    A lock that cannot be checked (for example with too many open files) counts as held.
+    A lock that cannot be checked (too many open files, a file system without locks) counts as held.
     """
-    host = ""
+    is_held, host = True, ""
     try:
         with path.open("rb", buffering=0) as file:
             host = processes.other_host(os.pread(file.fileno(), _RECORD_BYTES, 0).decode("utf-8", "replace"))
-            held = not is_free(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            is_held = False
     except (FileNotFoundError, NotADirectoryError):
-        return Holder(held=False)
+        return Holder(is_held=False)
     except OSError:
-        held = True
-    return Holder(held=held, host=host, last_heartbeat=last_sign(path, *signs))
+        pass
+    return Holder(is_held, host, last_write(path, *other_files))
 
 
-def is_free(fd: int) -> bool:
-    """Return whether a lock is free, as seen from this host; False on a file system without locks."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def is_held(path: Path) -> bool:
-    """Return whether the lock is held, as seen from this host."""
-    return holder(path).held
-
-
-def last_sign(*paths: Path) -> float:
+def last_write(*paths: Path) -> float:
     """Return the latest modification time of the files (epoch seconds), 0 if none exists."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
 def sign(path: Path) -> None:
     """Record that this process holds the lock; if that fails, the old record is not changed."""
-    text = processes.mark().encode()
-    with contextlib.suppress(OSError):
-        # A separate descriptor: on a network file system, closing it makes the text visible to other hosts.
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(fd, text.ljust(_RECORD_BYTES - 1) + b"\n", 0)
-        finally:
-            os.close(fd)
+    # A separate file object: on a network file system, closing it makes the text visible to other hosts.
+    with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+        file.write(processes.mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
 
 
 def prove(path: Path) -> None:
@@ -116,21 +98,17 @@ def prove(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with path.open("rb", buffering=0) as file:
-            is_locked = not is_free(file.fileno())
+        works = holder(path).is_held
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        is_locked = False
+        works = False
     finally:
         os.close(fd)
-    if not is_locked:
-        raise DiskRefused(
-            f"{path.parent.parent} is on a file system that does not support file locks, so it is unknown whether "
-            "a job is running.",
-            code="no-file-locks",
-            hint="Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock.",
-        )
+    if not works:
+        message = f"{path.parent.parent} is on a file system without file locks, so it is unknown whether a job runs."
+        hint = "Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock."
+        raise DiskRefused(message, code="no-file-locks", hint=hint)
 
 
 class JobLock:
@@ -148,17 +126,16 @@ class JobLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_acquired = of_other_host or not holder(path).host
+            if of_other_host or not holder(path).host:
+                sign(path)
+                return cls(fd)
         except BlockingIOError:
-            is_acquired = False
+            pass
         except BaseException:
             os.close(fd)
             raise
-        if not is_acquired:
-            os.close(fd)
-            return None
-        sign(path)
-        return cls(fd)
+        os.close(fd)
+        return None
 
     def release(self) -> None:
         """Close this process's descriptor; the lock is released unless another process has inherited it."""

@@ -275,7 +275,7 @@ class EventWriter:
     """Appends to the events at ``path`` and to the log next to them. The caller must hold the job's lock."""
 
     def __init__(self, path: Path) -> None:
-        self._log_path = events.log_path(path)
+        self._log_path = path.with_name("log.jsonl")
         begin, file = newest_part(self._log_path)
         self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_moment, self.log.last_moment))

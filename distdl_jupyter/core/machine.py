@@ -6,17 +6,14 @@ import contextlib
 import functools
 import hashlib
 import os
-import platform
 import socket
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.node import devices as node_devices
-from distdl_jupyter.node.devices import Gpu
+from distdl_jupyter.node import data_cache, devices
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
@@ -53,10 +50,10 @@ def has_java() -> bool:
 
 
 @functools.cache
-def gpus() -> tuple[Gpu, ...]:
+def gpus() -> tuple[devices.Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
     try:
-        return tuple(node_devices.visible())
+        return tuple(devices.visible())
     except (OSError, subprocess.SubprocessError):
         return ()
 
@@ -66,27 +63,12 @@ def gpu_numbers() -> list[int]:
     return [gpu.number for gpu in gpus()]
 
 
-def gpu_name(devices: Sequence[Gpu] | None = None) -> str:
-    """Return the model of the first of ``devices`` (default: ``gpus()``), "" if there are none."""
-    return next((gpu.name for gpu in (gpus() if devices is None else devices)), "")
-
-
 def cache_directory() -> Path:
-    """Return the package's cache directory (it need not exist yet).
-
-    ``DISTDL_CACHE`` takes precedence over the platform's default: ``$XDG_CACHE_HOME/distdl`` or
-    ``~/.cache/distdl`` on Linux, ``~/Library/Caches/distdl`` on macOS.
-    """
-    if override := os.environ.get("DISTDL_CACHE"):
-        return Path(override).expanduser().absolute()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg) / "distdl"
-    if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Caches" / "distdl"
-    return Path.home() / ".cache" / "distdl"
+    """Return the package's cache directory, which need not exist yet: ``DISTDL_CACHE``, or the platform's default."""
+    return data_cache.default_base()
 
 
-def compiled_code() -> tuple[str, str]:
+def compiler_cache() -> tuple[str, str]:
     """Return the environment variable for torch's compiler cache, and the cache folder that jobs share.
 
     The cache keys include the versions of torch, CUDA and Triton and the GPU model, so one folder is enough.
@@ -98,7 +80,7 @@ def socket_path(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``; it contains the host name, because home directories may be shared.
 
     The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary
-    directory if that path is too long for a socket. Nothing is created; see ``secured``.
+    directory if that path is too long for a socket. Nothing is created; see ``make_private_folder``.
     """
     if folder is None:
         from jupyter_core.paths import jupyter_runtime_dir
@@ -112,16 +94,12 @@ def socket_path(name: str, folder: Path | None = None) -> Path:
     return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{digest[:10]}" / file
 
 
-def secured(folder: Path) -> Path:
+def make_private_folder(folder: Path) -> Path:
     """Create a folder that only its owner may enter. Raises DistDLError if another user owns it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise DistDLError(
-            f"{folder} belongs to another user.",
-            code="socket-folder-of-another-user",
-            hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
-        )
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        folder.chmod(0o700)
+        hint = "Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
+        raise DistDLError(f"{folder} belongs to another user.", code="socket-folder-of-another-user", hint=hint)
+    folder.chmod(0o700)
     return folder

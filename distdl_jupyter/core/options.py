@@ -17,7 +17,7 @@ from distdl_jupyter.core import humanize, tracking
 from distdl_jupyter.core.alerts import check_rules
 from distdl_jupyter.core.data import DataSource, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.packages import check_packages, check_requirements
+from distdl_jupyter.core.packages import check_packages
 
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
@@ -277,7 +277,7 @@ class JobOptions:
     )  # fmt: skip
     track: str = _option(
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.shown,
+        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.titles,
     )  # fmt: skip
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
@@ -342,7 +342,7 @@ class JobOptions:
         flags=("--conda",), metavar="PACKAGE", repeats=True, label="conda packages", shown=", ".join,
     )  # fmt: skip
     requirements: str = _option(
-        "", check_requirements,
+        "", _to_text,
         "Packages to install on every node before the ranks start: requirements.txt, pylock.toml, or a script with "
         "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),

@@ -1,6 +1,6 @@
 """Checks the packages of a job, and reads requirements files, so that a spec does not depend on other files.
 
-A requirements file has pip's format, is a lock file (``pylock.toml``, PEP 751), or is a script with inline dependencies
+A requirements file has pip's format, or is a lock file (``pylock.toml``, PEP 751) or a script with inline dependencies
 (PEP 723). Requirements that other machines cannot reach are rejected.
 """
 
@@ -38,34 +38,17 @@ _LOCAL_PATH_HINT = (
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for invalid ones and secrets."""
-    if value in (None, ""):
-        return None
     if isinstance(value, str):  # as typed on a magic line
         value = value.replace(",", " ").split()
-    hint = 'Example: ["numpy>=2", "webdataset==1.0.2"].'
-    if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
+    is_list = isinstance(value, list | tuple) and all(isinstance(package, str) for package in value)
+    packages = tuple(package.strip() for package in value if package.strip()) if is_list else ()
+    if not is_list or any(package.startswith("-") or "\n" in package for package in packages):
         text = f"{field} must be a list of packages, not {value!r}."
+        hint = 'Use a list such as ["numpy>=2", "webdataset==1.0.2"].'
         raise InvalidSpec(text, code="packages-not-a-list", field=field, hint=hint)
-    packages = tuple(package.strip() for package in value if package.strip())
     for package in packages:
-        if package.startswith("-") or "\n" in package:
-            text = f"{field} must list package names, not {package.splitlines()[0]!r}."
-            raise InvalidSpec(text, code="package-name-invalid", field=field, hint=hint)
         _reject_passwords(package, field)
     return packages or None
-
-
-def check_requirements(value: Any, field: str) -> str | None:
-    """Return the path of a requirements file, or its text (which ends with a newline), unchanged.
-
-    Raises InvalidSpec for anything else.
-    """
-    if value in (None, ""):
-        return None
-    if not isinstance(value, (str, Path)):
-        text = f"{field} must be the path of a file, not {value!r}."
-        raise InvalidSpec(text, code="requirements-not-a-path", field=field, hint=_FORMATS_HINT)
-    return str(value)
 
 
 def is_lock(text: str) -> bool:
@@ -126,20 +109,17 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
     """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     import tomllib  # few jobs need it
 
-    blocks = [match["content"] for match in _SCRIPT_METADATA.finditer(text)]
+    match = _SCRIPT_METADATA.search(text)
     hint = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
-    if len(blocks) != 1:
-        count = "more than one block of" if blocks else "no"
-        problem = f"{field}: {name} has {count} inline dependencies (PEP 723)."
+    if match is None:
+        problem = f"{field}: {name} has no inline dependencies (PEP 723)."
         raise InvalidSpec(problem, code="script-without-dependencies", field=field, hint=hint)
     try:
-        lines = [line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines()]
-        metadata = tomllib.loads("\n".join(lines))
-        dependencies = [str(dependency) for dependency in metadata.get("dependencies", [])]
+        metadata = tomllib.loads(re.sub("(?m)^# ?", "", match["content"]))
+        return "".join(f"{dependency}\n" for dependency in metadata.get("dependencies", []))
     except (tomllib.TOMLDecodeError, TypeError) as error:
         problem = f"{field}: the metadata of {name} cannot be read ({error})."
         raise InvalidSpec(problem, code="script-metadata-invalid", field=field, hint=hint) from None
-    return "".join(f"{dependency}\n" for dependency in dependencies)
 
 
 def _expand_includes(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
@@ -168,9 +148,9 @@ def _reject_passwords(text: str, field: str) -> None:
             raise InvalidSpec(text, code="requirements-address-invalid", field=field, hint=hint) from None
         if split.password or (split.username and not split.scheme.endswith("ssh")) or mask(address) != address:
             text = f"{field}: the address at {split.hostname} contains a password, which would be stored with the job."
-            hint = "Set the environment variable PIP_INDEX_URL, or use pip.conf or .netrc on the nodes."
-            if field == "conda_packages":
-                hint = "Set the environment variable CONDA_CHANNELS, or use .condarc on the nodes."
+            is_conda = field == "conda_packages"
+            variable, file = ("CONDA_CHANNELS", ".condarc") if is_conda else ("PIP_INDEX_URL", "pip.conf or .netrc")
+            hint = f"Set the environment variable {variable}, or use {file} on the nodes."
             raise InvalidSpec(text, code="requirements-password", field=field, hint=hint)
 
 

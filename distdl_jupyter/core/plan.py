@@ -1,7 +1,6 @@
 """The interface between backends and clusters: where ranks run (placement) and how to run them (plan).
 
-A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan. Neither depends on the
-other.
+A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan.
 """
 
 from __future__ import annotations
@@ -59,25 +58,13 @@ class Placement:
     #: The start of a command line, such as ssh, to which a host and a command for that host are appended; () for none.
     remote_shell: tuple[str, ...] = ()
 
-    def interface_of(self, slot: RankSlot) -> str:
-        """Return the network interface of a rank."""
-        return slot.interface or self.interface
-
-    def cores_of(self, slot: RankSlot) -> int | str:
-        """Return the number of cores of a rank."""
-        return slot.cores or self.cores_per_rank
-
     @property
     def node_count(self) -> int:
         """The number of logical nodes."""
-        return len(self._local_sizes)
-
-    def local_size(self, node: int) -> int:
-        """The number of ranks on one node."""
-        return self._local_sizes[node]
+        return len(self.local_sizes)
 
     @cached_property
-    def _local_sizes(self) -> Counter[int]:
+    def local_sizes(self) -> Counter[int]:
         """The number of ranks by node; cached, because every rank receives the number of its node."""
         return Counter(slot.node for slot in self.ranks)
 
@@ -110,7 +97,6 @@ class LaunchCommand:
     """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
 
     ``argv`` begins with the program's name, which is looked up beside the job's Python and then on node 0's PATH.
-
     ``first_exit`` parses the launcher's output for the rank that ended first: (rank, exit code, signal number) or
     None. ``environment`` holds settings of the launcher itself; ranks may inherit them.
     """

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from distdl_jupyter.core.errors import JobNotRunning
-from distdl_jupyter.core.humanize import count, listing, plural, size
+from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.state import State
 
-#: Value of ``lacks``: resources are free but reserved for earlier jobs.
-ORDER = "order"
-#: Value of ``lacks``: the job waits for the end of another one.
-AFTER = "after"
+#: Values of ``lacks``: resources are free but reserved for earlier jobs; the job waits for the end of another one.
+ORDER, AFTER = "order", "after"
 #: The beginning of the end reason of a job that was moved to another cluster; its name and a period follow.
 MOVED = "The job was moved to "
 
@@ -80,11 +78,9 @@ class QueueView:
 
 def amount(name: str, value: float) -> str:
     """Return an amount as text: "2 GPUs", "4 cores", "24 GB of memory"."""
-    if name == "gpus":
-        return plural(value, "GPU")
-    if name == "cores":
-        return plural(value, "core")
-    return f"{size(value)} of memory" if name == "memory" else f"{count(value)} {name}"
+    if name == "memory":
+        return f"{size(value)} of memory"
+    return plural(value, "GPU" if name == "gpus" else "core")
 
 
 def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str]) -> str:

@@ -1,8 +1,7 @@
 """Masks secrets in everything that is written about a job: known values, and text that looks like a secret.
 
 A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as JSON and as base64. Code without a
-``Redactor`` uses ``text``. The patterns are defined in ``worker.secret_patterns``; this module accesses no files and no
-processes.
+``Redactor`` uses ``text``. The patterns are defined in ``worker.secret_patterns``.
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ _MIN_CACHED_BLOCK, _MAX_CACHED_LINES, _MAX_MEAN_BYTES = 2_000, 20_000, 400
 #: ``user:value`` as in HTTP basic authentication.
 _USER_AND_VALUE = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
 #: Values of variables such as USE_AUTH or DB_AUTH; in a log they are ordinary words.
-_SWITCHES = frozenset(
-    ("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest", "negotiate", "password",
-     "oauth2", "public", "private", "unlimited")
-)  # fmt: skip
-#: Events that are not masked, because attaching to a job needs their exact values.
-_UNMASKED_EVENTS = ("handle",)
+_SWITCHES = frozenset(("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest",
+                       "negotiate", "password", "oauth2", "public", "private", "unlimited"))  # fmt: skip
+#: Maximum number of names of metrics that are known to contain no secret.
+_MAX_CLEAN_NAMES = 10_000
 
 
 def text(string: str) -> str:
@@ -51,17 +48,14 @@ def is_secret(name: str, value: str) -> bool:
     return _has_secret_name(name, value) or secret_patterns.mask(value) != value
 
 
-def refuse(options: Mapping[str, Any]) -> None:
+def refuse_secrets(options: Mapping[str, Any]) -> None:
     """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
     for name, value in options.items():
         if isinstance(value, str) and (masked := text(value)) != value:
             masked_part = next(part for part in masked.split() if MASK in part)
-            raise InvalidSpec(
-                f"{name} contains a secret ({masked_part}), and options are stored with the job.",
-                code="option-holds-secret",
-                field=name,
-                hint="Pass it as an environment variable instead.",
-            )
+            message = f"{name} contains a secret ({masked_part}), and options are stored with the job."
+            hint = "Pass it as an environment variable instead."
+            raise InvalidSpec(message, code="option-holds-secret", field=name, hint=hint)
 
 
 def _has_secret_name(name: str, value: str) -> bool:
@@ -90,8 +84,8 @@ class Redactor:
     def of(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
         *named, secrets = environments
-        matches = {name: value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)}
-        return cls(value for value in (*matches.values(), *secrets.values()) if not _is_plain(value))
+        values = [value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)]
+        return cls(value for value in (*values, *secrets.values()) if not _is_plain(value))
 
     def text(self, string: str) -> str:
         """Return the text without secrets."""
@@ -121,31 +115,25 @@ class Redactor:
         if isinstance(document, str):
             return self.text(document) if len(document) >= SHORTEST else document
         if isinstance(document, dict):
-            return {self.data(key): self._mask_entry(key, value) for key, value in document.items()}
-        if isinstance(document, list | tuple):
-            return type(document)(map(self.data, document))
-        return document
+            return {self.data(name): self._mask_entry(name, value) for name, value in document.items()}
+        return type(document)(map(self.data, document)) if isinstance(document, list | tuple) else document
 
     def _mask_entry(self, name: Any, value: Any) -> Any:
         is_secret = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
         return MASK if is_secret and len(value) >= SHORTEST and "•" not in value else self.data(value)
 
-    def name(self, name: str) -> str:
-        """Return a name that occurs often, such as a metric's, without secrets."""
-        if name in self._clean_names:
-            return name
-        masked = self.text(name)
-        if masked == name and len(self._clean_names) < 10_000:
-            self._clean_names.add(name)
-        return masked
-
     def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
-        if type_ == "metric":
-            values = fields["values"]
-            clean = self._clean_names.issuperset(values)
-            return fields if clean else {**fields, "values": {self.name(key): value for key, value in values.items()}}
-        return fields if type_ in _UNMASKED_EVENTS else {name: self.data(value) for name, value in fields.items()}
+        if type_ == "handle":  # attaching to a job needs its exact values
+            return fields
+        if type_ != "metric":
+            return {name: self.data(value) for name, value in fields.items()}
+        if self._clean_names.issuperset(fields["values"]):
+            return fields
+        names = {name: self.text(name) for name in fields["values"]}
+        if len(self._clean_names) < _MAX_CLEAN_NAMES:
+            self._clean_names.update(name for name, masked in names.items() if masked == name)
+        return {**fields, "values": {names[name]: value for name, value in fields["values"].items()}}
 
     def lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
@@ -225,7 +213,7 @@ def _is_plain(value: str) -> bool:
     )
 
 
-def spec(job: JobSpec, redactor: Redactor) -> JobSpec:
+def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     """Return the spec to store. Its code, command and arguments are only for display; the job runs an unmasked copy."""
     source = dataclasses.replace(
         job.source, code=redactor.text(job.source.code), command=redactor.text(job.source.command),
@@ -233,32 +221,30 @@ def spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in job.captured)
     return dataclasses.replace(
         job, name=redactor.text(job.name), source=source, captured=captured,
-        findings=redactor.data(job.findings), script_arguments=arguments(job.script_arguments, redactor.text),
+        findings=redactor.data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.text),
     )  # fmt: skip
 
 
-def hidden(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
+def masked_arguments(shown: Iterable[str], actual: Iterable[Any]) -> dict[str, str]:
     """Return the command-line arguments that are masked in ``shown``; for ``--flag=value``, only the value."""
     values = {}
-    for number, (mask, argument) in enumerate(zip(shown, map(str, actual), strict=False)):
-        if mask != argument and MASK in mask:
+    for number, (displayed, argument) in enumerate(zip(shown, map(str, actual), strict=False)):
+        if displayed != argument and MASK in displayed:
             is_flag = argument.startswith("-") and "=" in argument
             values[f"argument {number}"] = argument.partition("=")[2] if is_flag else argument
     return values
 
 
-def arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
+def mask_arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
     """Return command-line arguments without secrets, also if ``--token`` and its value are separate arguments."""
     masked: list[str] = []
-    mask_next = False
+    masks_next = False
     for argument in argv:
         flag, equals, value = argument.partition("=")
         is_secret_flag = flag.startswith("-") and looks_secret(flag.lstrip("-"))
-        if mask_next and not argument.startswith("-"):
+        if masks_next and not argument.startswith("-"):
             masked.append(MASK)
-        elif is_secret_flag and equals and len(value) >= SHORTEST:
-            masked.append(f"{flag}={MASK}")
         else:
-            masked.append(mask(argument))
-        mask_next = is_secret_flag and not equals
+            masked.append(f"{flag}={MASK}" if is_secret_flag and len(value) >= SHORTEST else mask(argument))
+        masks_next = is_secret_flag and not equals
     return tuple(masked)

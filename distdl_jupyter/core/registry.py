@@ -1,6 +1,6 @@
 """Plug-ins by name: backends and clusters from Python entry points, loaded on first use.
 
-Built-in plug-ins are registered in the same way. A broken plug-in does not affect the others; ``problems()`` lists it.
+Built-in plug-ins are registered in the same way. A broken plug-in does not affect the others.
 """
 
 from __future__ import annotations
@@ -57,30 +57,12 @@ def get(kind: Kind, name: str) -> Any:
         return point.load()()
     except Exception as error:
         message = f"The {kind[:-1]} {name!r} cannot be loaded: {type(error).__name__}: {error}."
-        hint = _remedy(point, error)
+        hint = f"It comes from {point.value!r}. Reinstall the package that provides it."
+        if isinstance(error, ModuleNotFoundError) and point.dist is not None:
+            extras = point.dist.metadata.get_all("Provides-Extra") or ()
+            if extra := next(filter(name.startswith, extras), ""):  # "azure" for the cluster azureml
+                hint = f"Install it: pip install '{point.dist.name}[{extra}]'"
         raise PluginUnavailable(message, code="plugin-not-loadable", hint=hint) from error
-
-
-def _remedy(point: EntryPoint, error: Exception) -> str:
-    """Return the command that installs a missing dependency, if the package has an extra with the plug-in's name."""
-    if isinstance(error, ModuleNotFoundError) and point.dist is not None:
-        extras = point.dist.metadata.get_all("Provides-Extra") or ()
-        extra = next((extra for extra in extras if point.name.startswith(extra)), "")  # "azure" for the cluster azureml
-        if extra:
-            return f"Install it: pip install '{point.dist.name}[{extra}]'"
-    return f"It comes from {point.value!r}. Reinstall the package that provides it."
-
-
-def problems() -> list[tuple[str, str, str]]:
-    """Return (kind, name, reason) of each plug-in that cannot be loaded."""
-    failures: list[tuple[str, str, str]] = []
-    for kind in KINDS:
-        for name in names(kind):
-            try:
-                get(kind, name)
-            except PluginUnavailable as error:
-                failures.append((kind, name, str(error)))
-    return failures
 
 
 def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
@@ -89,14 +71,11 @@ def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
-    """Return the plug-in's ``Options`` made from ``values``.
-
-    Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
-    """
-    return checked(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
+    """Return the plug-in's ``Options`` made from ``values``. Raises InvalidSpec as ``make_options`` does."""
+    return make_options(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
 
 
-def checked(form: type, values: Mapping[str, Any], owner: str) -> Any:
+def make_options(form: type, values: Mapping[str, Any], owner: str) -> Any:
     """Return the options dataclass ``form`` with ``values``; ``owner`` is named in errors.
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
@@ -110,14 +89,12 @@ def checked(form: type, values: Mapping[str, Any], owner: str) -> Any:
             message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."
             raise InvalidSpec(message, code="plugin-option-not-a-choice", field=key)
     for field in fields.values():
-        is_required = field.default is field.default_factory is dataclasses.MISSING
-        if is_required and field.name not in values:
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
             raise InvalidSpec(f"{field.name} is missing.", code="option-missing", field=field.name)
     instance = form(**values)
     hints = typing.get_type_hints(form)
     for name, value in values.items():
-        is_union = typing.get_origin(hints[name]) in (typing.Union, types.UnionType)
-        kinds = typing.get_args(hints[name]) if is_union else (hints[name],)
+        kinds = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
         if not all(kind in _DESCRIPTIONS for kind in kinds):
             continue
         actual = getattr(instance, name)  # the form may have converted it
@@ -158,13 +135,10 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = backend_label(label)
-    name = _find_backend_name(label)
-    if not name:
-        labels = backend_labels()
-        if label not in labels and label not in names("backends"):
-            message = unknown(label, labels, "distributed backend")
-            raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
-        name = labels.get(label, label)
+    name = _find_backend_name(label) or backend_labels().get(label, label)
+    if name not in names("backends"):
+        message = unknown(label, backend_labels(), "distributed backend")
+        raise InvalidSpec(message, code="backend-unknown", field="distributed_backend")
     plugin = get("backends", name)
     return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
 
@@ -172,7 +146,6 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
 def _find_backend_name(label: str) -> str:
     """Return the backend named by the label's first word if it has the label, without loading other backends."""
     name = label.partition("-")[0]
-    if name in _entry_points()["backends"]:
-        with contextlib.suppress(PluginUnavailable):
-            return name if label in (get("backends", name).labels or (name,)) else ""
+    with contextlib.suppress(PluginUnavailable, InvalidSpec):
+        return name if label in (get("backends", name).labels or (name,)) else ""
     return ""

@@ -21,7 +21,6 @@ from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import SeriesBook
 
-_READ_BYTES = 4 * 1024 * 1024
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
 #: Seconds of samples that marks are computed from, and minimum seconds of memory growth for a trend.
@@ -32,6 +31,11 @@ IDLE, FULL = 5.0, 0.95
 _SOON_SECONDS = 300.0
 #: Minimum memory growth as a share of the limit, and minimum share of one rank in that growth.
 _MIN_GROWTH, _MIN_RANK_SHARE = 0.02, 0.5
+_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
+_NO_TENSORS = (
+    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
+    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class NodeUse:
     sent: float | None = None
 
     @property
-    def left(self) -> float | None:
+    def available(self) -> float | None:
         """Bytes of memory up to the limit."""
         return None if self.memory is None or self.limit is None else max(0.0, self.limit - self.memory)
 
@@ -111,7 +115,6 @@ class ResourceMark:
 
 # lines ----------------------------------------------------------------------------------------
 
-
 _Number = float | None
 
 
@@ -140,16 +143,18 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
     def rounded(numbers: Iterable[float | None]) -> list[int | None]:
         return [None if number is None else round(number) for number in numbers]
 
+    optional = {
+        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
+        "torch": torch,
+        "about": sample.get("about"),
+    }
     data = {
         "t": round(sample["t"], 3),
         "node": node,
         "machine": rounded(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
         "ranks": {rank: rounded(values) for rank, values in sample["ranks"].items()},
-        "gpus": {number: rounded(values) for number, values in sample["gpus"].items()},
-        "torch": torch,
-        "about": sample.get("about"),
+        **{name: value for name, value in optional.items() if value},
     }
-    data = {name: value for name, value in data.items() if value or name not in ("gpus", "torch", "about")}
     msgspec.convert(data, _Line, str_keys=True)  # only checks: encoding a _Line would write floats
     return msgspec.json.encode(data) + b"\n"
 
@@ -163,39 +168,28 @@ class ResourceBook:
     def __init__(self, path: Path, *, curves: bool = True) -> None:
         """Curves are only stored if ``curves`` is set; marks do not need them."""
         self._path, self._keeps_curves = path, curves
-        #: Number of bytes read.
-        self.cursor = 0
+        #: Number of bytes read, and of samples.
+        self.cursor = self.count = 0
         #: The facts about each node, its newest sample, and that of each rank with its usage.
         self.about: dict[int, NodeFacts] = {}
         self.nodes: dict[int, ResourceSample] = {}
         self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
         self.curves = SeriesBook()
-        self.count = 0
         self._start_time: float | None = None
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
         self._recent: dict[int, deque[ResourceSample]] = {}
 
-    def read(self, max_bytes: int = _READ_BYTES) -> list[ResourceSample]:
-        """Read and return the next samples, about ``max_bytes``; [] if there are no new ones."""
+    def read(self, max_bytes: int = -1) -> list[ResourceSample]:
+        """Read and return the next samples, about ``max_bytes`` (default: all); [] if there are no new ones."""
         content = events.read_lines(self._path, self.cursor, max_bytes)
         self.cursor += len(content)
         samples = []
         for line in content.splitlines():
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 samples.append(self._to_sample(_decoder.decode(line)))
-        for sample in samples:
-            self._apply(sample)
-        return samples
-
-    def read_all(self) -> list[ResourceSample]:
-        """Read and return all samples that have not been read yet."""
-        samples: list[ResourceSample] = []
-        previous = -1
-        while self.cursor != previous:
-            previous = self.cursor
-            samples += self.read()
+                self._apply(samples[-1])
         return samples
 
     def _to_sample(self, line: _Line) -> ResourceSample:
@@ -210,14 +204,14 @@ class ResourceBook:
         ranks = {}
         for rank, (cpu, memory) in line.ranks.items():
             used = gpus.get(rank, [])
-            busy = [gpu_use[0] for _, gpu_use in used if gpu_use[0] is not None]
+            busy = [percent for _, (percent, _, _) in used if percent is not None]
             ranks[rank] = RankUse(
                 cpu,
                 memory,
                 sum(busy) / len(busy) if busy else None,
-                _sum_known(gpu_use[1] for _, gpu_use in used),
+                _sum_known(gpu_memory for _, (_, gpu_memory, _) in used),
                 _sum_known(gpu.memory for gpu, _ in used),
-                _sum_known(gpu_use[2] for _, gpu_use in used),
+                _sum_known(power for _, (_, _, power) in used),
                 *self._torch.get(rank, ()),
             )
         return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
@@ -231,11 +225,9 @@ class ResourceBook:
         recent.append(sample)
         while recent[0].t < sample.t - _WINDOW_SECONDS - 1:
             recent.popleft()
-        if not self._keeps_curves:
-            return
         # Machines are sampled once a second at different times; rounding gives their curves the same steps.
         step, machine = round(sample.t - self._start_time), sample.machine
-        for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
+        for number, (rank, use) in enumerate(sorted(sample.ranks.items()) if self._keeps_curves else ()):
             values = {name: getattr(use, name, None) for name in CURVES}
             if number == 0:
                 values["disk"] = _sum_known((machine.disk_read, machine.disk_written))
@@ -245,8 +237,10 @@ class ResourceBook:
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
-        hosts = {node: self.about.get(node, NodeFacts()).host for node in self._recent}
-        marks = [mark for node, samples in self._recent.items() for mark in _find_problems([*samples], hosts[node])]
+        marks: list[ResourceMark] = []
+        for node, samples in self._recent.items():
+            host = self.about.get(node, NodeFacts()).host
+            marks += [*_find_memory_problems([*samples], host), *_find_gpu_problems([*samples], host)]
         return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
 
 
@@ -257,48 +251,45 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
 
 # marks ----------------------------------------------------------------------------------------
 
-_KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
-_NO_TENSORS = (
-    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
-    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
-)
 
-
-def _find_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
-    """Yield each current problem of a node."""
-    last, on_host = samples[-1], f" on {host}" if host else ""
-    ranks = {
-        rank: [(sample.t, use) for sample in samples if (use := sample.ranks.get(rank)) is not None]
-        for rank in last.ranks
-    }
-    machine = last.machine
-    if machine.memory is not None and machine.limit and ranks:
-        available = machine.limit - machine.memory
-        free = f"({size(max(0.0, available))} of {size(machine.limit)} free)"
-        rate = _growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
-        growth, rank = max((_growth([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
-        if machine.memory >= FULL * machine.limit:
-            max_memory, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
-            full = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}"
-            yield ResourceMark("memory", rank, host, f"{full}. Rank {rank} uses the most, {size(max_memory)}.")
-        elif rate and available / rate <= _SOON_SECONDS and growth >= _MIN_RANK_SHARE * rate:
-            soon = f"Rank {rank}{on_host} will run out of memory in about {duration(available / rate)}"
-            text = f"{soon} if it keeps growing by {size(rate)} per second {free}."
-            yield ResourceMark("memory", rank, host, text)
-    if last.t - samples[0].t < _WINDOW_SECONDS - 1:
+def _find_memory_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
+    machine, on_host = samples[-1].machine, f" on {host}" if host else ""
+    if machine.memory is None or not machine.limit or not samples[-1].ranks:
         return
-    for rank, uses in ranks.items():
-        use = uses[-1][1]
-        if use.gpu_limit and (rate := _growth([(t, use.gpu_memory) for t, use in uses], _MIN_GROWTH * use.gpu_limit)):
-            full = f"about {duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)}"
-            tensors = _growth([(t, use.torch_allocated) for t, use in uses], 0.0)
-            text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in {full}"
-            remedy = _KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS
-            yield ResourceMark("gpu_memory", rank, host, f"{text}. {remedy}")
-        if len(uses) == len(samples) and all(use.gpu is not None and use.gpu < IDLE for _, use in uses):
-            busy = f"under {IDLE:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core"
-            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: {busy}."
+    available = machine.limit - machine.memory
+    free = f"({size(max(0.0, available))} of {size(machine.limit)} free)"
+    rate = _growth([(sample.t, sample.machine.memory) for sample in samples], _MIN_GROWTH * machine.limit)
+    growth, rank = max((_growth(_values(samples, rank, "memory"), 0.0), rank) for rank in samples[-1].ranks)
+    if machine.memory >= FULL * machine.limit:
+        used, rank = max((use.memory or 0.0, rank) for rank, use in samples[-1].ranks.items())
+        text = f"The memory{on_host} is {100 * machine.memory / machine.limit:.0f} % full {free}. "
+        yield ResourceMark("memory", rank, host, f"{text}Rank {rank} uses the most, {size(used)}.")
+    elif rate and available / rate <= _SOON_SECONDS and growth >= _MIN_RANK_SHARE * rate:
+        text = f"Rank {rank}{on_host} will run out of memory in about {duration(available / rate)} if it keeps growing "
+        yield ResourceMark("memory", rank, host, f"{text}by {size(rate)} per second {free}.")
+
+
+def _find_gpu_problems(samples: Sequence[ResourceSample], host: str) -> Iterator[ResourceMark]:
+    on_host = f" on {host}" if host else ""
+    if samples[-1].t - samples[0].t < _WINDOW_SECONDS - 1:
+        return
+    for rank, use in samples[-1].ranks.items():
+        rate = _growth(_values(samples, rank, "gpu_memory"), _MIN_GROWTH * (use.gpu_limit or 0.0))
+        if use.gpu_limit and rate:
+            seconds = max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate
+            text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
+            tensors_grow = _growth(_values(samples, rank, "torch_allocated"), 0.0) or use.torch_allocated is None
+            remedy = _KEEP_NUMBERS if tensors_grow else _NO_TENSORS
+            yield ResourceMark("gpu_memory", rank, host, f"{text}{duration(seconds)}. {remedy}")
+        busy = [value for _, value in _values(samples, rank, "gpu") if value is not None]
+        if len(busy) == len(samples) and max(busy) < IDLE:
+            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under {IDLE:.0f} % "
+            text += f"busy, while the rank uses {use.cpu or 0:.0f} % of a core."
             yield ResourceMark("gpu", rank, host, text)
+
+
+def _values(samples: Sequence[ResourceSample], rank: int, name: str) -> list[tuple[float, float | None]]:
+    return [(sample.t, getattr(sample.ranks[rank], name)) for sample in samples if rank in sample.ranks]
 
 
 def _growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> float:
@@ -307,7 +298,9 @@ def _growth(points: Sequence[tuple[float, float | None]], min_growth: float) -> 
     Also 0 if the values cover less than ``_TREND_SECONDS``.
     """
     known = [(t, value) for t, value in points if value is not None]
-    borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)] if known else []
-    seconds, growth = (borders[-1][0] - borders[0][0], borders[-1][1] - borders[0][1]) if borders else (0.0, 0.0)
+    if not known:
+        return 0.0
+    borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)]
+    seconds, growth = borders[-1][0] - borders[0][0], borders[-1][1] - borders[0][1]
     is_steady = all(before < after for (_, before), (_, after) in pairwise(borders))
     return growth / seconds if is_steady and seconds >= _TREND_SECONDS and growth >= min_growth else 0.0

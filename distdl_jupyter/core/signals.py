@@ -48,11 +48,11 @@ def delay_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    received: list[Any] = []
+    frames: list[Any] = []
 
     def receive(number: int, frame: Any) -> None:
-        received.append(frame)
-        if len(received) > 1:
+        frames.append(frame)
+        if len(frames) > 1:
             handler(number, frame)
 
     signal.signal(signal.SIGINT, receive)
@@ -60,5 +60,5 @@ def delay_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    if received:
-        handler(signal.SIGINT, received[0])
+    if frames:
+        handler(signal.SIGINT, frames[0])

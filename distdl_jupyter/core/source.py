@@ -26,6 +26,8 @@ _EXIT_STATEMENTS = ast.Return | ast.Continue | ast.Break | ast.Raise
 _VARIABLE_READERS = ("get", "getenv")
 #: Full names of helpers outside torch that connect ranks or average gradients.
 _HELPER_NAME = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
+#: Beginnings of names whose effect on the ranks is known, and of calls whose name is unknown.
+_KNOWN_LIBRARIES = ("torch.", "horovod.", "tensorflow.", "?")
 #: Maximum characters to read of modules that are sent with the code.
 _MAX_CHARACTERS = 400_000
 #: The modules that names are assumed to refer to if the code does not import them.
@@ -104,9 +106,9 @@ class Code:
 
     def helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
-        functions = {call.function for call in self.calls}
-        return next((call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in functions
-                     and not call.name.startswith(("torch.", "horovod.", "tensorflow.", "?"))), None)  # fmt: skip
+        known = {call.function for call in self.calls}
+        calls = (call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in known)
+        return next((call for call in calls if not call.name.startswith(_KNOWN_LIBRARIES)), None)
 
     def uses(self, *names: str) -> bool:
         """Return whether one of these names or attributes occurs anywhere."""
@@ -172,9 +174,7 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
         code.imports.update(name.partition(".")[0] for name in tree_aliases.values())
         code.assigned.update(assigned)
         code.ranks.update(name for name, value in assigned.items() if _holds_rank(value))
-        visitor = _CallVisitor({**_ALIASES, **aliases, **tree_aliases}, code.ranks, piece.label, piece.first_line - 1)
-        visitor.visit_body(tree.body, one_rank=False, function="")
-        code.calls.extend(visitor.calls)
+        _add_calls(code, tree, piece, {**_ALIASES, **aliases, **tree_aliases})
     code.imports.update(name.partition(".")[0] for name in aliases.values())
     # If a function is called under a condition on the rank, only one rank makes the calls in it.
     guarded = {call.last for call in code.calls if call.one_rank} - {""}
@@ -182,14 +182,38 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
     return code
 
 
+def _add_calls(
+    code: Code,
+    node: ast.AST,
+    piece: CodeText,
+    aliases: Mapping[str, str],
+    function: str = "",
+    *,
+    one_rank: bool = False,
+) -> None:
+    """Add the calls in a node and its children, and whether they are inside a condition on the rank."""
+    if isinstance(node, ast.Call):
+        line = node.lineno + piece.first_line - 1
+        code.calls.append(Call(dotted_name(node.func, aliases), node, piece.label, line, one_rank, function))
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = node.name
+    elif isinstance(node, ast.If | ast.IfExp | ast.While):
+        one_rank = one_rank or _is_guard(node.test, code.ranks)
+    for _, value in ast.iter_fields(node):
+        is_guarded = one_rank
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                _add_calls(code, child, piece, aliases, function, one_rank=is_guarded)
+            # After ``if rank != 0: return`` only one rank executes the rest of the block.
+            if isinstance(child, ast.If) and isinstance(child.body[-1], _EXIT_STATEMENTS):
+                is_guarded = is_guarded or _is_guard(child.test, code.ranks)
+
+
 def nested_too_deeply() -> InvalidSpec:
     """Return the error for code that is nested too deeply."""
-    return InvalidSpec(
-        "The code is nested too deeply for Python to compile.",
-        code="code-nested-too-deeply",
-        field="code",
-        hint="Split the longest expression, or the longest chain of elif, into several statements.",
-    )
+    message = "The code is nested too deeply for Python to compile."
+    hint = "Split the longest expression, or the longest chain of elif, into several statements."
+    return InvalidSpec(message, code="code-nested-too-deeply", field="code", hint=hint)
 
 
 def parse(text: str) -> ast.Module:
@@ -276,42 +300,11 @@ def _holds_rank(value: ast.expr) -> bool:
     return isinstance(value, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(value)
 
 
-class _CallVisitor:
-    """Finds calls, and whether they are inside a condition on the rank."""
-
-    def __init__(self, aliases: Mapping[str, str], ranks: Collection[str], label: str, shift: int) -> None:
-        self.calls: list[Call] = []
-        self._aliases, self._ranks, self._label, self._shift = aliases, ranks, label, shift
-
-    def visit_body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
-        """Visit a block; after ``if rank != 0: return`` only one rank continues."""
-        for statement in statements:
-            self.visit_node(statement, one_rank=one_rank, function=function)
-            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _EXIT_STATEMENTS):
-                one_rank = one_rank or self._is_guard(statement.test)
-
-    def visit_node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
-        """Visit one node and all its children."""
-        if isinstance(node, ast.Call):
-            name = dotted_name(node.func, self._aliases)
-            self.calls.append(Call(name, node, self._label, node.lineno + self._shift, one_rank, function))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = node.name
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
-            one_rank = one_rank or self._is_guard(node.test)
-        for _, value in ast.iter_fields(node):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                self.visit_body(value, one_rank=one_rank, function=function)
-            else:
-                for child in value if isinstance(value, list) else [value]:
-                    if isinstance(child, ast.AST):
-                        self.visit_node(child, one_rank=one_rank, function=function)
-
-    def _is_guard(self, test: ast.expr) -> bool:
-        """Return whether a condition depends on the rank, or calls an unknown function, which may depend on it."""
-        calls = (dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
-        unknown = any(name.rpartition(".")[2] not in _COMMON_CALLS for name in calls)
-        return unknown or depends_on_rank(test, self._ranks)
+def _is_guard(test: ast.expr, ranks: Collection[str]) -> bool:
+    """Return whether a condition depends on the rank, or calls an unknown function, which may depend on it."""
+    calls = (dotted_name(node.func, {}) for node in ast.walk(test) if isinstance(node, ast.Call))
+    unknown = any(name.rpartition(".")[2] not in _COMMON_CALLS for name in calls)
+    return unknown or depends_on_rank(test, ranks)
 
 
 def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
@@ -20,7 +20,6 @@ from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
 
-_EXAMPLE = 'Example: {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
 #: Maximum number of values of a choice, and of parameters.
 MAX_VALUES = 100
 #: The end reason of a trial whose sweep was stopped.
@@ -76,11 +75,9 @@ def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
 
 
 def _make_range(name: str, low: Any, high: Any, *, log: bool = False, whole: bool = False) -> Range:
-    example = f"Example: {name}({'1, 8' if whole else '1e-4, 1e-1'})."
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            message = f"{name} needs two numbers, and {value!r:.40} is not a number."
-            raise _invalid("distribution-bounds-not-numbers", message, example)
+            raise _invalid("distribution-bounds-not-numbers", f"{name} needs two numbers, not {value!r:.40}.")
     label = f"{name}({low:g}, {high:g})"
     if low >= high:
         raise _invalid("distribution-empty", f"{label} is empty: the first number must be below the second.")
@@ -88,24 +85,23 @@ def _make_range(name: str, low: Any, high: Any, *, log: bool = False, whole: boo
         message = f"{label} begins at {low:g}, but a logarithmic range must begin above 0."
         raise _invalid("distribution-logarithm", message, "Use a lower bound above 0, or uniform.")
     if whole and (low % 1 or high % 1):
-        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.", example)
+        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.")
     return Range(low, high, log, whole)
 
 
 def _make_choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise _invalid("parameter-values-not-a-list", f"{name} must be a list of values, not {values!r}.", _EXAMPLE)
+        message = f"{name} must be a list of values such as [64, 128], not {values!r}."
+        raise _invalid("parameter-values-not-a-list", message)
     options = tuple(values)
     if not 1 <= len(options) <= MAX_VALUES:
         raise _invalid("parameter-value-count", f"{name} must have 1 to {MAX_VALUES} values, not {len(options)}.")
     distinct: dict[Any, Any] = {}
     for value in options:
-        if not isinstance(value, str | int | float | bool | None):
-            message = f"{name} has a value of type {type(value).__name__}."
-            hint = "Use numbers, strings, True, False or None, and map them to objects in the training code."
-            raise _invalid("parameter-value-type", message, hint)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _invalid("parameter-value-not-finite", f"{name} has the value {value}.", "Use finite numbers.")
+        if not (math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | bool | None)):
+            message = f"{name} has the value {value!r:.40}."
+            hint = "Use finite numbers, strings, True, False or None, and map them to objects in the training code."
+            raise _invalid("parameter-value-invalid", message, hint)
         if type(existing := distinct.setdefault(value, value)) is not type(value):
             message = f"{name} has the values {existing!r} and {value!r}, which Optuna treats as the same value."
             hint = "Use only one of them, or strings that the training code maps to values."
@@ -113,11 +109,12 @@ def _make_choice(values: Any, name: str) -> Choice:
     return Choice(tuple(distinct))
 
 
-def checked(parameters: Any) -> Space:
+def check_space(parameters: Any) -> Space:
     """Return the checked search space by parameter name. Raises InvalidSpec."""
     if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MAX_VALUES:
         message = "The parameters of a sweep must be a dict from names to ranges or lists of values."
-        raise _invalid("parameters-not-a-dict", message, _EXAMPLE)
+        hint = 'Use a dict such as {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
+        raise _invalid("parameters-not-a-dict", message, hint)
     return {str(name): _check_domain(str(name), domain) for name, domain in parameters.items()}
 
 
@@ -127,109 +124,96 @@ def _check_domain(name: str, domain: Any) -> Range | Choice:
         return domain
     if isinstance(domain, list | tuple | set | frozenset | range):
         return _make_choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
-    if hasattr(domain, "choices"):
+    if hasattr(domain, "choices"):  # Optuna's distributions
         return _make_choice(domain.choices, name)
     if kind in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
         distribution = "integers" if kind == "IntDistribution" else "loguniform" if domain.log else "uniform"
         return _make_range(distribution, domain.low, domain.high, log=domain.log, whole=distribution == "integers")
-    if isinstance(domain, str | int | float | bool | None):
-        message = f"{name} must be a range or a list of values, not {domain!r}."
-        hint = "Set values that are the same in all trials in the code or in kwargs=."
-        raise _invalid("parameter-not-a-range", message, hint)
-    hint = "Use loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
-    raise _invalid("distribution-unknown", f"{name} has the unsupported type {kind}.", hint)
+    message = f"{name} must be a range such as loguniform(1e-4, 1e-1) or a list of values, not {domain!r:.40}."
+    hint = "Set values that are the same in all trials in the code or in kwargs=."
+    raise _invalid("parameter-not-a-range", message, hint)
 
 
 _DISTRIBUTIONS: dict[str, Callable[..., Range | Choice]] = {
     make.__name__: make for make in (uniform, loguniform, integers, choice)
 }
-
-
-def parsed(name: str, text: str) -> Range | Choice:
-    """Parse a domain on a magic line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
-
-    Raises InvalidSpec.
-    """
-    try:
-        return _parse_domain(name, text)
-    except (RecursionError, MemoryError):
-        message = f"{name}={text[:40]}... is nested too deeply."
-        raise _invalid("space-too-deep", message, "Example: loguniform(1e-4, 1e-1).") from None
-
-
-def _parse_domain(name: str, text: str) -> Range | Choice:
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        tree = None
-    if isinstance(tree, ast.Call):
-        function = ast.unparse(tree.func)
-        if function not in _DISTRIBUTIONS:
-            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
-            raise _invalid("distribution-name-unknown", f"Unknown distribution '{function}'.", hint)
-        try:
-            positional = [ast.literal_eval(argument) for argument in tree.args]
-            named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
-            return _DISTRIBUTIONS[function](*positional, **named)
-        except (TypeError, ValueError):
-            hint = "Example: loguniform(1e-4, 1e-1)."
-            raise _invalid("parameters-unreadable", f"{text} cannot be read.", hint) from None
-    parts = text.strip().removeprefix("[").removesuffix("]").split(",")
-    values = [_parse_literal(part.strip()) for part in parts if part.strip()]
-    if len(values) < 2:
-        message = f"{name}={text} has only one value, so there is nothing to vary."
-        hint = f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'."
-        raise _invalid("parameter-single-value", message, hint)
-    return _make_choice(values, name)
-
-
-def _parse_literal(text: str) -> Any:
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if isinstance(value, str | int | float | bool | None) else text
-
-
+#: Errors of Python's parser, the last two for text that is nested too deeply.
+_PARSE_ERRORS = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 #: A parameter with its values at the start of the remaining line; a call may contain spaces.
 _PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
 
 
-def of_line(line: str) -> tuple[Space, str]:
+def parse_domain(name: str, text: str) -> Range | Choice:
+    """Parse a domain on a magic line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
+
+    Raises InvalidSpec.
+    """
+    text = text.strip()
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        tree = None
+    except (RecursionError, MemoryError):
+        raise _invalid("parameters-unreadable", f"{name}={text:.40}... is nested too deeply.") from None
+    if isinstance(tree, ast.Call):
+        function = tree.func.id if isinstance(tree.func, ast.Name) else text.partition("(")[0]
+        if function not in _DISTRIBUTIONS:
+            hint = f"Use one of: {', '.join(_DISTRIBUTIONS)}, or a list: {name}=64,128."
+            raise _invalid("distribution-name-unknown", f"Unknown distribution {function!r:.40}.", hint)
+        try:
+            positional = [ast.literal_eval(argument) for argument in tree.args]
+            named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
+            return _DISTRIBUTIONS[function](*positional, **named)
+        except _PARSE_ERRORS:
+            hint = f"Write numbers in parentheses, such as {function}(1, 8)."
+            raise _invalid("parameters-unreadable", f"{text:.40} cannot be read.", hint) from None
+    values: list[Any] = []
+    for part in filter(None, map(str.strip, text.removeprefix("[").removesuffix("]").split(","))):
+        try:
+            value = ast.literal_eval(part)
+        except _PARSE_ERRORS:
+            value = part
+        values.append(value if isinstance(value, str | int | float | bool | None) else part)
+    if len(values) < 2:
+        message = f"{name}={text:.40} has only one value, so there is nothing to vary."
+        hint = f"Use a list or a range: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'."
+        raise _invalid("parameter-single-value", message, hint)
+    return _make_choice(values, name)
+
+
+def parse_line(line: str) -> tuple[Space, str]:
     """Return the space at the start of a line (``lr=uniform(0,1) width=64,128``) and the rest. Raises InvalidSpec."""
     domains: dict[str, Any] = {}
     while match := _PARAMETER.match(line):
-        domains[match[1]] = parsed(match[1], match[2].strip("'\""))
+        domains[match[1]] = parse_domain(match[1], match[2].strip("'\""))
         line = line[match.end() :]
     if not domains:
-        message = "A sweep needs at least one parameter."
-        hint = "Example: lr=loguniform(1e-4,1e-1) width=64,128."
-        raise _invalid("parameters-missing", message, hint)
-    return checked(domains), line
+        hint = "Begin the line with one, such as lr=loguniform(1e-4,1e-1) or width=64,128."
+        raise _invalid("parameters-missing", "A sweep needs at least one parameter.", hint)
+    return check_space(domains), line
 
 
-def sample(space: Space) -> dict[str, Any]:
-    """Return the first value of each parameter."""
-    return {name: domain.values[0] if isinstance(domain, Choice) else int(domain.low) if domain.whole else domain.low
-            for name, domain in space.items()}  # fmt: skip
-
-
-def sampled(line: str) -> dict[str, Any]:
-    """Return the first value of each parameter at the start of a line, {} if it cannot be parsed."""
-    try:
-        return sample(of_line(line)[0])
-    except InvalidSpec:
-        return {}
+def first_values(space: Space | str) -> dict[str, Any]:
+    """Return the first value of each parameter of a space, or of a line that begins with one ({} if it is invalid)."""
+    if isinstance(space, str):
+        try:
+            space, _ = parse_line(space)
+        except InvalidSpec:
+            return {}
+    values: dict[str, Any] = {}
+    for name, domain in space.items():
+        first = domain.values[0] if isinstance(domain, Choice) else domain.low
+        values[name] = int(first) if isinstance(domain, Range) and domain.whole else first
+    return values
 
 
 def combinations(space: Space) -> int | None:
     """Return the number of combinations, None if a parameter has infinitely many values."""
-    if any(isinstance(domain, Range) and not domain.whole for domain in space.values()):
-        return None
-    counts = (
-        len(domain.values) if isinstance(domain, Choice) else int(domain.high - domain.low) + 1
-        for domain in space.values()
-    )
+    counts = []
+    for domain in space.values():
+        if isinstance(domain, Range) and not domain.whole:
+            return None
+        counts.append(len(domain.values) if isinstance(domain, Choice) else int(domain.high - domain.low) + 1)
     return math.prod(counts)
 
 
@@ -252,10 +236,6 @@ class SweepPlan:
     seed: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain JSON data."""
-        return asdict(self)
-
     @classmethod
     def of(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
@@ -267,11 +247,9 @@ class SweepPlan:
             }
             return cls(**{**plan, "parameters": parameters})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise JobNotFound(
-                f"Sweep {group.id} cannot be loaded: its plan has an unknown format ({type(error).__name__}: {error}).",
-                code="sweep-plan-invalid",
-                hint="Another version of distdl_jupyter may have written it. Use that version, or start a new sweep.",
-            ) from error
+            message = f"Sweep {group.id} cannot be loaded: its plan has an unknown format ({error!r})."
+            hint = "Another version of distdl_jupyter may have written it. Use that version, or start a new sweep."
+            raise JobNotFound(message, code="sweep-plan-invalid", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,22 +321,21 @@ class Study:
         """Return the trials by value, the best first."""
         return sorted(self.trials, key=lambda trial: (self.order(trial.value), trial.number))
 
+    @property
+    def elapsed(self) -> float:
+        """The seconds from the start of the sweep until its end or now."""
+        return max(0.0, (self.ended or time.time()) - self.spec.created)
 
-def duration(study: Study) -> float:
-    """Return the seconds from the start of the sweep until its end or now."""
-    return max(0.0, (study.ended or time.time()) - study.spec.created)
-
-
-def remaining_seconds(study: Study) -> float | None:
-    """Estimate the remaining seconds from the duration of ended trials; None before the first has ended."""
-    ended = [trial for trial in study.trials if trial.ended is not None]
-    if study.state is not State.RUNNING or not ended:
-        return None
-    mean_seconds = sum((trial.ended or 0.0) - trial.created for trial in ended) / len(ended)
-    now = time.time()
-    active = sum(max(0.0, mean_seconds - (now - trial.created)) for trial in study.trials if trial.ended is None)
-    not_started = max(0, study.plan.trials - study.done - sum(not trial.has_ended for trial in study.trials))
-    return (active + mean_seconds * not_started) / max(1, study.plan.parallel)
+    @property
+    def remaining(self) -> float | None:
+        """The estimated remaining seconds from the duration of ended trials; None before the first has ended."""
+        durations = [trial.ended - trial.created for trial in self.trials if trial.ended is not None]
+        if self.state is not State.RUNNING or not durations:
+            return None
+        mean, now = sum(durations) / len(durations), time.time()
+        active = [max(0.0, mean - (now - trial.created)) for trial in self.trials if trial.ended is None]
+        not_started = max(0, self.plan.trials - self.done - sum(not trial.has_ended for trial in self.trials))
+        return (sum(active) + mean * not_started) / max(1, self.plan.parallel)
 
 
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
@@ -368,25 +345,21 @@ def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
     return [*points[:-1:stride], points[-1]] if points else []
 
 
-def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
+def comparison_points(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
     """Return step and mean at the comparison steps after ``after``: all steps up to 40, then fewer.
 
-    All trials are compared at the same steps; the mean is the newest one up to that step. ``complete`` is true if all
-    ranks have reported the last row.
+    All trials are compared at the same steps; the mean is the newest one up to that step. The last row counts only if
+    ``complete`` is set: all ranks have reported it.
     """
     measured = [row for row in rows if row.mean is not None and row.step >= 0]
+    newest = measured[-1].step if measured else -1
     points: list[tuple[int, float]] = []
-    index, previous, newest = 0, -1, measured[-1].step if measured else -1
-    while previous < newest:
-        step = max(previous + 1, int(previous * _STEP_RATIO))
-        if step > newest:
-            break
-        if step == newest and not complete:  # some ranks have not reported it yet
-            break
+    index = step = 0
+    while step < newest or (step == newest and complete):
         mean: float | None = None
         while index < len(measured) and measured[index].step <= step:
             mean, index = measured[index].mean, index + 1
         if mean is not None and step > after:
             points.append((step, float(mean)))
-        previous = step
+        step = max(step + 1, int(step * _STEP_RATIO))
     return points

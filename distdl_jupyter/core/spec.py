@@ -119,16 +119,18 @@ class JobSpec(JobOptions):
     @property
     def most_processes(self) -> int:
         """Process count of the largest run in the scaling study, or of the job itself."""
-        return max([self.process_count, *self._study_values("processes")])
+        return max([self.process_count, *(processes for processes, _ in self._study_sizes())])
 
     @property
     def most_processes_per_node(self) -> int:
         """Maximum processes on a node; cores are divided by it so that all runs use the same number of threads."""
-        counts = zip(self._study_values("processes"), self._study_values("nodes"), strict=True)
-        return max([self.process_count_per_node, *(count // nodes for count, nodes in counts)])
+        return max([self.process_count_per_node, *(processes // nodes for processes, nodes in self._study_sizes())])
 
-    def _study_values(self, name: str) -> list[int]:
-        return self.group.plan[name] if self.group is not None and self.group.kind == "scale" else []
+    def _study_sizes(self) -> list[tuple[int, int]]:
+        plan = (
+            self.group.plan if self.group is not None and self.group.kind == "scale" else {"processes": (), "nodes": ()}
+        )
+        return list(zip(plan["processes"], plan["nodes"], strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON data."""
@@ -184,8 +186,8 @@ class JobEnvironment:
 
     def __str__(self) -> str:
         """Return it as a requirements.txt with everything else in comments."""
-        facts = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform,
-                 "git": str(self.git) if self.git else "", "remote": self.git.remote if self.git else ""}  # fmt: skip
+        facts = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform}
+        facts |= {"git": str(self.git), "remote": self.git.remote} if self.git else {}
         return "".join(f"# {name} {value}\n" for name, value in facts.items() if value) + self.freeze()
 
 

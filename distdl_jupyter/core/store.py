@@ -41,7 +41,7 @@ from typing import Any
 import msgspec
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import events, files, limits, locks
+from distdl_jupyter.core import files, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
 from distdl_jupyter.worker import owned, pictures
@@ -54,8 +54,8 @@ _STAMP_FORMAT = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 #: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-#: Index of the random part of an id.
-_RANDOM_INDEX = len("20261121-024912-k3")
+#: Lengths of an id up to its seconds and up to the fraction of the second; the rest is random.
+_SECONDS_LENGTH, _TIME_LENGTH = len("20261121-024912"), len("20261121-024912-k3")
 #: Held while an environment is written, because several threads add fields.
 _environment_lock = threading.Lock()
 
@@ -75,13 +75,10 @@ def new_id(now: float | None = None) -> str:
     The first two letters of the last part encode the fraction of the second, so ids also sort within a second.
     """
     now = time.time() if now is None else now
-    stamp, fraction = time.strftime(_STAMP_FORMAT, time.localtime(now)), _to_letters(int(now % 1 * len(_LETTERS) ** 2))
+    first, second = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))
     # Importing secrets loads OpenSSL, which takes longer than everything else here.
-    return f"{stamp}-{fraction}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
-
-
-def _to_letters(number: int) -> str:
-    return _LETTERS[number // len(_LETTERS)] + _LETTERS[number % len(_LETTERS)]
+    letters = "".join(_LETTERS[index] for index in (first, second, *(byte % len(_LETTERS) for byte in os.urandom(3))))
+    return f"{time.strftime(_STAMP_FORMAT, time.localtime(now))}-{letters}"
 
 
 def is_id(text: str) -> bool:
@@ -113,6 +110,7 @@ class JobFolder:
     payload = _path_property("payload.pkl")
     code = _path_property("code")
     events = _path_property("events.jsonl")
+    log = _path_property("log.jsonl")
     lock = _path_property("lock")
     control = _path_property("control")
     environment_file = _path_property("environment.json")
@@ -129,30 +127,21 @@ class JobFolder:
     def spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
         try:
-            return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
+            return JobSpec.from_json(json.loads(self.spec_file.read_bytes()))
         except FileNotFoundError:
-            raise gone(self.id) from None
-        except (OSError, ValueError, msgspec.ValidationError) as error:
-            if isinstance(error, OSError) and (remedy := limits.remedy(error)):
-                raise DiskRefused(
-                    f"{self.spec_file} cannot be read: {error.strerror}.", code="job-spec-unreadable", hint=remedy
-                ) from error
-            raise JobNotFound(
-                f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error}).",
-                code="job-spec-invalid",
-                hint="Another version of distdl_jupyter may have written it. Use that version, or delete the job: "
-                f"rm -r {shlex.quote(str(self.path))}",
-            ) from error
+            raise _unknown_job(self.id) from None
+        except (OSError, ValueError) as error:
+            message = f"Job {self.id} cannot be loaded: {self.spec_file.name} cannot be read ({error})."
+            if remedy := limits.remedy(error):
+                raise DiskRefused(message, code="job-spec-unreadable", hint=remedy) from error
+            remove = f"rm -r {shlex.quote(str(self.path))}"
+            hint = f"Another version of distdl_jupyter may have written it. Use that version, or delete it: {remove}"
+            raise JobNotFound(message, code="job-spec-invalid", hint=hint) from error
 
     @property
-    def log(self) -> Path:
-        """The first file of the log."""
-        return events.log_path(self.events)
-
-    @property
-    def written(self) -> float:
+    def last_write(self) -> float:
         """The time of the last write to events or log (epoch seconds), 0 if they do not exist."""
-        return locks.last_sign(self.events, self.log)
+        return locks.last_write(self.events, self.log)
 
     def supervisor(self) -> locks.Holder:
         """Return the holder of the job's lock, with the time when lock or log were last written."""
@@ -194,14 +183,11 @@ class JobFolder:
         Markup is never returned, so a page can show it.
         """
         for form in ("png", "jpeg"):
-            try:
-                with owned.open_own(self.picture(number, form)) as file:
-                    data = file.read(pictures.LARGEST + 1)
-            except OSError:
-                continue
-            detected = pictures.form_of(data)
-            if detected is not None and detected.name == form and len(data) <= pictures.LARGEST:
-                return data, form
+            with contextlib.suppress(OSError), owned.open_own(self.picture(number, form)) as file:
+                data = file.read(pictures.LARGEST + 1)
+                detected = pictures.form_of(data)
+                if detected is not None and detected.name == form and len(data) <= pictures.LARGEST:
+                    return data, form
         return None
 
     def read_pictures(self) -> Iterator[tuple[int, bytes]]:
@@ -211,11 +197,9 @@ class JobFolder:
                 yield int(file.stem), picture[0]
 
 
-def gone(id_: str) -> JobNotFound:
-    """Return the error for an unknown job."""
-    return JobNotFound(
-        f"Unknown job {id_!r}.", code="job-unknown", hint="List the jobs with %dist_jobs or 'distdl ls'."
-    )
+def _unknown_job(id_: str) -> JobNotFound:
+    hint = "List the jobs with %dist_jobs or 'distdl ls'."
+    return JobNotFound(f"Unknown job {id_!r}.", code="job-unknown", hint=hint)
 
 
 def make_private(root: Path, jobs: Path) -> None:
@@ -223,27 +207,21 @@ def make_private(root: Path, jobs: Path) -> None:
 
     Raises DiskRefused if another user could add jobs to one of them or remove this user's jobs; OSError.
     """
-    if not jobs.is_dir():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (root, jobs):
-            folder.mkdir(mode=0o700, exist_ok=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
     for folder in (root, jobs):
+        folder.mkdir(mode=0o700, exist_ok=True)
         status, uid = folder.stat(), os.geteuid()
         # Root may use folders of other users, such as volumes of containers; their files are not unpickled
         # (worker.owned).
         if uid != 0 and status.st_uid not in (uid, 0):
-            raise DiskRefused(
-                f"{folder} belongs to another user (uid {status.st_uid}).",
-                code="folder-of-another-user",
-                hint="Set DISTDL_HOME to a folder that belongs to you.",
-            )
+            message = f"{folder} belongs to another user (uid {status.st_uid})."
+            hint = "Set DISTDL_HOME to a folder that belongs to you."
+            raise DiskRefused(message, code="folder-of-another-user", hint=hint)
         if permissions.is_open(status):
             others = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
-            raise DiskRefused(
-                f"{folder} is writable by {others}, who could put code into your jobs.",
-                code="folder-writable-by-others",
-                hint=f"Remove that permission: chmod go-w '{folder}'",
-            )
+            message = f"{folder} is writable by {others}, who could put code into your jobs."
+            hint = f"Remove that permission: chmod go-w '{folder}'"
+            raise DiskRefused(message, code="folder-writable-by-others", hint=hint)
 
 
 class JobStore:
@@ -252,20 +230,16 @@ class JobStore:
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
         self.jobs = (root or home()) / kind
 
-    def later(self, id_: str) -> str:
+    def later_id(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
         newest = next(iter(self.ids()), "")
-        if id_[:_RANDOM_INDEX] > newest[:_RANDOM_INDEX]:
+        if id_[:_TIME_LENGTH] > newest[:_TIME_LENGTH]:
             return id_
-        stamp, letters = newest[:15], newest[16:_RANDOM_INDEX]
         try:
-            number = len(_LETTERS) * _LETTERS.index(letters[0]) + _LETTERS.index(letters[1]) + 1
-            if number == len(_LETTERS) ** 2:
-                second = calendar.timegm(time.strptime(stamp, _STAMP_FORMAT)) + 1
-                stamp, number = time.strftime(_STAMP_FORMAT, time.gmtime(second)), 0
+            second = calendar.timegm(time.strptime(newest[:_SECONDS_LENGTH], _STAMP_FORMAT)) + 1
         except ValueError:  # not a time stamp
             return id_
-        return f"{stamp}-{_to_letters(number)}{id_[_RANDOM_INDEX:]}"
+        return time.strftime(_STAMP_FORMAT, time.gmtime(second)) + id_[_SECONDS_LENGTH:]
 
     def prepare(self, id_: str) -> JobFolder:
         """Create the hidden, private folder of a new job; ``publish`` makes it visible.
@@ -313,7 +287,7 @@ class JobStore:
                     continue
                 holder = locks.holder(path / "lock")
                 # A folder of another host is left to the next submit there: its lock may not be visible here.
-                if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.held:
+                if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held:
                     _delete(path)
 
     def ids(self) -> list[str]:
@@ -343,15 +317,12 @@ class JobStore:
         if is_id(id_) and (self.jobs / id_).is_dir():
             return JobFolder(self.jobs / id_)
         matches = [known for known in self.ids() if id_ and known.rsplit("-", 1)[1] == id_]
-        if len(matches) == 1:
-            return JobFolder(self.jobs / matches[0])
-        if matches:
-            raise JobNotFound(
-                f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}.",
-                code="job-id-ambiguous",
-                hint="Use the whole id.",
-            )
-        raise gone(id_)
+        if len(matches) > 1:
+            message = f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}."
+            raise JobNotFound(message, code="job-id-ambiguous", hint="Use the whole id.")
+        if not matches:
+            raise _unknown_job(id_)
+        return JobFolder(self.jobs / matches[0])
 
     def remove(self, folder: JobFolder) -> None:
         """Delete a job's folder; it disappears from listings immediately.
@@ -362,15 +333,12 @@ class JobStore:
         try:
             folder.path.rename(hidden)
         except FileNotFoundError:
-            raise gone(folder.id) from None
+            raise _unknown_job(folder.id) from None
         except OSError as error:
             raise files.disk_refusal(error, self.jobs) from error
         if remaining := _delete(hidden):
-            raise DiskRefused(
-                f"Job {folder.id} was deleted, but some of its files remain: {remaining}.",
-                code="job-not-fully-deleted",
-                hint=f"They are in {hidden}.",
-            )
+            message = f"Job {folder.id} was deleted, but some of its files remain in {hidden}: {remaining}."
+            raise DiskRefused(message, code="job-not-fully-deleted")
 
 
 def _delete(folder: Path) -> str:
@@ -380,8 +348,6 @@ def _delete(folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return ""
     except OSError as error:
-        return f"{error.filename or folder}: {error.strerror or error}"
+        return "" if isinstance(error, FileNotFoundError) else f"{error.filename or folder}: {error.strerror or error}"
     return ""

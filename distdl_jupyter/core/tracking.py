@@ -21,11 +21,8 @@ def check(value: Any, field: str) -> str | None:
     items = value.split(",") if isinstance(value, str) else value or ()
     trackers = tuple(dict.fromkeys(str(item).strip().lower() for item in items if str(item).strip()))
     if any(name not in (*TITLES, OFF) for name in trackers) or (OFF in trackers and len(trackers) > 1):
-        raise InvalidSpec(
-            f"{field} must be one of {', '.join(TITLES)}, several of them, or {OFF}, not {value!r}.",
-            code="tracker-unknown",
-            field=field,
-        )
+        message = f"{field} must be one of {', '.join(TITLES)}, several of them, or {OFF}, not {value!r}."
+        raise InvalidSpec(message, code="tracker-unknown", field=field)
     return ",".join(trackers) or None
 
 
@@ -34,7 +31,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name and name != OFF)
 
 
-def shown(text: str) -> str:
+def titles(text: str) -> str:
     """Return the display names of the trackers in a checked text."""
     return ", ".join(TITLES[name] for name in names(text)) or OFF
 
@@ -56,15 +53,11 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     trouble: str = ""
     done: bool = False
 
-    @property
-    def title(self) -> str:
-        """The tracker's display name."""
-        return TITLES[self.tracker]
-
     def __str__(self) -> str:
         """Return it as text: ``MLflow: run 4f2a at tracking.example, complete``."""
         state = self.trouble or ("complete" if self.done else "being written")
-        return f"{self.title}: run {self.run} at {self.location}, {state}" if self.run else f"{self.title}: {state}"
+        run = f"run {self.run} at {self.location}, " if self.run else ""
+        return f"{TITLES[self.tracker]}: {run}{state}"
 
     def write(self, job: Path) -> None:
         """Store it in a job's folder. Raises OSError, also if the folder is gone."""

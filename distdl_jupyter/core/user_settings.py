@@ -6,6 +6,7 @@ messages and of a tracking server are secrets. Keys and connection strings of te
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,27 +48,25 @@ class SettingsFile(Generic[S]):
         except FileNotFoundError:
             return self.type()
         except (OSError, ValueError) as error:
-            message = f"Cannot read the settings in {self.path} ({type(error).__name__})."
-            hint = "Correct or delete that file."
-            raise DistDLError(message, code="settings-unreadable", hint=hint) from None
+            message = f"Cannot read the settings in {self.path} ({type(error).__name__}). Correct or delete that file."
+            raise DistDLError(message, code="settings-unreadable") from None
 
-    def changed(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
+    def change(self, changes: Mapping[str, Any], subject: str, names: Sequence[str] = ()) -> S:
         """Return the settings with ``changes``, without storing them; an empty value restores a default.
 
         Only ``names`` may be changed; errors say that they are for ``subject``. Raises InvalidSpec.
         """
         names = names or self.type.__struct_fields__
-        for name in changes:
-            if name not in names:
-                text = unknown(name, names, "setting", f"for {subject}")
-                raise InvalidSpec(text, code="setting-unknown", field=name, hint=self.secrets)
+        for name in changes.keys() - set(names):
+            message = unknown(name, names, "setting", f"for {subject}")
+            raise InvalidSpec(message, code="setting-unknown", field=name, hint=self.secrets)
         values = msgspec.to_builtins(self.read()) | {name: str(value or "").strip() for name, value in changes.items()}
         try:
             return msgspec.convert({name: value for name, value in values.items() if value}, self.type, strict=False)
         except msgspec.ValidationError as error:
             name = str(error).rpartition(".")[2].rstrip("`")
-            text = f"The value of {name} must be {self.allowed[name]}."
-            raise InvalidSpec(text, code="setting-invalid", field=name) from None
+            message = f"The value of {name} must be {self.allowed[name]}."
+            raise InvalidSpec(message, code="setting-invalid", field=name) from None
 
     def write(self, settings: S) -> S:
         """Store settings and return them."""
@@ -123,14 +122,13 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -
         changes["track"] = tracking.check(changes["track"], "track")
     if "notify" in changes:
         changes["notify"] = str(changes["notify"] or "").replace(" ", "")
-    return SETTINGS.write(SETTINGS.changed(changes, "monitoring" if names == MONITORING else "tracking", names))
+    return SETTINGS.write(SETTINGS.change(changes, "monitoring" if names == MONITORING else "tracking", names))
 
 
 def trackers_of(spec: JobSpec) -> tuple[str, ...]:
     """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
-    if spec.track or spec.check or (spec.group is not None and spec.group.kind == "scale"):
-        return tracking.names(spec.track or "")
-    try:
-        return tracking.names(SETTINGS.read().track)
-    except DistDLError:  # reported when the job has ended
-        return ()
+    text = spec.track or ""
+    if not (text or spec.check or (spec.group is not None and spec.group.kind == "scale")):
+        with contextlib.suppress(DistDLError):  # reported when the job has ended
+            text = SETTINGS.read().track
+    return tracking.names(text)

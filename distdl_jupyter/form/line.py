@@ -84,7 +84,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
             return MagicLine(*values.from_options(arguments.job_options(argparse.Namespace(), defaults)))
         varied, rest = "", text.line
         if is_sweep:
-            _, rest = space.of_line(text.line)
+            _, rest = space.parse_line(text.line)
             varied = text.line.removesuffix(rest).strip()
         parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
         args = parser.parse(rest)

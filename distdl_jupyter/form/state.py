@@ -243,7 +243,7 @@ def _check_data(values: FormValues, folder: Path, cluster: Cluster | None) -> st
 
 def _check_sweep(search_space: str) -> str:
     """Check the search space of a sweep as it was typed."""
-    parameters, rest = space.of_line(search_space)
+    parameters, rest = space.parse_line(search_space)
     if rest.strip():
         raise InvalidSpec(
             f"Cannot parse {rest.split()[0]}.",

@@ -88,11 +88,12 @@ class Target:
         """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        return line.cell(magic_line, _function_name(self.function), self.args, self.kwargs, space.sampled(self.varied))
+        varied = space.first_values(self.varied)
+        return line.cell(magic_line, _function_name(self.function), self.args, self.kwargs, varied)
 
     def _inspect_function(self, function: Callable[..., Any]) -> CodeInfo:
         name, draft, error = _function_name(function), None, None
-        kwargs = {**self.kwargs, **space.sampled(self.varied)}
+        kwargs = {**self.kwargs, **space.first_values(self.varied)}
         try:
             draft = capture_function(function, tuple(self.args), kwargs)
         except DistDLError as refusal:
@@ -138,7 +139,7 @@ class Target:
             return None
         return capture_cell(
             body,
-            {**self.kernel.namespace, **space.sampled(self.varied)},
+            {**self.kernel.namespace, **space.first_values(self.varied)},
             cell_id=self.request.cell_id,
             execution_count=self.request.execution_count,
             notebook=self.request.notebook,

@@ -116,7 +116,7 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
 
 
 def _picture(picture: Picture, data: bytes, form: str) -> dict[str, Any]:
-    caption = f"picture {picture.number}, {humanize.rank_spans(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
+    caption = f"picture {picture.number}, {humanize.ranks(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
     return {"address": data_url(data, form), "caption": caption, "width": picture.width, "height": picture.height}
 
 
@@ -290,7 +290,7 @@ def others(card: FailureCard) -> str:
 
 def shown_state(view: JobView) -> str:
     """Return the display state of a job."""
-    return humanize.shown_state(view.state, stalled=view.stall is not None)
+    return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
 def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, removed: bool = False) -> str:
@@ -307,7 +307,7 @@ def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", 
 
 def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(now)
+    state_name, waited = humanize.STATE_WORDS[shown_state(view)], view.waiting_time(now)
     elapsed = humanize.duration(view.run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""

@@ -59,7 +59,7 @@ _STATES = {
     State.LOST: (PAPER["warn"], PAPER["warn_tint"]),
 }
 _RING = '<circle cx="8" cy="8" r="5.75"/>'
-#: The shapes of core.humanize.SHOWN_SHAPES, 16 x 16, drawn in the colour of the text.
+#: The shapes of core.humanize.STATE_SHAPES, 16 x 16, drawn in the colour of the text.
 _SHAPES = {
     "dashed-ring": '<circle cx="8" cy="8" r="5.5" stroke-dasharray="2.2 2.5"/>',
     "arc": '<circle cx="8" cy="8" r="5.5" opacity=".35"/><path d="M8 2.5a5.5 5.5 0 0 1 5.5 5.5"/>',
@@ -115,7 +115,7 @@ def _templates() -> jinja2.Environment:
     environment.globals.update(
         shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
         state_colours=_STATES,
-        state_shapes=humanize.SHOWN_SHAPES,
-        state_words=humanize.SHOWN_WORDS,
+        state_shapes=humanize.STATE_SHAPES,
+        state_words=humanize.STATE_WORDS,
     )
     return environment

@@ -218,7 +218,7 @@ class Job:
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
         supervisor = self.folder.supervisor()
-        if supervisor.held or (supervisor.host and not supervisor.is_silent):
+        if supervisor.is_held or (supervisor.host and not supervisor.is_silent):
             description = supervisor.describe() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
                 f"Job {self.id} is not lost. {description}",
@@ -400,7 +400,7 @@ class Job:
         from distdl_jupyter.views.job_page import CheckpointList
 
         reader = JobReader(self.folder, curves=True)
-        reader.book = checkpoints.inherited(self.folder)
+        reader.book = checkpoints.inherited_curves(self.folder)
         reader.catch_up()
         return CheckpointList(checkpoints.of_job(self.folder, reader.book))
 
@@ -631,7 +631,7 @@ def publish(
 def _prepare_folder(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
     """Return the spec with a new unique id that sorts after all existing ids, and the job's hidden folder."""
     while True:
-        spec = dataclasses.replace(spec, id=store.later(spec.id))
+        spec = dataclasses.replace(spec, id=store.later_id(spec.id))
         try:
             return spec, store.prepare(spec.id)
         except FileExistsError:

@@ -47,9 +47,10 @@ def build(
     """
     spec, secret_values, dry_run = planned(draft, options, id_=id_, group=group, python=python)
     dry_run()
-    redact.refuse({**spec.cluster_options, **spec.backend_options})
-    redactor = Redactor.of(os.environ, {**secret_values, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return redact.spec(_with_findings(spec, draft), redactor), secret_values
+    redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
+    arguments = redact.masked_arguments(spec.script_arguments, draft.true_arguments)
+    redactor = Redactor.of(os.environ, {**secret_values, **arguments})
+    return redact.mask_spec(_with_findings(spec, draft), redactor), secret_values
 
 
 def planned(

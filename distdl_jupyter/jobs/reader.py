@@ -131,7 +131,7 @@ class JobReader:
         now = time.monotonic()
         if received:
             if self._received_at:  # old events do not prove that the writer is alive
-                written = self.folder.written
+                written = self.folder.last_write
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.elsewhere is not None:
                 self._note_writer()

@@ -186,7 +186,7 @@ def _keep_reason(folder: JobFolder, state: str) -> Reason | None:
         return "other-host"
     if not ended:
         return "active"
-    return "busy" if holder.held else None
+    return "busy" if holder.is_held else None
 
 
 def _sweep_reason(row: JobRow) -> Reason | None:
@@ -194,7 +194,7 @@ def _sweep_reason(row: JobRow) -> Reason | None:
     folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
         return None
-    has_ended = (folder.path / "end.json").exists() and not folder.supervisor().held
+    has_ended = (folder.path / "end.json").exists() and not folder.supervisor().is_held
     return None if has_ended else "busy"
 
 

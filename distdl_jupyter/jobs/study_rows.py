@@ -195,7 +195,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
             "hint": "" if is_done else "Start a new sweep for more.",
         }
     holder = folder.supervisor()
-    if holder.held:
+    if holder.is_held:
         return State.RUNNING, {}
     if end := _read_end(folder):
         return State(end["state"]), end

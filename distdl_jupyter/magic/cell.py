@@ -98,11 +98,11 @@ def _sweep(session: Session, line: str, cell: str) -> None:
 
     from distdl_jupyter.studies import sweeps
 
-    parameters, rest = space.of_line(line)
+    parameters, rest = space.parse_line(line)
     args = sweep_parser().parse(rest)
     out = identifier(getattr(args, "out", None))
     options = job_options(args, session.defaults)
-    namespace = {**session.ip.user_ns, **space.sample(parameters)}
+    namespace = {**session.ip.user_ns, **space.first_values(parameters)}
     draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
     plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
     study = sweeps.of_draft(draft, parameters, **plan, **options)

@@ -325,7 +325,7 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
 def _rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank, with its last measured memory."""
     usage = ResourceBook(ranks.job.folder.resources, curves=False)
-    usage.read_all()
+    usage.read()
     memory_of = {rank: use.memory for rank, (_, use) in usage.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]

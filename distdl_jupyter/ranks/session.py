@@ -338,7 +338,7 @@ def current(only: str = "") -> Ranks | None:
             for folder in JobStore().folders()
             if (folder.path / NOTES).is_dir()
             and not (supervisor := folder.supervisor()).host
-            and (supervisor.held or stamps(folder))
+            and (supervisor.is_held or stamps(folder))
         )
         return next(filter(_is_alive, sessions), None)
     job = client.attach(only)

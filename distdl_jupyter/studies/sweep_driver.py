@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
-from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, compared
+from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, comparison_points
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, rerun
@@ -267,7 +267,7 @@ class Driver:
             return
         rows = running.reader.book.band(self._plan.metric).rows
         is_single = running.reader.view.process_count == 1
-        for step, value in compared(rows, running.step, complete=is_single or ended):
+        for step, value in comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
             if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():

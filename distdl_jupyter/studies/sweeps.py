@@ -246,13 +246,13 @@ def sweep(
     """
     if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
         return Sweep(sweep_study.find(str(function or "")))
-    space_ = space.checked(parameters)
+    space_ = space.check_space(parameters)
     if (function is None) == (entry_script is None):
         raise InvalidSpec(
             "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
-        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(space_)})
+        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(space_)})
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
     return of_draft(
@@ -296,7 +296,7 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
     _check_count(plan.parallel, "parallel")
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
-    group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=plan.to_json())
+    group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=dataclasses.asdict(plan))
     with explain_interrupt(client.not_started_message):
         spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 

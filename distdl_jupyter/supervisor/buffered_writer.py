@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distdl_jupyter.core import files
-from distdl_jupyter.core.events import VERSION, Event, encode
+from distdl_jupyter.core.events import VERSION, Event, encode, size
 from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
@@ -124,7 +124,7 @@ class BufferedEventWriter(EventWriter):
             return True
         self.check()
         largest = max(self.events.part_size, self.log.part_size)
-        if self._buffer_bytes <= min(files.reserve_left(self._folder.reserve) // 2, self._limit - largest):
+        if self._buffer_bytes <= min(size(self._folder.reserve) // 2, self._limit - largest):
             self._release_reserve()
         if self._wait(_WAIT_FOR_ALL):
             if self._is_noted and (self._lost_lines or self._lost_metrics):

@@ -170,7 +170,7 @@ class ControlReader:
     def read(self) -> list[dict[str, Any]]:
         """Return the requests since the last call."""
         if self._lock is not None and time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + locks.BEAT
+            self._next_beat = time.monotonic() + locks.HEARTBEAT_SECONDS
             with contextlib.suppress(OSError):
                 os.utime(self._lock)
         requests, self._cursor = events.read(self._control, self._cursor)

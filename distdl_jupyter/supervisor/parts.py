@@ -218,7 +218,7 @@ class ResourceRecorder(ReportStore):
             self._file = LineFile(recorder.folder.resources)
 
     def _read_new(self) -> None:
-        for sample in self._book.read_all():
+        for sample in self._book.read():
             self._started_at = sample.t if self._started_at is None else self._started_at
             self._last[sample.node] = sample.t
 
@@ -285,14 +285,14 @@ class CheckpointKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        book, cursor, has_ended = checkpoints.inherited(self._folder), 0, False
+        book, cursor, has_ended = checkpoints.inherited_curves(self._folder), 0, False
         while not has_ended:
             has_ended = self._ended.wait(_PRUNE_SECONDS)
             new_events, cursor = events.read_all(self._folder.events, cursor)
             for event in new_events:
                 book.apply(event)
             now = math.inf if has_ended else time.time()
-            for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, book), now):
+            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.of_job(self._folder, book), now):
                 with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                     checkpoints.remove(checkpoint)
                     self.removed += 1

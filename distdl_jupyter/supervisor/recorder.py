@@ -20,7 +20,7 @@ from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
-from distdl_jupyter.core.redact import Redactor, hidden
+from distdl_jupyter.core.redact import Redactor, masked_arguments
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -241,7 +241,7 @@ class EventRecorder:
             for record in tracking.of_job(self.folder.path):
                 if record.trouble != self._troubles.get(record.tracker, ""):
                     self._troubles[record.tracker] = record.trouble
-                    text = record.trouble or f"{record.title} is up to date again."
+                    text = record.trouble or f"{tracking.TITLES[record.tracker]} is up to date again."
                     self.note("warning" if record.trouble else "info", text, "tracking")
         self._write_merged(self._merger.due())
 
@@ -428,4 +428,4 @@ def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str,
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
             arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     unmasked = arguments if isinstance(arguments, list) else []
-    return Redactor.of(os.environ, {**secret_variables, **hidden(spec.script_arguments, unmasked)})
+    return Redactor.of(os.environ, {**secret_variables, **masked_arguments(spec.script_arguments, unmasked)})

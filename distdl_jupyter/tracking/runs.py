@@ -161,7 +161,8 @@ class RunWriter:
                 raise
             except Exception as error:  # noqa: BLE001 - its text may contain a secret
                 if pause > _POLL or self._view.state.ended:  # a single failure is not reported
-                    self._update_record(trouble=explain(self._record.title, self._tracker.location, error))
+                    title = tracking.TITLES[self._record.tracker]
+                    self._update_record(trouble=explain(title, self._tracker.location, error))
                 pause = min(2 * pause, _MAX_PAUSE)
             has_ended = self._view.state.ended or self._folder.supervisor().is_dead
             ended_at = (ended_at or time.monotonic()) if has_ended else None
@@ -242,7 +243,7 @@ def write(folder: JobFolder, name: str) -> str:
         with contextlib.closing(writer):
             return writer.follow()
     except ImportError:
-        text = f"{record.title} needs a package: pip install 'distdl-jupyter[{name}]'"
+        text = f"{tracking.TITLES[name]} needs a package: pip install 'distdl-jupyter[{name}]'"
     except DistDLError as error:
         text = str(error)
     replace(tracking.read(folder.path, name), trouble=text).write(folder.path)

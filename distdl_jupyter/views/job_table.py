@@ -191,8 +191,8 @@ class JobTable(table.Display):
 
 
 def _state_text(job: JobRow, _now: float) -> str:
-    state = humanize.shown_state(job.state, stalled=job.stalled)
-    label = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
+    state = humanize.display_state(job.state, stalled=job.stalled)
+    label = f"{humanize.STATE_SIGNS[state]} {humanize.STATE_WORDS[state]}"
     is_counted = job.state == "running" and job.total and job.done is not None
     return f"{label} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else label
 

@@ -49,7 +49,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
     def __init__(self, path: Path, *, is_pending: bool = False) -> None:
         self._empty_text = _NO_SAMPLES_YET if is_pending else _NO_SAMPLES
         self.book = ResourceBook(path)
-        super().__init__(self.book.read_all())
+        super().__init__(self.book.read())
 
     @property
     def marks(self) -> list[ResourceMark]:
@@ -67,7 +67,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             machine = sample.machine
             power = "" if use.power is None else f"{use.power:.0f} W"
             disk, network = _rate(machine.disk_read, machine.disk_written), _rate(machine.received, machine.sent)
-            host = (_size(machine.left, machine.limit), disk, network) if sample.node != node else ("", "", "")
+            host = (_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
             rows.append((str(rank), self._host(sample), _percent(use.cpu), _size(use.memory), _percent(use.gpu),
                          _size(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated), power, *host))  # fmt: skip
             node = sample.node

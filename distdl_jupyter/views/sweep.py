@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize, machine, space, table
+from distdl_jupyter.core import humanize, machine, table
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.space import Study, Trial
 from distdl_jupyter.core.state import State
@@ -57,8 +57,6 @@ def panel(study: Study) -> SweepPanel:
         settings=_settings(study),
         metric=study.plan.metric,
         size=study.plan.trials,
-        elapsed=space.duration(study),
-        remaining=space.remaining_seconds(study),
         parameters=tuple(study.plan.parameters),
         trials=tuple(study.sorted()),
         best=best.number if best else None,
@@ -116,7 +114,7 @@ class SweepDisplay(SweepTable):
         study, best = self._study, self._study.best
         parts: list[str | table.Rows] = [
             f"Sweep of {study.group.name} ({study.id}): {study.state.value}",
-            " · ".join((*_settings(study), counted(study), duration(space.duration(study)))),
+            " · ".join((*_settings(study), counted(study), duration(study.elapsed))),
         ]
         if best is not None:
             values = ", ".join(f"{name} {value_text(value)}" for name, value in best.params.items())

@@ -117,7 +117,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
 
 def is_being_made(files: TemplateFiles) -> bool:
     """Return whether a template is running, even if it is still importing."""
-    return locks.is_held(files.lock)
+    return locks.holder(files.lock).is_held
 
 
 def status(files: TemplateFiles) -> dict[str, Any] | None:

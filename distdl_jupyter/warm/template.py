@@ -104,7 +104,7 @@ class Template:
         """Serve requests until an exit condition is met. Raises Ended, Unforkable, OSError."""
         installed.packages()  # each rank 0 reports them
         path = self._files.socket
-        machine.secured(path.parent)
+        machine.make_private_folder(path.parent)
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
@@ -225,7 +225,7 @@ def _describe_difference(name: str) -> str:
 
 def _has_ended(folder: JobFolder) -> bool:
     """Return whether the job has ended; its supervisor was on this host."""
-    return not folder.path.exists() or not locks.is_held(folder.lock)
+    return not folder.path.exists() or not locks.holder(folder.lock).is_held
 
 
 def _freeze_objects() -> None:

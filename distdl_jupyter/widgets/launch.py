@@ -85,7 +85,7 @@ class LaunchForm(PageWidget):
         options = {name: value for name, value in options.items() if value is not None}
         handle: Job | Sweep
         if varied := values.sweep.strip():
-            parameters, _ = space.of_line(varied)
+            parameters, _ = space.parse_line(varied)
             options |= sweep_arguments(values)
             handle = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:

@@ -179,7 +179,7 @@ def test_the_newest_and_the_best_are_kept(job, book, text, kept):
         write(job, f"step-{step}.pt")
     write(job, "last.pt", at=3000.0)
     known = checkpoints.of_job(job, book)
-    for one in checkpoints.superfluous(keep_rule(text), known, now=2100.0):
+    for one in checkpoints.find_superfluous(keep_rule(text), known, now=2100.0):
         checkpoints.remove(one)
     assert [name for name in paths(job, book) if name != "last.pt"] == kept
     assert (job.checkpoints / "last.pt").exists()
@@ -192,7 +192,9 @@ def test_files_outside_a_series_stay_and_files_of_one_step_stay_together(job, bo
         for name in (f"step-{step}.pt", f"optimizer-step-{step}.pt", f"generator/step-{step}.pt", f"part0-of-{step}.pt",
                      f"part1-of-{step}.pt"):  # fmt: skip
             write(job, name, at=1000.0 + step)
-    gone = {one.path for one in checkpoints.superfluous(keep_rule("last 2"), checkpoints.of_job(job, book), now=2100.0)}
+    gone = {
+        one.path for one in checkpoints.find_superfluous(keep_rule("last 2"), checkpoints.of_job(job, book), now=2100.0)
+    }
     assert gone == {"step-10.pt", "optimizer-step-10.pt", "generator/step-10.pt", "part0-of-10.pt", "part1-of-10.pt"}
 
 
@@ -204,14 +206,16 @@ def test_targets_of_links_stay(job, book):
     (job.checkpoints / "links").mkdir()
     (job.checkpoints / "links" / "best").symlink_to("../global_step20/model.pt")
     (job.checkpoints / "links" / "round").symlink_to("round")
-    gone = {one.path for one in checkpoints.superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0)}
+    gone = {
+        one.path for one in checkpoints.find_superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0)
+    }
     assert gone == {"step-20.pt", "step-30.pt", "global_step10", "global_step30"}
 
 
 def test_a_checkpoint_that_may_still_be_written_is_not_deleted(job, book):
     write(job, "step-10.pt", at=2095.0)
     write(job, "step-20.pt", at=2099.0)
-    assert checkpoints.superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0) == []
+    assert checkpoints.find_superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0) == []
 
 
 def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):

@@ -129,8 +129,7 @@ def test_moments():
 
 
 def test_every_state_and_phase_has_its_word_and_shape():
-    assert humanize.SHOWN_WORDS[State.RUNNING] == "Running"
-    assert set(humanize.SHOWN_SHAPES.values()) == set(humanize.SHAPE_SIGNS)
-    assert set(humanize.SHOWN_WORDS) == set(humanize.SHOWN_SHAPES) == {*State, humanize.STALLED}
+    assert humanize.STATE_WORDS[State.RUNNING] == "Running"
+    assert set(humanize.STATE_WORDS) == set(humanize.STATE_SHAPES) == {*State, humanize.STALLED}
     assert list(humanize.PHASE_WORDS) == list(PHASES)
     assert humanize.PHASE_WORDS["clean"] == "Clean up"

@@ -7,20 +7,20 @@ from distdl_jupyter.core import limits
 GIGABYTE = 10**9
 
 
-def test_crowd_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four():
-    assert limits.crowd(64, 1) is None
-    assert limits.crowd(128, 16) is None
-    short = limits.crowd(129, 16)
+def test_the_rank_limit_is_refused_above_eight_ranks_per_core_and_never_below_sixty_four():
+    assert limits.rank_limit(64, 1) is None
+    assert limits.rank_limit(128, 16) is None
+    short = limits.rank_limit(129, 16)
     assert (short.level, short.message) == (
-        "error", "129 processes are too many for 16 cores. The limit of one machine is 128",
+        "error", "129 processes are too many for 16 cores; the limit is 128",
     )  # fmt: skip
     assert short.remedy == "Use fewer processes, or set oversubscribe=True."
 
 
 @pytest.mark.parametrize("allowed", [{"oversubscribe": True}, {"slots": 5000}])
-def test_crowd_is_taken_where_it_is_asked_for(allowed):
-    assert limits.crowd(5000, 2, **allowed) is None
-    assert limits.crowd(5000, 2) is not None
+def test_the_rank_limit_is_taken_where_it_is_asked_for(allowed):
+    assert limits.rank_limit(5000, 2, **allowed) is None
+    assert limits.rank_limit(5000, 2) is not None
 
 
 TASKS = "600 processes need about 1,200 processes and threads, but only 7 are available"

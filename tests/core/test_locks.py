@@ -64,7 +64,7 @@ def test_a_lock_without_a_valid_text_is_judged_by_the_lock_alone(path, text):
     assert locks.holder(path).is_dead
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert locks.holder(path).held
+        assert locks.holder(path).is_held
 
 
 def test_a_lock_of_another_host_is_acquired_only_if_that_host_is_gone(path):
@@ -145,12 +145,12 @@ def test_a_data_directory_without_locks_is_refused(distdl_home):
         pytest.skip("no process may filter its calls here")
     assert done.returncode == 0, done.stderr
     said = done.stdout
-    assert f"{distdl_home / 'jobs'} is on a file system that does not support file locks" in said
+    assert f"{distdl_home / 'jobs'} is on a file system without file locks" in said
     assert "Set DISTDL_HOME to a folder on a local disk, or mount that" in said
     assert list((distdl_home / "jobs").iterdir()) == []
 
 
 def test_locks_without_effect_are_refused(path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    with pytest.raises(DiskRefused, match=r"does not support file locks.*DISTDL_HOME"):
+    with pytest.raises(DiskRefused, match=r"without file locks.*DISTDL_HOME"):
         locks.prove(path)

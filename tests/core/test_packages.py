@@ -22,7 +22,6 @@ def refused(call, *given):
         ("numpy>=2 six,rich", ("numpy>=2", "six", "rich")),
         ("", None),
         ([], None),
-        (None, None),
         (["torch @ git+https://github.com/pytorch/pytorch"], ("torch @ git+https://github.com/pytorch/pytorch",)),
         (["tool @ git+ssh://git@example.org/tool"], ("tool @ git+ssh://git@example.org/tool",)),
     ],

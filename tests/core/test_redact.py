@@ -9,7 +9,7 @@ import urllib.parse
 
 import pytest
 
-from distdl_jupyter.core.redact import MASK, Redactor, arguments, is_secret, spec, text
+from distdl_jupyter.core.redact import MASK, Redactor, is_secret, mask_arguments, mask_spec, text
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
@@ -230,11 +230,11 @@ def test_a_spec_keeps_no_secret_of_code_command_and_arguments():
         script_arguments=("--token", "s3cr", "--password=hunter22", "--lr", "0.1", "postgres://a:bcde@f/g"),
         captured=(Captured(name="u", kind="value", detail="'mine-own'"),),
     )  # fmt: skip
-    kept = spec(made, Redactor(["mine-own"]))
+    kept = mask_spec(made, Redactor(["mine-own"]))
     assert "mine-own" not in kept.dumps()
     assert kept.source.code == f"t = '{MASK}'\nx = '{MASK}'"
     assert kept.script_arguments == ("--token", MASK, f"--password={MASK}", "--lr", "0.1", f"postgres://a:{MASK}@f/g")
-    assert arguments(["--token", "--lr", "1"]) == ("--token", "--lr", "1")
+    assert mask_arguments(["--token", "--lr", "1"]) == ("--token", "--lr", "1")
 
 
 SECRET_NAMES = """

@@ -39,7 +39,7 @@ def fold(tmp_path):
         lines = [sample_line(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
         path.write_bytes(b"".join(lines))
         book = ResourceBook(path)
-        book.read_all()
+        book.read()
         return book, book.marks()
 
     return fold
@@ -54,7 +54,7 @@ def test_what_is_written_is_read(fold):
     assert (one.ranks[1].cpu, one.ranks[1].memory, one.ranks[1].gpu, one.ranks[1].power) == (None, None, 57, 250)
     assert one.ranks[1].gpu_memory == pytest.approx(3.1 * GB)
     assert one.ranks[1].gpu_limit == 24 * GB
-    assert one.machine.left == pytest.approx(12 * GB)
+    assert one.machine.available == pytest.approx(12 * GB)
     assert one.machine.disk_written is None
     assert marks == []
 
@@ -64,10 +64,10 @@ def test_a_torn_end_is_read_when_it_is_whole_and_other_lines_are_passed_over(tmp
     path = tmp_path / "resources.jsonl"
     path.write_bytes(lines[0][:-2] + b',"new":1}\n' + b'{"t":"now"}\nxx\n' + lines[1][:-3])
     book = ResourceBook(path)
-    assert [one.t for one in book.read_all()] == [1.0]
+    assert [one.t for one in book.read()] == [1.0]
     with path.open("ab") as file:
         file.write(lines[1][-3:])
-    assert [one.t for one in book.read_all()] == [2.0]
+    assert [one.t for one in book.read()] == [2.0]
 
 
 def test_memory_that_is_nearly_full_names_the_rank_that_uses_most(fold):

@@ -13,17 +13,17 @@ def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path):
     folder = tmp_path / "distdl"
     folder.mkdir()
     folder.chmod(0o755)
-    assert stat.S_IMODE(machine.secured(folder).stat().st_mode) == 0o700
-    assert stat.S_IMODE(machine.secured(tmp_path / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE(machine.make_private_folder(folder).stat().st_mode) == 0o700
+    assert stat.S_IMODE(machine.make_private_folder(tmp_path / "new").stat().st_mode) == 0o700
 
 
 def test_what_is_somebody_else_s_or_no_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(DistDLError, match="belongs to another user"):
-        machine.secured(tmp_path / "link")
+        machine.make_private_folder(tmp_path / "link")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(DistDLError, match="belongs to another user"):
-        machine.secured(tmp_path)
+        machine.make_private_folder(tmp_path)
 
 
 @pytest.mark.parametrize(("length", "inside"), [(10, True), (200, False)])

@@ -49,10 +49,8 @@ after = client.submit(train, (7,)).result(timeout=100)
 print(json.dumps({"refused": refused, "ended": ended, "after": after, "known": len(known)}))
 """
 
-_FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
-_PROCESSES = (
-    "The limit of processes for your user is reached. Wait until some have ended, or raise it with 'ulimit -u'."
-)
+_FILES = "The process has reached its limit of open files. Raise it with 'ulimit -n'."
+_PROCESSES = "Your user has reached its process limit. Wait for processes to exit, or raise the limit with 'ulimit -u'."
 _CAN = "+dac_override,+dac_read_search"
 
 

@@ -11,7 +11,7 @@ from distdl_jupyter.studies import sweeps
 
 
 def test_what_is_varied_stands_before_the_flags():
-    found, rest = space.of_line("lr=loguniform(1e-4, 1e-1) width=64,128 opt='adam,sgd' --trials 5 -p 2 --env A=1")
+    found, rest = space.parse_line("lr=loguniform(1e-4, 1e-1) width=64,128 opt='adam,sgd' --trials 5 -p 2 --env A=1")
     assert found == {"lr": Range(1e-4, 1e-1, log=True), "width": Choice((64, 128)), "opt": Choice(("adam", "sgd"))}
     chosen = sweep_parser().parse(rest)
     assert (chosen.trials, chosen.process_count_per_node, chosen.environment_variables) == (5, 2, ["A=1"])
@@ -25,7 +25,7 @@ def test_what_is_varied_stands_before_the_flags():
 ])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_refused(line, says):
     with pytest.raises(InvalidSpec, match=says):
-        sweep_parser().parse(space.of_line(line)[1])
+        sweep_parser().parse(space.parse_line(line)[1])
 
 
 @pytest.mark.parametrize(("cell", "says"), [
@@ -33,6 +33,6 @@ def test_a_line_that_cannot_be_read_is_refused(line, says):
 ])  # fmt: skip
 def test_a_cell_that_could_not_be_varied_is_refused(distdl_home, cell, says):
     parameters = {"lr": Choice((1, 2))}
-    draft = capture.capture_cell(cell, space.sample(parameters))
+    draft = capture.capture_cell(cell, space.first_values(parameters))
     with pytest.raises(InvalidSpec, match=says):
         sweeps.of_draft(draft, parameters)

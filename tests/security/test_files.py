@@ -130,7 +130,7 @@ def _pair():
 def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_home, tmp_path):
     """Whoever finds a job that nothing drives any more starts what goes on with it, by the Python in its spec."""
     program = executable(tmp_path / "program", f"touch {tmp_path}/started")
-    plan = SweepPlan(parameters=space.checked({"lr": [1, 2]}), trials=2, metric="loss").to_json()
+    plan = SweepPlan(parameters=space.check_space({"lr": [1, 2]}), trials=2, metric="loss")
     for kind in ("jobs", "sweeps"):
         store = JobStore(kind=kind)
         folder = store.publish(store.prepare(new_id()))

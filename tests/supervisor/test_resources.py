@@ -32,7 +32,7 @@ def sample(t, node=0, memory=4 * GB, about=False):
 
 def read(folder):
     reader = ResourceBook(folder.resources)
-    return [(one.t, one.node) for one in reader.read_all()]
+    return [(one.t, one.node) for one in reader.read()]
 
 
 def test_samples_of_several_nodes_are_kept_in_order_and_only_for_the_user(folder):
@@ -67,7 +67,7 @@ def test_memory_of_torch_that_a_rank_reports_is_kept_with_the_next_sample(folder
         recorder.take(Stream(-1, 0, "out"), [RankReport({**report, "t": t, "gpu_memory": [3 * 10**9, 4 * 10**9]})])
         recorder.take_samples([sample(t)])
     recorder.close()
-    before, _, after = ResourceBook(folder.resources).read_all()
+    before, _, after = ResourceBook(folder.resources).read()
     assert folder.resources.read_bytes().count(b'"torch"') == 1, "what is as before is not written again"
     assert before.ranks[0].torch_allocated is None
     assert (after.ranks[0].torch_allocated, after.ranks[0].torch_reserved) == pytest.approx((3 * GB, 4 * GB))

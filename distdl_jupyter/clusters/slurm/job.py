@@ -266,7 +266,7 @@ class SlurmNodes(AgentNodes):
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm would set for ranks, because some libraries read them."""
-        per_node, total = self._placement.local_size(slot.node), len(self._placement.ranks)
+        per_node, total = self._placement.local_sizes[slot.node], len(self._placement.ranks)
         slurm = {
             "PROCID": slot.rank,
             "LOCALID": slot.local_rank,
