@@ -116,6 +116,6 @@ def _templates() -> jinja2.Environment:
         shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
         state_colours=_STATES,
         state_shapes=humanize.STATE_SHAPES,
-        state_words=humanize.STATE_WORDS,
+        state_labels=humanize.STATE_WORDS,
     )
     return environment

@@ -225,7 +225,7 @@ class Job:
                 code="job-not-lost",
                 hint=f"Stop it with: distdl stop {short_id(self.id)}",
             )
-        if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
+        if finalize_abandoned(self.folder, lost_supervisor=supervisor if supervisor.host else None):
             # If that supervisor is still alive, it exits as soon as it can read this directory again.
             control.request(self.folder.control, "cancel", now=True)
 

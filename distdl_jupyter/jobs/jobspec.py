@@ -373,8 +373,8 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
-    own_packages = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
-    versions = {package.name: package.version() for package in (*own_packages, *backend.packages(options))}
+    common_packages = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
+    versions = {package.name: package.version() for package in (*common_packages, *backend.packages(options))}
     return {"python": platform.python_version()} | {name: version for name, version in versions.items() if version}
 
 

@@ -263,16 +263,17 @@ class PageReader(JobReader):
         return self.view
 
 
-def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool:
+def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = None) -> bool:
     """End a job that no longer has a writer; return True if this call wrote the end.
 
-    Do nothing while a writer is alive, or may be alive on a host other than ``gone``. Raises OSError, Untrusted.
+    Do nothing while a writer is alive, or may be alive on a host other than that of ``lost_supervisor``. Raises OSError,
+    Untrusted.
     """
     if not folder.path.exists():
         return False
     if reason := permissions.refusal(folder.path.stat()):
         raise Untrusted(f"{folder.path} {reason}")
-    lock = JobLock.acquire(folder.lock, of_other_host=gone is not None)
+    lock = JobLock.acquire(folder.lock, of_other_host=lost_supervisor is not None)
     if lock is None:
         return False
     try:
@@ -290,7 +291,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=spec.python)
                 return False
-        for type_, fields in resume.end_events(folder, view, spec.cluster, gone):
+        for type_, fields in resume.end_events(folder, view, spec.cluster, lost_supervisor):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
             names = [record.tracker for record in tracking.of_job(folder.path)]

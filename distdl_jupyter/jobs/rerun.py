@@ -63,9 +63,9 @@ class EarlierCode:
         """
         with self._translate_errors("code"):
             owned.open_own(self._folder.spec_file).close()  # the spec names the interpreter to run
-            _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
+            _copy_checked(self._folder.path / "payload.json", folder.path / "payload.json")
             with contextlib.suppress(FileNotFoundError):
-                _copy_own(self._folder.payload, folder.payload)
+                _copy_checked(self._folder.payload, folder.payload)
             _check_owner(self._folder.code)
             shutil.copytree(self._folder.code, folder.code, dirs_exist_ok=True)
         if self._parameters or self._flags:
@@ -301,7 +301,7 @@ def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobN
     )
 
 
-def _copy_own(source: Path, target: Path) -> None:
+def _copy_checked(source: Path, target: Path) -> None:
     with owned.open_own(source) as original, open(target, "wb", opener=owned.private) as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
 

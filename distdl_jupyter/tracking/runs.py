@@ -122,7 +122,7 @@ class RunWriter:
 
     def __init__(self, folder: JobFolder, tracker: Adapter, artifacts: str) -> None:
         self._record = tracking.read(folder.path, tracker.name)
-        if tracker.starts_over:
+        if tracker.is_rewritten:
             self._record = replace(self._record, events=0)
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
         self._spec = folder.spec()

@@ -45,19 +45,19 @@ def destinations() -> list[str]:
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
     """Return the spans of a job, the whole job first, and their attributes."""
-    view, left_queue = JobView.of(spec), None
+    view, dequeued = JobView.of(spec), None
     for event in events:
         if event["type"] not in ("metric", "progress"):
             view.apply(event)
-            if left_queue is None and view.state is not State.QUEUED:
-                left_queue = float(event["t"])
+            if dequeued is None and view.state is not State.QUEUED:
+                dequeued = float(event["t"])
     end = max(view.ended or view.last_sign, view.created)
-    left_queue = left_queue or end
-    spans = [("job", view.created, end), ("queue", view.created, left_queue)]
+    dequeued = dequeued or end
+    spans = [("job", view.created, end), ("queue", view.created, dequeued)]
     for phase in view.phases:
         if phase.phase in _PHASES and phase.started is not None:
             # The queue of a cluster is not part of the start.
-            begin = max(phase.started, left_queue) if phase.phase == "start" else phase.started
+            begin = max(phase.started, dequeued) if phase.phase == "start" else phase.started
             stop = end if phase.seconds is None else phase.started + phase.seconds
             spans.append((phase.phase, begin, max(begin, stop)))
     return spans, {

@@ -70,7 +70,7 @@ class Tracker:
     #: The location of the run, without secrets.
     location: str
     #: Whether another process must rewrite the run from the start.
-    starts_over = False
+    is_rewritten = False
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         self.spec = spec
@@ -227,14 +227,14 @@ class WandB(Tracker):
         self._wandb: Any = wandb
         self._run: Any = None
         # An offline run cannot be resumed, so another process writes it to a new folder.
-        self.starts_over = os.environ.get("WANDB_MODE") == "offline"
+        self.is_rewritten = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
-        self.location = str(self.folder) if self.starts_over else host_of(server)
+        self.location = str(self.folder) if self.is_rewritten else host_of(server)
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.starts_over:
+        if self.is_rewritten:
             for earlier in self.folder.glob(f"wandb/offline-run-*-{self.spec.id}"):
                 shutil.rmtree(earlier)
         elif not (os.environ.get("WANDB_API_KEY") or self._wandb.api.api_key):
@@ -247,13 +247,13 @@ class WandB(Tracker):
             name=self.spec.name,
             group=self.group or None,
             dir=str(self.folder),
-            mode="offline" if self.starts_over else "online",
-            resume=None if self.starts_over else "allow",
+            mode="offline" if self.is_rewritten else "online",
+            resume=None if self.is_rewritten else "allow",
         )
         # Use a metric as the step, because W&B's own step cannot decrease after a restart of the ranks.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        return self.spec.id, project, "" if self.starts_over else str(self._run.url or "")
+        return self.spec.id, project, "" if self.is_rewritten else str(self._run.url or "")
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""

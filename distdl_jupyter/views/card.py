@@ -207,7 +207,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         "rank": None if failure.kind == "unequal" else failure.rank,
         "when": failure.when,
         "what": failure.what,
-        "location": rank_place(view.ranks[failure.rank]),
+        "location": rank_location(view.ranks[failure.rank]),
         "hint": " ".join(part for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
         "code": failure.code,
         "others": failure.others,
@@ -217,7 +217,7 @@ def failure_card(view: JobView) -> FailureCard | None:
     return msgspec.convert(fields, FailureCard)
 
 
-def rank_place(rank: RankView) -> str:
+def rank_location(rank: RankView) -> str:
     """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
     numbers = (("pid", rank.pid), ("GPU", rank.gpu))
     details = ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
