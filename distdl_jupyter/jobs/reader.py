@@ -266,7 +266,7 @@ class PageReader(JobReader):
 def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = None) -> bool:
     """End a job that no longer has a writer; return True if this call wrote the end.
 
-    Do nothing while a writer is alive, or may be alive on a host other than that of ``lost_supervisor``. Raises OSError,
+    Do nothing while a writer is alive, or may be alive on a host other than ``lost_supervisor.host``. Raises OSError,
     Untrusted.
     """
     if not folder.path.exists():
