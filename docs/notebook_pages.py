@@ -191,13 +191,13 @@ def script(table: str, key: str, value: Any) -> str:
 def messages(job: Any) -> dict[str, Any]:
     """Return the messages about an ended job that a page may need: its state, log, curves, resources and stacks."""
     from distdl_jupyter.core import stacks
-    from distdl_jupyter.core.log import TAIL
+    from distdl_jupyter.core.log import MAX_ROWS
     from distdl_jupyter.live.job import LiveJob
     from distdl_jupyter.live.messages import CurveRequest
     from distdl_jupyter.views.stacks import stacks as shown
     from distdl_jupyter.views.wire import to_json
 
-    live = LiveJob(job.id, capacity=TAIL)
+    live = LiveJob(job.id, capacity=MAX_ROWS)
     while not live.settled:
         live.poll()
     state = json.loads(live.state().line)
