@@ -527,14 +527,17 @@ class StepRecorder:
     def _put_skipped(self, step: Measured, skipped: Skipped) -> None:
         """Record skipped steps with the parts of a measured one, and as many at once as fit into one record.
 
-        What they take longer than the measured step counts as rest or, if they were blocked in a pause, as a wait.
+        If they are shorter than the measured step, which the measurement itself slows down, their parts are shorter by
+        the same factor. What they take longer counts as rest or, if they were blocked in a pause, as a wait.
         """
         busy, count, seconds = step.seconds - step.rest, skipped.steps - bool(skipped.pause), skipped.seconds
         while count > 0:
             number = min(count, self._missing or steps_per_record(self._next_step))
             part = seconds * number // count
-            head = [part, number * step.data, max(0, part - number * busy), number * step.samples]
-            self._put_record([*head, *[number * wait for wait in step.waits]], number)
+            scale = min(number, part / max(1, step.seconds))
+            rest = max(0, part - int(busy * scale))
+            head = [part, int(step.data * scale), rest, number * step.samples]
+            self._put_record([*head, *[int(wait * scale) for wait in step.waits]], number)
             count, seconds = count - number, seconds - part
         if skipped.pause:
             rest, waits = max(0, skipped.pause - busy), step.waits.copy()
