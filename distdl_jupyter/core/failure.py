@@ -16,7 +16,7 @@ from typing import Any
 from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective, CollectiveFinding
 from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.worker.hooks.frameworks import says_peer_is_gone
+from distdl_jupyter.worker.hooks.frameworks import is_peer_lost
 
 #: Signals that a process raises by crashing.
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
@@ -113,7 +113,7 @@ class Failure:
 def is_echo(error: dict[str, Any] | None) -> bool:
     """Return whether an exception only reports a lost peer."""
     error = error or {}
-    return says_peer_is_gone(str(error.get("type", "")), str(error.get("message", "")))
+    return is_peer_lost(str(error.get("type", "")), str(error.get("message", "")))
 
 
 def concerns_collectives(error: dict[str, Any] | None) -> bool:

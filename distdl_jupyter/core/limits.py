@@ -12,7 +12,7 @@ from typing import Literal
 
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
-from distdl_jupyter.worker.hooks.frameworks import LARGE
+from distdl_jupyter.worker.hooks.frameworks import LARGE_LIBRARY
 
 #: Maximum number of ranks per core without ``oversubscribe``, and the number that a machine of any size accepts.
 _RANKS_PER_CORE, _ALWAYS_ALLOWED_RANKS = 8, 64
@@ -92,9 +92,10 @@ def shortages(ranks: int, available: Mapping[str, int | None]) -> Iterator[Short
     if memory is not None and memory < need:
         message = f"{processes} need at least {size(need)} of memory, but only {size(memory)} is available"
         yield Shortage("error", message, remedy)
-    elif memory is not None and memory < LARGE[1] * ranks:
+    elif memory is not None and memory < LARGE_LIBRARY[1] * ranks:
         message = f"Only {size(memory // ranks)} of memory is available for each process"
-        yield Shortage("warning", f"{message}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
+        library, need = LARGE_LIBRARY
+        yield Shortage("warning", f"{message}, and {library} alone needs about {size(need)}", remedy)
 
 
 def allow_files(count: int) -> None:

@@ -104,7 +104,7 @@ class Pictures(ReportStore):
             data = binascii.a2b_base64("".join(self._parts.pop(rank)))
         except ValueError:
             return
-        form = pictures.form_of(data) if len(data) <= pictures.LARGEST else None
+        form = pictures.form_of(data) if len(data) <= pictures.MAX_BYTES else None
         if form is None or (number := self._store(data, form.name)) is None:
             return
         size = {"form": form.name, "width": form.width, "height": form.height}
@@ -118,8 +118,8 @@ class Pictures(ReportStore):
         key = hashlib.sha256(data).digest()
         if key not in self._numbers:
             number = self._next
-            if number > pictures.MOST:
-                self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
+            if number > pictures.MAX_PICTURES:
+                self._log_once(f"The job has shown {count(pictures.MAX_PICTURES)} images; later ones are omitted.")
                 return None
             file = self._recorder.folder.picture(number, form)
             try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from distdl_jupyter.worker.pictures import LARGEST
+from distdl_jupyter.worker.pictures import MAX_BYTES
 from distdl_jupyter.worker.step_times import HEAD
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MAX_FLOAT = sys.float_info.max
 #: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
 _MAX_DEPTH = 6
 _MAX_COLLECTIVES = 200_000
-_PicturePosition = Annotated[int, Meta(ge=0, lt=4 * LARGEST // 3 + 5)]
+_PicturePosition = Annotated[int, Meta(ge=0, lt=4 * MAX_BYTES // 3 + 5)]
 
 # Limits of one report, because a program could report gigabytes.
 Name = Annotated[str, Meta(max_length=500)]

@@ -25,7 +25,7 @@ _BACKEND = "module://distdl_jupyter.worker.mplbackend"
 _DISPLAY_MODULES = ("IPython.display", "IPython.core.display")
 
 #: Maximum number of pictures, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
-MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
+MAX_PICTURES, MAX_BYTES, _MAX_PIXELS = 100, 2_000_000, 50_000_000
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 #: MIME types of pictures with IPython's representation methods, in order of preference.
 _REPR_METHODS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
@@ -53,7 +53,7 @@ def form_of(data: bytes) -> Form | None:
             height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
             form = Form("jpeg", width, height)
         offset += 1 if marker == 0xFF else 2 + length
-    return form if form is not None and 0 < form.width * form.height <= MOST_PIXELS else None
+    return form if form is not None and 0 < form.width * form.height <= _MAX_PIXELS else None
 
 
 def watch(finder: PostImport) -> None:
@@ -135,14 +135,14 @@ def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
 def _send(pictures: list[bytes]) -> None:
     global _sent
     out = channel.current()
-    picture = next((data for data in pictures if len(data) <= LARGEST), None)
+    picture = next((data for data in pictures if len(data) <= MAX_BYTES), None)
     if picture is None:
-        size, limit = min(map(len, pictures)) / 1e6, LARGEST / 1e6
+        size, limit = min(map(len, pictures)) / 1e6, MAX_BYTES / 1e6
         remedy = "use a smaller figure or a lower dpi"
         print(f"[image omitted: it has {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
         return
     _sent += 1
-    if out is not None and _sent <= MOST:
+    if out is not None and _sent <= MAX_PICTURES:
         out.picture(picture)
-    elif _sent == MOST + 1:
-        print(f"[This rank has shown {MOST} images; later ones are omitted.]")  # noqa: T201
+    elif _sent == MAX_PICTURES + 1:
+        print(f"[This rank has shown {MAX_PICTURES} images; later ones are omitted.]")  # noqa: T201

