@@ -149,9 +149,15 @@ class ScalingView(table.Display, Scaling):
         """
         import pandas as pd
 
+        first = ("backend", "processes", "nodes")
         columns = {"efficiency": self.efficiency, "not_comparable": self.why_not_comparable}
         return pd.DataFrame(
-            [{**asdict(point), **{name: value(point) for name, value in columns.items()}} for point in self.points]
+            [
+                {name: getattr(point, name) for name in first}
+                | asdict(point)
+                | {name: value(point) for name, value in columns.items()}
+                for point in self.points
+            ]
         )
 
     @property

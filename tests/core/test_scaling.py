@@ -72,6 +72,7 @@ def test_it_is_shown_as_text_html_table_and_figure():
     assert len(lines) == 1 + 1 + 3 + 1
     assert "<table>" in shown._repr_html_()
     assert list(shown.table.processes) == [1, 2, 4]
+    assert list(shown.table)[:4] == ["backend", "processes", "nodes", "rate"]
     assert [round(share, 2) for share in shown.table.efficiency] == [1, 0.65, 0.65]
     assert [trace.name for trace in shown.figure.data] == ["torch", "ideal"]
     assert list(shown.figure.data[1].y) == [shown.points[0].rate, 4 * shown.points[0].rate]
