@@ -149,9 +149,9 @@ def run(path: Path, target: Path) -> None:
     sys.path.insert(0, str(NOTEBOOKS))
     from run import execute
 
-    from distdl_jupyter.warm import template_files
+    from distdl_jupyter.warm import start
 
-    template_files.change_settings(idle_minutes=1)  # for a build that is killed and cannot clean up
+    start.change_settings(idle_minutes=1)  # for a build that is killed and cannot clean up
 
     has_forms = "launcher(" in "".join(cell.source for cell in nbformat.read(path, as_version=4).cells
                                        if cell.cell_type == "code")  # fmt: skip
@@ -173,13 +173,13 @@ def run(path: Path, target: Path) -> None:
 def clean_up() -> None:
     """Cancel the jobs that still run in this data directory, and end its template."""
     from distdl_jupyter import jobs
-    from distdl_jupyter.warm import start, template_files
+    from distdl_jupyter.warm import start
 
     for job in jobs():
         if not job.state.ended:
             job.cancel(now=True)
             job.wait(30)
-    start.stop(template_files.of())
+    start.stop(start.files_of())
 
 
 def script(table: str, key: str, value: Any) -> str:

@@ -22,7 +22,7 @@ import tests
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import machine
 from distdl_jupyter.node.job import WARM
-from distdl_jupyter.warm import preload, template_files
+from distdl_jupyter.warm import preload
 from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm.start import COLD
 
@@ -55,7 +55,7 @@ def template(runtime, tmp_path_factory):
         patch.setenv(*machine.compiler_cache())
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(warm_start, "_TIMEOUT", 30.0)
-        where, ask = template_files.of(), warm_start.start_warm
+        where, ask = warm_start.files_of(), warm_start.start_warm
         preload.ImportHistory(where.history).add(AHEAD)
 
         def ask_a_ready_one(wanted, *request):
@@ -114,7 +114,7 @@ _own: dict[str, int] = {}
 
 def revive():
     """See to a ready template and return what it says of itself."""
-    where = template_files.of()
+    where = warm_start.files_of()
     said = warm_start.status(where)
     if said is not None and said["pid"] != _own.get(where.key):
         warm_start.stop(where)

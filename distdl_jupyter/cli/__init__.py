@@ -93,17 +93,17 @@ def _add_setup(commands: Any) -> None:
 
 
 def _warm(args: argparse.Namespace) -> Reply:
-    from distdl_jupyter.warm import report, start, template_files
+    from distdl_jupyter.warm import report, start
 
     if args.idle_minutes is not None:
-        template_files.change_settings(idle_minutes=args.idle_minutes)
+        start.change_settings(idle_minutes=args.idle_minutes)
     if args.action in ("on", "off"):
-        template_files.change_settings(enabled=args.action == "on")
-    files = template_files.of()
+        start.change_settings(enabled=args.action == "on")
+    files = start.files_of()
     if args.action in ("stop", "off"):
         start.stop(files)
     elif args.action == "start":
-        if not start.is_being_made(files):
+        if not start.has_template(files):
             start.make(files)
         if start.wait_until_ready(files) is None:
             message = f"The template did not start. See the log: {files.log}"

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import runpy
-import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from distdl_jupyter.core import signals
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import preload, template_files
-from distdl_jupyter.warm.template_files import FILLER, FILLER_ARGUMENT, FILLER_VARIABLE
+from distdl_jupyter.warm import preload
+from distdl_jupyter.warm.start import FILLER, FILLER_ARGUMENT, FILLER_VARIABLE, receive, send
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
 
@@ -39,9 +38,6 @@ _BLAS_USERS = frozenset(("numpy", "scipy"))
 _JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
 
 
-# the supervisor of a job --------------------------------------------------------------------------
-
-
 def become_supervisor(
     connection: socket.socket, message: dict[str, Any], descriptors: list[int], forker: Forker
 ) -> NoReturn:
@@ -53,9 +49,9 @@ def become_supervisor(
         forker.argv.show(arguments)
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         _reset_state([sys.executable, *arguments])
-        template_files.send(connection, {"taken": os.getpid()})
+        send(connection, {"accepted": os.getpid()})
         # The submitter may have timed out; this process owns the job only after its confirmation.
-        if not template_files.receive(connection)[0].get("go"):
+        if not receive(connection)[0].get("go"):
             os._exit(0)
         connection.close()
     except OSError:
@@ -73,9 +69,6 @@ def become_supervisor(
         supervise(JobFolder(Path(message["folder"])), message["secrets"])
 
     _run_to_end(run)
-
-
-# the ranks of a job -------------------------------------------------------------------------------
 
 
 class ForkedProcess:
@@ -99,17 +92,12 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to exit and return its exit code. Raises subprocess.TimeoutExpired."""
-        start, seconds = time.monotonic(), math.inf if timeout is None else timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
-            if time.monotonic() - start > seconds:
-                raise subprocess.TimeoutExpired(f"pid {self.pid}", seconds)
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
             time.sleep(_WAIT_SECONDS)
         return code
-
-    def kill(self) -> None:
-        """Send KILL if the process is running."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class Forker:
@@ -123,14 +111,15 @@ class Forker:
         self._environment = environment
         self._recorder = recorder
 
-    def differing(self, environment: Mapping[str, str]) -> str:
-        """Return a variable that prevents forking a process with this environment, "" if there is none.
+    def difference(self, environment: Mapping[str, str]) -> str:
+        """Return why a process with this environment cannot be forked, "" if it can.
 
         A variable that the imports have set, such as torch's KMP_DUPLICATE_LIB_OK, may be missing or have that value.
         """
         recorder = self._recorder
         same_values = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
-        return preload.differing({**self._environment, **same_values}, environment, recorder.read)
+        name = preload.differing({**self._environment, **same_values}, environment, recorder.read)
+        return f"the value of the environment variable {name} differs from that of the template" if name else ""
 
     def __call__(self, arguments: Sequence[str], options: Mapping[str, Any]) -> ForkedProcess | None:
         """Fork a process that runs a program; return None if the program needs a new interpreter.
@@ -160,8 +149,8 @@ class Forker:
             return "its working directory is not accessible"
         if "DISTDL_RANK" in environment and library_threads(environment) is None:
             return "its number of threads cannot be set after a fork"
-        if name := self.differing(environment):
-            return f"the value of its environment variable {name} differs from that of the template"
+        if reason := self.difference(environment):
+            return reason
         # An injected library needs a normal process exit, which forked processes skip.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
@@ -184,12 +173,16 @@ class Forker:
         self.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
         node_job.fork = None
         _reset_state(arguments)
-        _set_library_threads(environment)
+        count = library_threads(environment) or 1
+        if count > 1:
+            tensors.set_threads(count)
+        blas_count = environment.get("OPENBLAS_NUM_THREADS", str(count))
+        if _BLAS_USERS & sys.modules.keys() and blas_count.isdigit() and int(blas_count) > 1:
+            from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+            ThreadpoolController().select(user_api="blas").limit(limits=int(blas_count))
         sys.argv[:] = ["-m", *arguments[4:]]
         runpy.run_module(arguments[3], run_name="__main__", alter_sys=True)
-
-
-# the command line and the mark --------------------------------------------------------------------
 
 
 class ArgvBuffer:
@@ -230,9 +223,6 @@ def _find_filler(start: int, end: int, text: bytes) -> tuple[int, int]:
 def _write(buffer: tuple[int, int], text: bytes, padding: bytes) -> None:
     address, length = buffer
     ctypes.memmove(address, text[:length].ljust(length, padding), length)
-
-
-# every forked process -----------------------------------------------------------------------------
 
 
 def _start_session(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
@@ -305,9 +295,6 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
         os._exit(code)
 
 
-# threads of numerical libraries, limited to one in the template -------------------------------------
-
-
 def library_threads(environment: Mapping[str, str]) -> int | None:
     """Return the thread count of a process with this environment; None if it cannot be set after a fork.
 
@@ -317,14 +304,3 @@ def library_threads(environment: Mapping[str, str]) -> int | None:
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
     return int(count) if re.fullmatch("[1-9][0-9]*", count) and "MKL_NUM_THREADS" not in environment else None
-
-
-def _set_library_threads(environment: Mapping[str, str]) -> None:
-    count = library_threads(environment) or 1
-    if count > 1:
-        tensors.set_threads(count)
-    blas = environment.get("OPENBLAS_NUM_THREADS", str(count))
-    if _BLAS_USERS & sys.modules.keys() and blas.isdigit() and int(blas) > 1:
-        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-
-        ThreadpoolController().select(user_api="blas").limit(limits=int(blas))

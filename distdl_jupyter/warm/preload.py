@@ -106,11 +106,12 @@ class ImportHistory:
 
     def names(self) -> list[str]:
         """Return the modules to import, those of the most recent job first, in import order."""
-        return [name for name in self._modules if not self.is_unforkable(name) and not _is_within(name, NOT_FORKED)]
+        return [name for name in self._modules if not self.is_unforkable(name)]
 
     def is_unforkable(self, name: str) -> bool:
         """Return whether a module, or one of its parent packages, must not be preloaded."""
-        return _is_within(name, self.unforkable)
+        packages = (*NOT_FORKED, *self.unforkable)
+        return any(name == package or name.startswith(f"{package}.") for package in packages)
 
     def add(self, names: Iterable[str]) -> None:
         """Add the imports of one more job."""
@@ -121,10 +122,6 @@ class ImportHistory:
         """Exclude these modules and their submodules from preloading."""
         self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
         self.add(())
-
-
-def _is_within(name: str, packages: Iterable[str]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def take_imports(job: Path) -> list[str]:
@@ -174,7 +171,8 @@ class Preloader:
 
     def _check(self, name: str) -> None:
         loaded_modules = list(sys.modules.values())
-        paths = [file for file in map(_file_of, loaded_modules[self._checked_count :]) if file]
+        module_files = [getattr(module, "__file__", None) for module in loaded_modules[self._checked_count :]]
+        paths = [file for file in module_files if isinstance(file, str) and os.path.isabs(file)]  # noqa: PTH117 - thousands
         self._checked_count = len(loaded_modules)
         self.stamp(paths)
         reads, self.recorder.unforkable = self.recorder.unforkable, []
@@ -199,14 +197,9 @@ class Preloader:
         return next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), "")
 
 
-def _file_of(module: object) -> str:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117 - thousands of paths
-
-
 def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 - as above
+        status = os.stat(path)  # noqa: PTH116 - thousands of paths
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
@@ -224,9 +217,6 @@ def _has_opened_gpu() -> bool:
 def thread_count() -> int:
     """Return the number of threads of this process, including those of C libraries."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count
-
-
-# reads of the environment -------------------------------------------------------------------------
 
 
 class Recorder:
@@ -295,8 +285,6 @@ class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 
         _recorder.record(_WHOLE_ENVIRONMENT)
         return super().copy()
 
-
-# memory -------------------------------------------------------------------------------------------
 
 #: include/uapi/asm-generic/mman-common.h
 _MADV_COLLAPSE = 25

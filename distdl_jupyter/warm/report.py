@@ -11,7 +11,7 @@ import psutil
 
 from distdl_jupyter.core.humanize import ago, listing, plural, size
 from distdl_jupyter.environment.doctor import Verdict
-from distdl_jupyter.warm import preload, start, template_files
+from distdl_jupyter.warm import preload, start
 
 #: How to enable warm starts, by the setting that has disabled them.
 _REMEDIES = {
@@ -20,21 +20,32 @@ _REMEDIES = {
 }
 
 
+def state() -> dict[str, Any]:
+    """Return the state of warm starts: what has disabled them ("" if they are enabled), and the template."""
+    files = start.files_of()
+    return {
+        "switched_off": start.switched_off(),
+        "idle_minutes": start.read_settings().idle_minutes,
+        "template": start.status(files),
+        "is_preparing": start.has_template(files),
+    }
+
+
 def lines() -> list[str]:
     """Return the state of warm starts for this Python, one fact per line."""
-    files, disabled_by = template_files.of(), template_files.switched_off()
-    minutes = template_files.read_settings().idle_minutes
-    lines = [f"Warm starts are on. An unused template ends after {minutes:g} minutes."]
+    files, facts = start.files_of(), state()
+    disabled_by, template = facts["switched_off"], facts["template"]
+    lines = [f"Warm starts are on. An unused template ends after {facts['idle_minutes']:g} minutes."]
     if disabled_by:
         lines = [f"Warm starts are switched off by {disabled_by}. {_REMEDIES[disabled_by]}"]
-    if (status := start.status(files)) is not None:
-        since = ago(max(0.0, time.time() - status["since"]))
+    if template is not None:
+        since = ago(max(0.0, time.time() - template["since"]))
         lines += [
-            f"The template for {files.python} was started {since} (pid {status['pid']}).",
-            f"It has {_describe_modules(status)}.",
-            f"It has started {plural(status['jobs'], 'job')} ({status['running']} running).",
+            f"The template for {files.python} was started {since} (pid {template['pid']}).",
+            f"It has {_describe_modules(template)}.",
+            f"It has started {plural(template['jobs'], 'job')} ({template['running']} running).",
         ]
-    elif start.is_being_made(files):
+    elif facts["is_preparing"]:
         lines.append(f"A template for {files.python} is being prepared.")
     elif not disabled_by:
         text = f"No template is running for {files.python}. The next job starts one; to start one now, run"
@@ -48,26 +59,15 @@ def lines() -> list[str]:
     return lines
 
 
-def state() -> dict[str, Any]:
-    """Return the same facts as data: what has disabled warm starts ("" if enabled), and the template."""
-    files = template_files.of()
-    return {
-        "switched_off": template_files.switched_off(),
-        "idle_minutes": template_files.read_settings().idle_minutes,
-        "template": start.status(files),
-        "being_made": start.is_being_made(files),
-    }
-
-
 def rows() -> list[Verdict]:
     """Return the row of ``distdl doctor``."""
-    if disabled_by := template_files.switched_off():
+    facts = state()
+    disabled_by, template = facts["switched_off"], facts["template"]
+    if disabled_by:
         return [Verdict("Warm starts", "absent", f"off ({disabled_by})", _REMEDIES[disabled_by])]
-    files = template_files.of()
-    if (status := start.status(files)) is not None:
-        text = f"a template has {_describe_modules(status)}; it started {plural(status['jobs'], 'job')}"
-    else:
-        text = "a template is being prepared" if start.is_being_made(files) else "no template is running"
+    text = "a template is being prepared" if facts["is_preparing"] else "no template is running"
+    if template is not None:
+        text = f"a template has {_describe_modules(template)}; it started {plural(template['jobs'], 'job')}"
     return [Verdict("Warm starts", "ok", f"on; {text}")]
 
 

@@ -1,23 +1,32 @@
-"""Starts jobs from the submitting process: warm from the template, else cold, with a template for the next job."""
+"""Starts jobs from the submitting process: warm from the template, else cold, with a template for the next job.
+
+Also what submitters and templates share: the template's files, the user's settings, messages and inherited state.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+import msgspec
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import locks
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core import locks, machine, store
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.files import write as write_json
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
@@ -25,8 +34,6 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.warm import template_files
-from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import installed, owned
 from distdl_jupyter.worker.rank_socket import peer_uid
 
@@ -34,37 +41,34 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 COLD = "cold-start"
 #: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer than this.
 _TIMEOUT = 1.0
+#: Incremented when the messages change, so that two versions never share a socket.
+PROTOCOL = 6
+#: The environment variable with the folder for the templates of several data directories.
+_FOLDER_VARIABLE = "DISTDL_WARM_DIR"
 
 
-def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> str:
+def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> None:
     """Start the supervisor of a published job, warm if possible, and pass the lock to it.
 
-    Return the reason for a cold start as one sentence, which is also written to the job's log. Return "" for a warm
-    start, and if warm starts do not apply (remote cluster, not Linux, inside a rank, or disabled). Raises OSError if
-    the supervisor cannot be started.
+    The reason for a cold start is written to the job's log as one sentence, unless warm starts do not apply (remote
+    cluster, not Linux, inside a rank, or disabled). Raises OSError if the supervisor cannot be started.
     """
-    spec = folder.spec()
+    spec, files = folder.spec(), files_of(python)
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
-    if not is_applicable or template_files.switched_off():
+    if not is_applicable or switched_off():
         control.start_supervisor(folder, lock, secret_variables, python=python)
-        return ""
-    files = template_files.of(python)
+        return
     installed.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
-    reason = start_warm(files, folder, lock, secret_variables, spec)
-    if not reason:
+    if reason := start_warm(files, folder, lock, secret_variables, spec):
+        with contextlib.closing(EventWriter(folder.events)) as writer:
+            writer.write("note", level="info", text=reason, code=COLD)
+        control.start_supervisor(folder, lock, secret_variables, python=python)
+        with contextlib.suppress(OSError):
+            make(files, folder)
+    else:
         lock.release()
-        return ""
-    with contextlib.closing(EventWriter(folder.events)) as writer:
-        writer.write("note", level="info", text=reason, code=COLD)
-    control.start_supervisor(folder, lock, secret_variables, python=python)
-    with contextlib.suppress(OSError):
-        make(files, folder)
-    return reason
-
-
-# the template -------------------------------------------------------------------------------------
 
 
 def start_warm(
@@ -78,21 +82,21 @@ def start_warm(
         "inherited": inherited,
         "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
-        "state": template_files.inherited_state(),
-        "niceness": template_files.niceness(),
+        "state": inherited_state(),
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
     }
     try:
         connection = _connect(files)
-    except (OSError, DistDLError):
-        if is_being_made(files):
+    except OSError:
+        if has_template(files):
             return "This job starts cold because the warm template for this Python is still being prepared."
         return "This job starts cold because no warm template was running for this Python; the next job will have one."
     try:
         with connection, folder.supervisor_log.open("ab") as log:
-            template_files.send(connection, request, (lock.fd, log.fileno()))
-            reply = template_files.receive(connection)[0]
-            if "taken" in reply:
-                template_files.send(connection, {"go": True})
+            send(connection, request, (lock.fd, log.fileno()))
+            reply = receive(connection)[0]
+            if "accepted" in reply:
+                send(connection, {"go": True})
                 return ""
     except OSError:
         return "This job starts cold because the warm template did not respond."
@@ -101,7 +105,7 @@ def start_warm(
 
 def _own_environment() -> dict[str, str]:
     """Return the environment of this process without its job mark."""
-    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", template_files.FILLER)}
+    return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", FILLER)}
 
 
 def _connect(files: TemplateFiles) -> socket.socket:
@@ -115,7 +119,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
     return connection
 
 
-def is_being_made(files: TemplateFiles) -> bool:
+def has_template(files: TemplateFiles) -> bool:
     """Return whether a template is running, even if it is still importing."""
     return locks.holder(files.lock).is_held
 
@@ -123,7 +127,7 @@ def is_being_made(files: TemplateFiles) -> bool:
 def status(files: TemplateFiles) -> dict[str, Any] | None:
     """Return the status of the template, None if none is ready.
 
-    Keys: ``pid python modules since jobs running learning unfit loads``.
+    Keys: ``pid modules since jobs running learning loads``.
     """
     return _request(files, "status")
 
@@ -133,24 +137,24 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
 
     Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
     """
-    if not is_being_made(files):
+    if not has_template(files):
         return False
     was_received = _request(files, "stop") is not None
     deadline = time.monotonic() + timeout
-    while is_being_made(files) and time.monotonic() < deadline:
+    while has_template(files) and time.monotonic() < deadline:
         # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
         with contextlib.suppress(OSError):
             was_received = was_received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
-    return not is_being_made(files)
+    return not has_template(files)
 
 
 def _request(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
     try:
         with _connect(files) as connection:
-            template_files.send(connection, {"type": type_})
-            return template_files.receive(connection)[0]
-    except (OSError, DistDLError):
+            send(connection, {"type": type_})
+            return receive(connection)[0]
+    except OSError:
         return None
 
 
@@ -161,10 +165,14 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
     """
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     environment = for_ranks_here(_own_environment())
+    # Without secrets, because all processes of this user can read a program's initial environment.
+    initial = {name: value for name, value in environment.items() if not is_secret(name, value)} | FILLER_VARIABLE
+    job = str(folder.path.absolute()) if folder else ""
     with (
         open(files.lock, "ab", opener=owned.private) as lock,
         open(files.log, "ab", opener=owned.private) as log,
-        open(os.memfd_create("order"), "w+b") as stdin,  # noqa: PTH123
+        # The order is in memory before the start, because this process may exit immediately.
+        _memory_file({"environment": environment, "job": job, "lock": lock.fileno()}) as stdin,
     ):
         # The template inherits the lock, so that no other template can be started in between.
         try:
@@ -172,24 +180,12 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
         except BlockingIOError:
             return
         lock.truncate(0)
-        # The order is in memory before the start, because this process may exit immediately.
-        order = {
-            "environment": environment,
-            "job": str(folder.path.absolute()) if folder else "",
-            "lock": lock.fileno(),
-        }
-        stdin.write(json.dumps(order).encode())
-        stdin.seek(0)
         process = subprocess.Popen(
-            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", template_files.FILLER_ARGUMENT],
+            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", FILLER_ARGUMENT],
             stdin=stdin,
             stdout=log,
             stderr=log,
-            # Without secrets, because all processes of this user can read a program's initial environment.
-            env={
-                **{name: value for name, value in environment.items() if not is_secret(name, value)},
-                **template_files.FILLER_VARIABLE,
-            },
+            env=initial,
             cwd=files.folder,
             start_new_session=True,
             pass_fds=(lock.fileno(),),
@@ -205,3 +201,136 @@ def wait_until_ready(files: TemplateFiles, timeout: float = 120.0) -> dict[str, 
     while (reply := status(files)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return reply
+
+
+class TemplateFiles(NamedTuple):
+    """The paths of one template's files; their names contain ``key``."""
+
+    python: str
+    key: str
+    folder: Path
+    #: The Unix socket for requests.
+    socket: Path
+    #: The lock of the template, from its start to its exit.
+    lock: Path
+    #: The output of the template itself.
+    log: Path
+    #: The imports of recent jobs, and the modules that must not be preloaded.
+    history: Path
+
+
+def templates_folder() -> Path:
+    """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
+    path = os.environ.get(_FOLDER_VARIABLE)
+    return Path(path).expanduser() if path else store.home() / "warm"
+
+
+def files_of(python: str = "") -> TemplateFiles:
+    """Return the files of the template of an interpreter (default: this one).
+
+    Links are not resolved, because the interpreter of a virtual environment is often a link to a common one.
+    """
+    path = os.path.abspath(python or sys.executable)  # noqa: PTH100 - Path.resolve would follow the link
+    folder = templates_folder()
+    name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{folder.absolute()}"
+    key = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+    socket_file = machine.socket_path(f"warm-{key}", folder if os.environ.get(_FOLDER_VARIABLE) else None)
+    return TemplateFiles(path, key, folder, socket_file, *(folder / f"{key}.{end}" for end in ("lock", "log", "json")))
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The user's settings for all kernels. ``idle_minutes`` is how long a template runs after its last job."""
+
+    enabled: bool = True
+    idle_minutes: Annotated[float, msgspec.Meta(gt=0, le=60 * 24 * 7)] = 30.0
+
+
+def read_settings() -> Settings:
+    """Return the settings, or the defaults if the file cannot be read."""
+    try:
+        return msgspec.json.decode((templates_folder() / "settings.json").read_bytes(), type=Settings)
+    except (OSError, ValueError):
+        return Settings()
+
+
+def change_settings(**changes: Any) -> Settings:
+    """Change and store ``enabled`` and ``idle_minutes``, and return the settings. Raises InvalidSpec, OSError."""
+    try:
+        settings = msgspec.convert({**msgspec.to_builtins(read_settings()), **changes}, Settings, strict=False)
+    except msgspec.ValidationError:
+        message = (
+            f"idle_minutes must be a number above 0 and at most 10080 (one week), not {changes['idle_minutes']!r}."
+        )
+        raise InvalidSpec(message, code="warm-idle-minutes-invalid", field="idle_minutes") from None
+    write_json(templates_folder() / "settings.json", msgspec.to_builtins(settings))
+    return settings
+
+
+def switched_off() -> str:
+    """Return what disables warm starts ("DISTDL_WARM" or "the settings"), "" if they are enabled."""
+    if os.environ.get("DISTDL_WARM", "").lower() in ("off", "0", "no", "false"):
+        return "DISTDL_WARM"
+    return "" if read_settings().enabled else "the settings"
+
+
+#: Maximum size of a message in bytes (environments may have several hundred kB), and maximum number of descriptors.
+_MAX_BYTES, _MAX_DESCRIPTORS = 64 * 2**20, 8
+
+
+def _memory_file(data: Mapping[str, Any]) -> IO[bytes]:
+    file = open(os.memfd_create("message"), "w+b")  # noqa: PTH123, SIM115 - closed by the caller
+    file.write(json.dumps(data).encode())
+    file.seek(0)
+    return file
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one message as an in-memory file, whose descriptor precedes the others. Raises OSError."""
+    with _memory_file(message) as file:
+        socket.send_fds(connection, [b"."], [file.fileno(), *descriptors])
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Receive one message and its descriptors. Raises OSError, also for an invalid message."""
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    message = None
+    with contextlib.suppress(IndexError, ValueError, OSError), open(descriptors.pop(0), "rb") as file:  # noqa: PTH123
+        message = json.loads(file.read(_MAX_BYTES))
+    if isinstance(message, dict):
+        return message, descriptors
+    for fd in descriptors:
+        os.close(fd)
+    raise ConnectionError("The other end closed the connection, or its message is not a JSON object.")
+
+
+#: The last variable of a template's environment, and the last argument of its command line (see ``fork.ArgvBuffer``).
+FILLER = "DISTDL_WARM_ROOM"
+FILLER_VARIABLE, FILLER_ARGUMENT = {FILLER: "." * 240}, "-" * 400
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_STATUS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+_LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def inherited_state() -> dict[str, Any]:
+    """Return the inherited state of this process besides its environment, as JSON data with keys that users know.
+
+    A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
+    """
+    lines = (line.partition(":") for line in _read_own_proc("status").splitlines())
+    return {
+        "the user": [os.getuid(), os.geteuid(), os.getgid()],
+        "the limits (ulimit)": {name: list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS},
+        "the allowed CPUs (affinity)": sorted(os.sched_getaffinity(0)),
+        "the control group": _read_own_proc("cgroup"),
+        "the namespaces": {name: _read_own_proc(f"ns/{name}") for name in _NAMESPACES},
+        "the capabilities and the umask": {name: text.strip() for name, _, text in lines if name in _STATUS},
+        "the out-of-memory score": _read_own_proc("oom_score_adj"),
+    }
+
+
+def _read_own_proc(name: str) -> str:
+    """Return the text of a file, or the target of a link, about this process; "" if it cannot be read."""
+    path = Path("/proc/self", name)
+    with contextlib.suppress(OSError):
+        return str(path.readlink()) if path.is_symlink() else path.read_text(encoding="utf-8")
+    return ""

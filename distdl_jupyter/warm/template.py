@@ -27,11 +27,11 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import fork, preload, start, template_files
+from distdl_jupyter.warm import fork, preload, start
 from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
-from distdl_jupyter.worker.rank_socket import peer_uid
+from distdl_jupyter.worker.rank_socket import listening, peer_uid
 
 #: Seconds between two checks for ended jobs and for a reason to exit.
 _CHECK_SECONDS = 1.0
@@ -43,7 +43,7 @@ _MAX_WAIT_SECONDS = 20.0
 _STARTING = ("queued", "preparing", "starting")
 
 
-class Ended(Exception):
+class TemplateExit(Exception):
     """The template exits; the message is the reason."""
 
 
@@ -51,10 +51,10 @@ class Template:
     """One template; ``order`` is described at ``main``."""
 
     def __init__(self, order: Mapping[str, Any], argv: fork.ArgvBuffer) -> None:
-        self._files = template_files.of()
+        self._files = start.files_of()
         self._lock = int(order["lock"])
         self._job = JobFolder(Path(order["job"])) if order["job"] else None
-        self._state = template_files.inherited_state()
+        self._state = start.inherited_state()
         self._preloader = preload.Preloader()
         self._forker = fork.Forker(argv, order["environment"], self._preloader.recorder)
         self.history = preload.ImportHistory(self._files.history)
@@ -68,21 +68,22 @@ class Template:
         self._socket: socket.socket | None = None
         self._inode = -1
 
-    # imports ----------------------------------------------------------------------------------
-
     def prepare(self) -> None:
-        """Import the modules that jobs need, once the ranks of the first job are training. Raises Unforkable, Ended."""
+        """Import the modules that jobs need, once the ranks of the first job are training.
+
+        Raises Unforkable, TemplateExit.
+        """
         backend_modules = _await_ranks(self._job) if self._job is not None else ()
         try:
             for name in (*preload.REQUIRED, *registry.built_in("backends")):
                 self._preloader.load(name)
         except Unforkable as unforkable:
-            raise Ended(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
+            raise TemplateExit(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
         for name in (*backend_modules, *self.history.names()):
             if not self.history.is_unforkable(name):
                 self._preloader.load(name)
         if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
-            raise Ended(f"sys.path contains {entry!r}, which is a different folder for every job")
+            raise TemplateExit(f"sys.path contains {entry!r}, which is a different folder for every job")
         _freeze_objects()
 
     def _load_next(self) -> None:
@@ -98,21 +99,13 @@ class Template:
             if not self._pending_modules:
                 _freeze_objects()
 
-    # serving ----------------------------------------------------------------------------------
-
     def serve(self) -> None:
-        """Serve requests until an exit condition is met. Raises Ended, Unforkable, OSError."""
+        """Serve requests until an exit condition is met. Raises TemplateExit, Unforkable, OSError."""
         installed.packages()  # each rank 0 reports them
         path = self._files.socket
         machine.make_private_folder(path.parent)
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            listener = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        listener.listen(16)
+        listener = self._socket = listening(path)
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
         while True:
@@ -122,14 +115,12 @@ class Template:
                 while ended := os.waitpid(-1, os.WNOHANG)[0]:
                     if ended in self._jobs:  # an import may have started other processes
                         self._watched_jobs.append(self._jobs.pop(ended))
-            if not self._has_socket():
-                raise Ended("its socket is gone")
-            if not self._files.folder.is_dir():
-                raise Ended("its data directory is gone")
+            if not self._has_socket() or not self._files.folder.is_dir():
+                raise TemplateExit("its socket or its data directory is gone")
             if self._jobs:
                 self._used_at = time.monotonic()
-            if time.monotonic() - self._used_at > template_files.read_settings().idle_minutes * 60:
-                raise Ended("it was not used for a while")
+            if time.monotonic() - self._used_at > start.read_settings().idle_minutes * 60:
+                raise TemplateExit("it was not used for a while")
             self._load_next()
 
     def _has_socket(self) -> bool:
@@ -147,8 +138,6 @@ class Template:
             self._socket = None
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    # requests ---------------------------------------------------------------------------------
-
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
@@ -160,13 +149,13 @@ class Template:
             if peer_uid(connection) != os.getuid():
                 return
             try:
-                message, descriptors = template_files.receive(connection)
+                message, descriptors = start.receive(connection)
                 type_ = message.get("type")
                 if type_ == "status":
-                    template_files.send(connection, self._status())
+                    start.send(connection, self._status())
                 elif type_ == "stop":
-                    template_files.send(connection, {"pid": os.getpid()})
-                    raise Ended("it received a request to stop")
+                    start.send(connection, {"pid": os.getpid()})
+                    raise TemplateExit("it received a request to stop")
                 elif type_ == "start" and len(descriptors) == len(fork.DESCRIPTORS):
                     self._start(connection, message, descriptors)
             except (OSError, KeyError, TypeError) as error:
@@ -176,14 +165,14 @@ class Template:
                     os.close(fd)
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Fork the supervisor of a job. Raises Ended if this template cannot start jobs like this one."""
+        """Fork the supervisor of a job. Raises TemplateExit if this template cannot start jobs like this one."""
         if reason := self._refusal(message):
             self.close()  # the submitter may start another template as soon as it has the answer
-            template_files.send(connection, {"cold": reason})
-            raise Ended(reason)
-        if name := self._forker.differing(message["environment"]):
+            start.send(connection, {"cold": reason})
+            raise TemplateExit(reason)
+        if reason := self._forker.difference(message["environment"]):
             # A variable of the job itself, which another template would not have either.
-            template_files.send(connection, {"cold": _describe_difference(name)})
+            start.send(connection, {"cold": reason})
             return
         pid = os.fork()
         if pid == 0:
@@ -196,31 +185,25 @@ class Template:
         """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
         if path := self._preloader.changed():
             return f"{path} has changed since the template was started"
-        if name := self._forker.differing(for_ranks_here(message["inherited"])):
-            return _describe_difference(name)
+        if reason := self._forker.difference(for_ranks_here(message["inherited"])):
+            return reason
         state = message["state"]
         if name := next((name for name in {**self._state, **state} if self._state.get(name) != state.get(name)), ""):
             return f"the job and the template differ in {name}"
-        if message["niceness"] < template_files.niceness():
+        if message["niceness"] < os.getpriority(os.PRIO_PROCESS, 0):
             return "the template has a lower priority (nice)"
         return "the template has started threads" if preload.thread_count() > 1 else ""
 
     def _status(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
-            "python": self._files.python,
             "modules": len(sys.modules),
             "since": self._started_at,
             "jobs": self._job_count,
             "running": len(self._jobs),
             "learning": bool(self._pending_modules) or any(map(_has_ended, self._watched_jobs)),
-            "unfit": self.history.unforkable,
             "loads": [name for name in frameworks.SLOW if name in sys.modules],
         }
-
-
-def _describe_difference(name: str) -> str:
-    return f"the value of the environment variable {name} differs from that of the template"
 
 
 def _has_ended(folder: JobFolder) -> bool:
@@ -235,9 +218,6 @@ def _freeze_objects() -> None:
     gc.freeze()
     preload.collapse_pages()
     installed.inherited_count = len(sys.modules)
-
-
-# the program --------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -261,8 +241,8 @@ def main() -> None:
     try:
         template.prepare()
         template.serve()
-    except Ended as ended:
-        _log(f"The template exits: {ended}.")
+    except TemplateExit as reason:
+        _log(f"The template exits: {reason}.")
     except Unforkable as unforkable:
         _log(f"{unforkable}, so it will not be preloaded again.")
         template.history.leave_out(unforkable)
@@ -270,7 +250,7 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(order["environment"])
         # Only a new process is free of what an unforkable module has started, such as threads.
-        start.make(template_files.of())
+        start.make(start.files_of())
         os._exit(0)
     finally:
         template.close()

@@ -18,7 +18,6 @@ from pathlib import Path
 import distdl_jupyter
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm import template_files
 from distdl_jupyter.warm.start import COLD
 from tests.benchmarks import report
 from tests.benchmarks.launchers import RANKS, SUBJECTS, Caller, Told, as_in_a_cell, commands, run, warm, workplace
@@ -127,10 +126,10 @@ def warmed(jobs: Iterable[Callable[[], object]]) -> Iterator[None]:
                 job()
                 if not why_cold(max(folder.id for folder in JobStore().folders())):
                     break
-                warm_start.wait_until_ready(template_files.of())
+                warm_start.wait_until_ready(warm_start.files_of())
         yield
     finally:
-        warm_start.stop(template_files.of())
+        warm_start.stop(warm_start.files_of())
 
 
 def _said(reasons: list[str]) -> str:

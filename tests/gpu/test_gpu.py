@@ -12,7 +12,7 @@ import torch
 from distdl_jupyter import check, submit
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.state import State
-from distdl_jupyter.warm import template_files
+from distdl_jupyter.warm import start as warm_start
 from tests.client import checked
 from tests.conftest import wait_for
 from tests.warm.conftest import assert_warm
@@ -309,7 +309,7 @@ def test_second_compiled_job_compiles_nothing_and_imports_nothing():
         if imported:
             break
         time.sleep(5)
-    assert imported, template_files.of().log.read_text()
+    assert imported, warm_start.files_of().log.read_text()
     assert_warm(job)
 
 

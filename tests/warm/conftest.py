@@ -5,7 +5,6 @@ import pytest
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.node.job import WARM
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm import template_files
 from tests.conftest import until_gone
 from tests.starting import revive
 
@@ -29,7 +28,7 @@ def own_home(start, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("DISTDL_WARM_DIR")
     yield tmp_path / "own"
-    warm_start.stop(template_files.of())
+    warm_start.stop(warm_start.files_of())
     for job_id in JobStore().ids():
         assert not until_gone(job_id)
 

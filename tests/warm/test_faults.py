@@ -9,7 +9,6 @@ import pytest
 
 from distdl_jupyter.core.state import State
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm import template_files
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
@@ -39,7 +38,7 @@ def test_a_supervisor_killed_with_its_watchdog_and_template(distdl_home, injecte
         job = jobs.start(backend)
         time.sleep(moment)
         # What the template learns from the job may make it begin anew.
-        template = wait_for(lambda: warm_start.status(template_files.of()), what="a template")
+        template = wait_for(lambda: warm_start.status(warm_start.files_of()), what="a template")
         held = jobs.kill_supervisor(job, watchdog=True, also=(psutil.Process(template["pid"]),))
         told = f"{backend}, {moment:.4f} s after submit"
         looked = time.monotonic()

@@ -16,7 +16,6 @@ from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm import template_files
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
 from tests.starting import revive
@@ -49,26 +48,26 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
         assert line[4].strip() == f"(rank {rank} of {job.id})"
-        assert template_files.FILLER not in psutil.Process(pid).environ()
+        assert warm_start.FILLER not in psutil.Process(pid).environ()
     own = found_supervisor_of(job)
     assert processes.MARK not in own.environ()
-    assert psutil.Process(own.ppid()).ppid() == warm_start.status(template_files.of())["pid"]
+    assert psutil.Process(own.ppid()).ppid() == warm_start.status(warm_start.files_of())["pid"]
     job.cancel(now=True)
     assert job.wait(60).state is State.CANCELED
 
 
 def killed():
     """Kill the template, and say whether none is there: what it has learned may have made it begin anew."""
-    if said := warm_start.status(template_files.of()):
+    if said := warm_start.status(warm_start.files_of()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(said["pid"], signal.SIGKILL)
-    return not warm_start.is_being_made(template_files.of())
+    return not warm_start.has_template(warm_start.files_of())
 
 
 @pytest.mark.fault("supervisor", "a template that is killed harms no job")
 def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home):
     job = started()
-    old = warm_start.status(template_files.of())["pid"]
+    old = warm_start.status(warm_start.files_of())["pid"]
     wait_for(killed)
     after = submit(abs, (-3,), distributed_backend="plain")
     assert after.result(timeout=120) == 3
@@ -86,7 +85,7 @@ def test_a_killed_template_harms_no_job_and_the_next_one_starts_cold(distdl_home
 @pytest.mark.full
 def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "a-secret-of-the-submitter")
-    warm_start.stop(template_files.of())
+    warm_start.stop(warm_start.files_of())
     pid = revive()["pid"]
     job = started(environment_variables={"OTHER_SECRET": "a-secret-of-the-job"})
     assert_warm(job)
@@ -94,7 +93,7 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     for one in (pid, found_supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
-    assert b"a-secret" not in b"".join(p.read_bytes() for p in template_files.folder().rglob("*") if p.is_file())
+    assert b"a-secret" not in b"".join(p.read_bytes() for p in warm_start.templates_folder().rglob("*") if p.is_file())
     for rank in job.view().ranks:
         assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", "log.jsonl", ".sock"))]
     job.cancel(now=True)
@@ -107,49 +106,49 @@ def targets(pid):
 
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
-        connection.connect(str(template_files.of().socket))
+        connection.connect(str(warm_start.files_of().socket))
         request = {
             "type": "start",
             "folder": str(tmp_path),
             "inherited": dict(os.environ),
             "secrets": {},
             "environment": for_ranks_here(os.environ),
-            "state": template_files.inherited_state(),
-            "niceness": template_files.niceness(),
+            "state": warm_start.inherited_state(),
+            "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         }
-        template_files.send(connection, request, (file.fileno(), file.fileno()))
-        answer = template_files.receive(connection)[0]
-        assert "taken" in answer, answer
-        pid = answer["taken"]
+        warm_start.send(connection, request, (file.fileno(), file.fileno()))
+        answer = warm_start.receive(connection)[0]
+        assert "accepted" in answer, answer
+        pid = answer["accepted"]
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert not (tmp_path / "events.jsonl").exists()
 
 
 def test_invalid_requests_at_the_socket_end_nothing(distdl_home):
-    pid = warm_start.status(template_files.of())["pid"]
+    pid = warm_start.status(warm_start.files_of())["pid"]
     for content in (None, b"", b"{", b"{}", b"[]"):
         with socket.socket(socket.AF_UNIX) as connection, tempfile.TemporaryFile() as file:
-            connection.connect(str(template_files.of().socket))
+            connection.connect(str(warm_start.files_of().socket))
             file.write(content or b"")
             file.seek(0)
             socket.send_fds(connection, [b"."], [] if content is None else [file.fileno()])
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10)
-    assert warm_start.status(template_files.of())["pid"] == pid
+    assert warm_start.status(warm_start.files_of())["pid"] == pid
 
 
 def test_another_users_process_is_refused_at_both_ends(distdl_home, monkeypatch):
     """The other user is made by telling this process that it is somebody else: one machine's tests have one user."""
     monkeypatch.setattr("distdl_jupyter.warm.start.os.getuid", lambda: 12345)
-    assert warm_start.status(template_files.of()) is None
+    assert warm_start.status(warm_start.files_of()) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root to become somebody else")
 def test_a_connection_of_another_user_is_not_answered(distdl_home):
-    folder = template_files.of().socket.parent
+    folder = warm_start.files_of().socket.parent
     assert oct(folder.stat().st_mode)[-3:] == "700"
-    assert oct(template_files.of().socket.stat().st_mode)[-3:] == "600"
-    pid = warm_start.status(template_files.of())["pid"]
+    assert oct(warm_start.files_of().socket.stat().st_mode)[-3:] == "600"
+    pid = warm_start.status(warm_start.files_of())["pid"]
     connection = socket.socket(socket.AF_UNIX)
     child = os.fork()
     if child == 0:
@@ -157,10 +156,10 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
         try:
             where = os.open(folder, os.O_RDONLY)  # opened as root: the folder alone would keep it out
             os.fchdir(where)
-            os.chmod(template_files.of().socket.name, 0o666)
+            os.chmod(warm_start.files_of().socket.name, 0o666)
             os.setresuid(65534, 65534, 65534)
-            connection.connect(template_files.of().socket.name)
-            template_files.send(connection, {"type": "status"})
+            connection.connect(warm_start.files_of().socket.name)
+            warm_start.send(connection, {"type": "status"})
             code = 0 if connection.recv(100) == b"" else 1
         except OSError:
             code = 0
@@ -168,35 +167,37 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     connection.close()
-    template_files.of().socket.chmod(0o600)
-    assert warm_start.status(template_files.of())["pid"] == pid
+    warm_start.files_of().socket.chmod(0o600)
+    assert warm_start.status(warm_start.files_of())["pid"] == pid
 
 
 def test_an_unused_template_ends(own_home):
-    warm_start.make(template_files.of())
-    assert warm_start.wait_until_ready(template_files.of()) is not None
-    template_files.change_settings(idle_minutes=0.001)
-    wait_for(lambda: not warm_start.is_being_made(template_files.of()), what="the end of the template")
-    assert "it was not used for a while" in template_files.of().log.read_text()
-    assert not template_files.of().socket.exists()
+    warm_start.make(warm_start.files_of())
+    assert warm_start.wait_until_ready(warm_start.files_of()) is not None
+    warm_start.change_settings(idle_minutes=0.001)
+    wait_for(lambda: not warm_start.has_template(warm_start.files_of()), what="the end of the template")
+    assert "it was not used for a while" in warm_start.files_of().log.read_text()
+    assert not warm_start.files_of().socket.exists()
 
 
 def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
-    for remove in (template_files.of().socket.unlink, lambda: shutil.rmtree(own_home)):
-        warm_start.make(template_files.of())
-        said = warm_start.wait_until_ready(template_files.of())
+    for remove in (warm_start.files_of().socket.unlink, lambda: shutil.rmtree(own_home)):
+        warm_start.make(warm_start.files_of())
+        said = warm_start.wait_until_ready(warm_start.files_of())
         remove()
         wait_for(
-            lambda pid=said["pid"]: psutil.pid_exists(pid) is False or not warm_start.is_being_made(template_files.of())
+            lambda pid=said["pid"]: (
+                psutil.pid_exists(pid) is False or not warm_start.has_template(warm_start.files_of())
+            )
         )
 
 
 def test_there_is_at_most_one_template(own_home):
     for _ in range(3):
-        warm_start.make(template_files.of())
-    first = warm_start.wait_until_ready(template_files.of())
+        warm_start.make(warm_start.files_of())
+    first = warm_start.wait_until_ready(warm_start.files_of())
     wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
     assert templates(own_home) == [first["pid"]]
 

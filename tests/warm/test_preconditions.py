@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.warm import preload, template_files
+from distdl_jupyter.warm import preload
 from distdl_jupyter.warm import start as warm_start
 from tests.conftest import wait_for
 from tests.starting import revive
@@ -122,7 +122,7 @@ def test_another_limit_starts_cold(distdl_home):
         print([n["text"] for n in job.view().notes if n.get("code") == "cold-start"])
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    warm_start.stop(template_files.of())  # the other tests' limits are not these
+    warm_start.stop(warm_start.files_of())  # the other tests' limits are not these
     assert "the job and the template differ in the limits (ulimit)" in said.stdout, said.stderr
 
 
@@ -140,7 +140,7 @@ def test_a_changed_module_of_the_users_is_seen(distdl_home, tmp_path):
         assert job.result(timeout=120) == value
         assert_warm(job)
     revive()
-    assert "my_training" not in preload.ImportHistory(template_files.of().history).names()
+    assert "my_training" not in preload.ImportHistory(warm_start.files_of().history).names()
 
 
 @pytest.fixture
@@ -179,20 +179,21 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
     for number in range(30):
         (site / "library" / f"part{number}.py").touch()
     parts = [f"library.part{number}" for number in range(30)]
-    where = template_files.of(str(environment))
+    where = warm_start.files_of(str(environment))
     preload.ImportHistory(where.history).add(
         ["restless.first", "restless.second", "restless", *parts, "trains", "curious", "json", "not_there"]
     )
     try:
         warm_start.make(where)
-        said = warm_start.wait_until_ready(where)
-        assert set(said["unfit"]) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
+        assert warm_start.wait_until_ready(where)
+        unforkable = preload.ImportHistory(where.history).unforkable
+        assert set(unforkable) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
         assert where.log.read_text().count("so it will not be preloaded again") == 3, (
             "each is found once, with all that import it"
         )
-        assert said["unfit"]["trains"] == "reads LOCAL_RANK when imported (in ranked)"
-        assert "starts a thread" in said["unfit"]["restless"]
-        assert "whole environment" in said["unfit"]["curious"]
+        assert unforkable["trains"] == "reads LOCAL_RANK when imported (in ranked)"
+        assert "starts a thread" in unforkable["restless"]
+        assert "whole environment" in unforkable["curious"]
     finally:
         warm_start.stop(where)
 
@@ -207,7 +208,7 @@ def imports_torchmetrics():
 def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
     options = {"distributed_backend": "torch", "process_count_per_node": 2}
     assert submit(imports_torchmetrics, **options).results(timeout=120) == ["torchmetrics"] * 2
-    learned = template_files.of().history
+    learned = warm_start.files_of().history
     wait_for(lambda: preload.ImportHistory(learned).is_unforkable("torchmetrics"), what="the learning")
     revive()
     for code in (threads, imports_torchmetrics):
@@ -243,7 +244,7 @@ def test_compiler_is_loaded_when_a_second_compiled_job_starts(own_home, monkeypa
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
     options = {"distributed_backend": "torch", "process_count_per_node": 1}
     assert submit(compiles, **options).result(timeout=250) is False
-    files = template_files.of()
+    files = warm_start.files_of()
     learned = preload.ImportHistory
     wait_for(lambda: "torch._inductor.compile_fx" in learned(files.history).names(), 100, "the end of the first job")
     wait_for(lambda: (found := warm_start.status(files)) and not found["learning"], 100, "the imports")

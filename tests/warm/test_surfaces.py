@@ -13,7 +13,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.magic.commands import magics
 from distdl_jupyter.magic.session import Session
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import report, template_files
+from distdl_jupyter.warm import report
 from distdl_jupyter.warm import start as warm_start
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.timeout(300)
 
 def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_home, capsys):
     assert cli.main(["warm", "start", "--idle-minutes", "5"]) == 0
-    pid = warm_start.status(template_files.of())["pid"]
+    pid = warm_start.status(warm_start.files_of())["pid"]
     assert f"pid {pid}" in capsys.readouterr().out
     assert cli.main(["warm", "start"]) == 0
-    assert warm_start.status(template_files.of())["pid"] == pid
+    assert warm_start.status(warm_start.files_of())["pid"] == pid
     assert "after 5 minutes" in capsys.readouterr().out
     assert cli.main(["warm", "stop"]) == 0
-    assert not warm_start.is_being_made(template_files.of())
+    assert not warm_start.has_template(warm_start.files_of())
     assert "No template is running" in capsys.readouterr().out
 
 
@@ -35,7 +35,7 @@ def test_start_waits_until_a_template_is_ready_and_stop_until_it_has_gone(own_ho
 @pytest.mark.parametrize("other", [{"host": "another"}, {"boot": "0" * 36}, {"started": 1}, None])
 def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home, other):
     """The folder may be shared by several hosts, and the number in the file may be anybody's here."""
-    where = template_files.of()
+    where = warm_start.files_of()
     where.folder.mkdir(parents=True)
     with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -49,7 +49,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
 
 
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
-    where = template_files.of()
+    where = warm_start.files_of()
     warm_start.make(where)
     warm_start.make(where)
     warm_start.stop(where)
@@ -57,7 +57,7 @@ def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
     made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
     ours = [process for process in made if Path(process.cwd()) == where.folder]
     assert not psutil.wait_procs(ours, 20)[1]
-    assert not warm_start.is_being_made(where)
+    assert not warm_start.has_template(where)
     warm_start.make(where)
     assert warm_start.wait_until_ready(where)
 
@@ -66,24 +66,24 @@ def test_the_line_magic_switches(own_home, capsys):
     config = magics(Session(None))["dist_config"]
     config("warm off")
     assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
-    assert template_files.switched_off() == "the settings"
+    assert warm_start.switched_off() == "the settings"
     assert [row.status for row in report.rows()] == ["absent"]
     config("warm on idle_minutes=2.5")
-    assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
+    assert warm_start.read_settings() == warm_start.Settings(enabled=True, idle_minutes=2.5)
     assert [row.status for row in report.rows()] == ["ok"]
     for wrong in ("of", "on off", "idle_minutes=soon", "idle_minutes=0", "port=3"):
         with pytest.raises(InvalidSpec):
             config(f"warm {wrong}")
-    assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
+    assert warm_start.read_settings() == warm_start.Settings(enabled=True, idle_minutes=2.5)
 
 
 def test_damaged_settings_are_none(own_home):
-    template_files.change_settings(enabled=False)
-    (template_files.folder() / "settings.json").write_text("{")
-    assert template_files.read_settings() == template_files.Settings()
+    warm_start.change_settings(enabled=False)
+    (warm_start.templates_folder() / "settings.json").write_text("{")
+    assert warm_start.read_settings() == warm_start.Settings()
 
 
 def test_the_variable_wins(own_home, monkeypatch):
     monkeypatch.setenv("DISTDL_WARM", "off")
-    assert template_files.switched_off() == "DISTDL_WARM"
+    assert warm_start.switched_off() == "DISTDL_WARM"
     assert "To switch them on, unset DISTDL_WARM." in report.lines()[0]
