@@ -191,7 +191,7 @@ def _rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 # MPI ------------------------------------------------------------------------------------------------
 
 #: Ranks on one machine use shared memory, not TCP, with which each rank listens on every interface (Open MPI 5.0).
-_SINGLE_NODE_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
+_LOCAL_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
 #: first rank that failed.
 _ABORT_DELAY = 2
@@ -205,8 +205,7 @@ def find_mpirun() -> str:
 
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning_variables(options)}
-    command = _mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE")
-    launcher = LaunchCommand(command, first_exit, _SINGLE_NODE_SETTINGS)
+    launcher = LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _LOCAL_SETTINGS)
     if placement.node_count > 1:
         launcher = _mpirun_on_nodes(spec, placement)
     return Plan(
