@@ -102,7 +102,7 @@ def _of_error(
     if name == "Unreachable":
         kind = _argument(node, 1)
         if not isinstance(kind, ast.Constant):
-            return  # one of the causes that ``clusters.ssh.command`` explains
+            return  # one of the causes that ``clusters.ssh.cluster`` explains
         code = f"unreachable-{kind.value}"
     hint = keywords.get("hint") or _argument(node, remedy)
     yield Entry(

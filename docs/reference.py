@@ -24,8 +24,8 @@ from IPython.core.interactiveshell import InteractiveShell
 import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
-from distdl_jupyter.clusters.slurm.text import REFUSALS
-from distdl_jupyter.clusters.ssh.command import CAUSES
+from distdl_jupyter.clusters.slurm.commands import REFUSALS
+from distdl_jupyter.clusters.ssh.cluster import CAUSES
 from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic import load
@@ -403,7 +403,7 @@ def unreachable() -> Iterator[codes.Entry]:
     """Yield the reasons why an agent cannot be started on a host, as ssh, the login shell and Python report them."""
     for _pattern, kind, *templates in CAUSES:
         message, remedy = (re.sub(r"\{\w+\}", "…", template) for template in templates)
-        yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/command", 0, explicit=True)
+        yield codes.Entry(f"unreachable-{kind}", message, remedy, "clusters/ssh/cluster", 0, explicit=True)
 
 
 def statuses() -> Iterator[codes.Entry]:

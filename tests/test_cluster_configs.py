@@ -21,11 +21,11 @@ def test_a_name_is_kept_found_changed_and_forgotten(rack, config):
     cluster_configs.add("mini", "rack", {"machines": 3})
     found = cluster_configs.find("mini")
     assert (found.kind, found.options, found.named) == ("rack", {"machines": 3}, True)
-    assert cluster_configs.names() == ["azureml", "local", "rack", "ray", "slurm", "spark", "ssh", "mini"]
+    assert cluster_configs.list_names() == ["azureml", "local", "rack", "ray", "slurm", "spark", "ssh", "mini"]
     cluster_configs.change("mini", {"machines": 4})
     assert cluster_configs.find("mini").options == {"machines": 4}
     cluster_configs.remove("mini")
-    assert cluster_configs.named() == []
+    assert cluster_configs.list_named() == []
     with pytest.raises(ClusterNotFound):
         cluster_configs.remove("mini")
     with pytest.raises(
@@ -81,7 +81,7 @@ def test_a_broken_file_is_named_and_never_overwritten(config, text):
     config.mkdir()
     (config / "distdl_jupyter.json").write_text(text)
     with pytest.raises(DistDLError, match=r"distdl_jupyter\.json cannot be read") as caught:
-        cluster_configs.named()
+        cluster_configs.list_named()
     assert caught.value.hint == "Fix or delete that file."
     with pytest.raises(DistDLError):
         cluster_configs.add("mini", "local", {})
@@ -96,7 +96,7 @@ def _add(number):
 def test_processes_that_add_at_once_lose_nothing():
     with multiprocessing.get_context("fork").Pool(8) as pool:
         pool.map(_add, range(40))
-    assert len(cluster_configs.named()) == 40
+    assert len(cluster_configs.list_named()) == 40
 
 
 def test_a_job_knows_the_name_and_what_it_stood_for(rack):

@@ -82,7 +82,7 @@ def _list(args: argparse.Namespace) -> Reply:
     if args.json:
         return Reply(clusters.look(TIMEOUT))
     hint = "Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2"
-    return Reply(clusters, notes=() if any(target.named for target in cluster_configs.every()) else (hint,))
+    return Reply(clusters, notes=() if any(target.named for target in cluster_configs.list_clusters()) else (hint,))
 
 
 def _add(args: argparse.Namespace) -> None:
@@ -138,7 +138,7 @@ def _remove(args: argparse.Namespace) -> None:
 def _machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
         return Reply(_get_cluster(args.name).choices("compute"))
-    targets = [target for target in cluster_configs.every() if _is_provisioner(target.kind)]
+    targets = [target for target in cluster_configs.list_clusters() if _is_provisioner(target.kind)]
     statuses = probe_all(targets, 2 * TIMEOUT) if targets else []
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"

@@ -87,7 +87,7 @@ class Context:
     report: Callable[[str, str], object] = lambda _phase, _detail: None
     #: Called with a notice for the user, and with the job's position in the queue while it waits in ``place``.
     note: Callable[[RunNotice], object] = bool
-    note_place: Callable[[QueueView], object] = bool
+    note_position: Callable[[QueueView], object] = bool
     #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
     priority: Callable[[], int] = int
     queue_number: int | None = None
@@ -97,11 +97,11 @@ class Context:
     handle: Mapping[str, Any] | None = None
     #: The data and packages to copy to every node before its ranks start (``clusters.stagers``); None without any.
     staging: JobStaging | None = None
-    #: The number of earlier starts of the job's ranks; ``gone`` holds the nodes that were lost in the last of them.
+    #: The number of earlier starts of the job's ranks; ``lost_nodes`` are the nodes that were lost in the last of them.
     restart: int = 0
-    gone: frozenset[int] = frozenset()
+    lost_nodes: frozenset[int] = frozenset()
     #: The minimum number of nodes with which the job may start; None if it needs all of them.
-    least_node_count: int | None = None
+    min_node_count: int | None = None
 
 
 NodeState = Literal["up", "down", "starting", "unknown"]
@@ -191,29 +191,24 @@ class RunNotice:
 
 
 class OutageNotifier:
-    """Reports each outage of an external service once, after ``timeout`` seconds without a response, and its end.
-
-    Any thread may use it.
-    """
+    """Reports each outage of a service once, after ``timeout`` seconds without a response, and its end. Thread-safe."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._outage_since: float | None = None
         self._reported = False
         self._notices: queue.SimpleQueue[RunNotice] = queue.SimpleQueue()
+        #: Adds another notice.
+        self.put = self._notices.put
 
-    def put(self, notice: RunNotice) -> None:
-        """Add a notice."""
-        self._notices.put(notice)
-
-    def missed(self, asked_at: float, notice: RunNotice, *, at_once: bool = False) -> None:
-        """Record a request at ``asked_at`` (monotonic) without a response; ``notice`` describes the outage."""
-        self._outage_since = self._outage_since or asked_at
-        if not self._reported and (at_once or time.monotonic() - self._outage_since > self._timeout):
+    def record_failure(self, requested_at: float, notice: RunNotice, *, immediately: bool = False) -> None:
+        """Record a request at ``requested_at`` (monotonic) without a response; ``notice`` describes the outage."""
+        self._outage_since = self._outage_since or requested_at
+        if not self._reported and (immediately or time.monotonic() - self._outage_since > self._timeout):
             self._reported = True
             self._notices.put(notice)
 
-    def answered(self, notice: RunNotice) -> None:
+    def record_response(self, notice: RunNotice) -> None:
         """Record a response; ``notice`` is added if the outage was reported."""
         if self._reported:
             self._notices.put(notice)
@@ -308,10 +303,10 @@ class Run(ABC):
         """Write the address of a persistent rank into the job's folder (``worker.serving``), without waiting."""
         return
 
-    def fetch(self, rank: int, path: str, most: int) -> None:
+    def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a file of a rank below the job's folder to this machine, unless it exists here.
 
-        Blocks. Raises OSError, or LaunchFailed, for example for a file of more than ``most`` bytes.
+        Blocks. Raises OSError, or LaunchFailed, for example for a file of more than ``max_bytes`` bytes.
         """
         return
 
@@ -379,10 +374,6 @@ class Cluster(ABC):
         """Return how often an interrupted job is requeued (``Run.interrupted``)."""
         return 0
 
-    def suggestions(self) -> Mapping[str, Sequence[str]]:
-        """Return suggested values by option name. It must be fast."""
-        return {}
-
     def detail(self, options: Any) -> str:
         """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
         return ""
@@ -397,10 +388,6 @@ class Cluster(ABC):
         ``modules`` and ``programs`` are the requirements of a backend.
         """
         return []
-
-    def holds(self, node: NodeInfo, host: str) -> bool:
-        """Return whether ranks placed on ``host`` run on ``node``."""
-        return node.name == host
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:
@@ -432,7 +419,7 @@ class Cluster(ABC):
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Connect to the nodes, check them, and return the placement with ``ports`` free ports that stay reserved.
 
-        The placement may have fewer nodes than the job, but at least the context's ``least_node_count``. Every rank
+        The placement may have fewer nodes than the job, but at least the context's ``min_node_count``. Every rank
         gets the context's ``rank_ports`` ports on an address of its node. If jobs wait in a queue before their machines
         are known, this call waits (phase ``queue``).
 
@@ -455,9 +442,8 @@ class Cluster(ABC):
         ``read`` is the number of recorded bytes of each (rank, stream); reading continues there. The stream of the
         launcher is (-1, "sys").
         """
-        raise LaunchFailed(
-            f"A job on {self.title or self.name} cannot continue without its supervisor.", code="supervisor-lost"
-        )
+        text = f"A job on {self.title or self.name} cannot continue without its supervisor."
+        raise LaunchFailed(text, code="supervisor-lost")
 
     @abstractmethod
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:

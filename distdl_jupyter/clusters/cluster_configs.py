@@ -36,27 +36,27 @@ class ClusterConfig:
     named: bool = False
 
 
-def file() -> Path:
+def config_file() -> Path:
     """Return the path of the file with the named clusters."""
     from jupyter_core.paths import jupyter_config_dir
 
     return Path(jupyter_config_dir()) / FILE
 
 
-def named() -> list[ClusterConfig]:
+def list_named() -> list[ClusterConfig]:
     """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
     return [
         ClusterConfig(name, entry["kind"], dict(entry["options"]), named=True)
-        for name, entry in sorted(_read_entries(file()).items())
+        for name, entry in sorted(_read_entries(config_file()).items())
     ]
 
 
-def every() -> list[ClusterConfig]:
+def list_clusters() -> list[ClusterConfig]:
     """Return all clusters for display, named ones last. Raises DistDLError if the file of the named ones is invalid."""
-    return [*kinds(), *named()]
+    return [*list_defaults(), *list_named()]
 
 
-def kinds() -> list[ClusterConfig]:
+def list_defaults() -> list[ClusterConfig]:
     """Return a cluster for each kind that works without options."""
     configs = []
     for kind in registry.names("clusters"):
@@ -70,35 +70,32 @@ def kinds() -> list[ClusterConfig]:
 
 
 def get(name: str) -> ClusterConfig:
-    """Return a cluster of ``every`` by name. Raises ClusterNotFound, whose hint lists them or explains ``add``."""
-    known = {config.name: config for config in every()}
+    """Return a cluster by name. Raises ClusterNotFound, whose hint lists all clusters or explains ``add``."""
+    known = {config.name: config for config in list_clusters()}
     if name in known:
         return known[name]
-    if name in registry.names("clusters"):
-        text = f"{name} is a type of cluster, not the name of a cluster."
-        hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
-        raise ClusterNotFound(text, code="kind-is-not-a-cluster", hint=hint)
-    raise ClusterNotFound(
-        f"Unknown cluster {name!r}.",
-        code="cluster-not-in-list",
-        hint=unknown(name, list(known), "cluster").partition(". ")[2],
-    )
+    text = f"{name} is a type of cluster, not the name of a cluster."
+    hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
+    if name not in registry.names("clusters"):
+        hint = unknown(name, list(known), "cluster").partition(". ")[2]
+        text = f"Unknown cluster {name!r}."
+    raise ClusterNotFound(text, code="cluster-not-in-list", hint=hint)
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return all values of ``compute_target``: kinds, then named clusters."""
-    return [*registry.names("clusters"), *(config.name for config in named())]
+    return [*registry.names("clusters"), *(config.name for config in list_named())]
 
 
 def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
     if name in registry.names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
-    for config in named():
-        if config.name == name:
-            return config
-    hint = f"To add it, call add_cluster({name!r}, ...)"
-    raise InvalidSpec(unknown(name, names(), "cluster"), code="cluster-unknown", field="compute_target", hint=hint)
+    config = next((config for config in list_named() if config.name == name), None)
+    if config is None:
+        text, field = unknown(name, list_names(), "cluster"), "compute_target"
+        raise InvalidSpec(text, code="cluster-unknown", field=field, hint=f"To add it, call add_cluster({name!r}, ...)")
+    return config
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
@@ -113,8 +110,8 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     checked = _check_options(kind, options)
     with _edit_entries() as entries:
         if name in entries:
-            hint = "Use another name, or remove it first."
-            raise ClusterRefused(f"Cluster {name} already exists.", code="cluster-exists", hint=hint)
+            text = f"Cluster {name} already exists. Use another name, or remove it first."
+            raise ClusterRefused(text, code="cluster-exists")
         entries[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
 
@@ -122,7 +119,9 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
 def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
     with _edit_entries() as entries:
-        entry = _get_entry(entries, name)
+        if name not in entries:
+            raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
+        entry = entries[name]
         entry["options"] = checked = _check_options(entry["kind"], options)
     return ClusterConfig(name, entry["kind"], checked, named=True)
 
@@ -133,8 +132,7 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
         raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
     refuse_active(name, active)
     with _edit_entries() as entries:
-        _get_entry(entries, name)
-        del entries[name]
+        entries.pop(name, None)
 
 
 def refuse_active(name: str, active: Sequence[object]) -> None:
@@ -144,22 +142,13 @@ def refuse_active(name: str, active: Sequence[object]) -> None:
         raise ClusterRefused(text, code="cluster-has-jobs", hint="Cancel them, or wait until they end.")
 
 
-def _get_entry(entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    if name not in entries:
-        raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
-    return entries[name]
-
-
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, normalized by the kind's ``Options`` class. Raises InvalidSpec."""
-    if kind not in registry.names("clusters"):
-        raise InvalidSpec(
-            unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
-        )
+    if kind not in (kinds := registry.names("clusters")):
+        raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
     if secret := next((name for name in options if looks_secret(name)), ""):
-        text = f"{secret} looks like a secret, and this file must not contain secrets."
-        hint = "Put it into an environment variable."
-        raise InvalidSpec(text, code="cluster-option-secret", field=secret, hint=hint)
+        text = f"{secret} looks like a secret, which must not be stored. Put it into an environment variable."
+        raise InvalidSpec(text, code="cluster-option-secret", field=secret)
     checked = registry.check_options("clusters", kind, dict(options))
     registry.get("clusters", kind).validate(checked)
     redact.refuse_secrets(options)
@@ -184,7 +173,7 @@ def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def _edit_entries() -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the entries under a lock, then write the changed entries unless an exception was raised."""
-    path = file()
+    path = config_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

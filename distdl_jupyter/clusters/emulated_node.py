@@ -11,7 +11,6 @@ the same. This module must not depend on jobs, ranks or launchers.
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import os
 import socket
@@ -22,14 +21,11 @@ from pathlib import Path
 import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
-_NOT_ALLOWED = "this machine or its container does not allow user namespaces"
-#: Explanations of the errors of unshare(2).
-_CAUSES = {
-    errno.EPERM: _NOT_ALLOWED,
-    errno.EINVAL: "this kernel has no user namespaces",
-    errno.ENOSYS: "this kernel has no namespaces",
-    errno.ENOSPC: "the limit of user namespaces is reached (sysctl user.max_user_namespaces)",
-}
+#: The remedy for every error of unshare(2), whose causes are the kernel, the container, AppArmor or a limit.
+_REMEDY = (
+    "User namespaces may be missing, forbidden, or limited by the sysctl user.max_user_namespaces. "
+    "Use one node, or a backend without a launcher."
+)
 
 
 def shell() -> tuple[str, ...]:
@@ -40,8 +36,8 @@ def shell() -> tuple[str, ...]:
     has_network = any(  # daemons of Open MPI 5 need an interface besides the loopback to connect
         states[name].isup and entry.family is socket.AF_INET and not entry.address.startswith("127.")
         for name, entries in psutil.net_if_addrs().items()
-        if name in states
         for entry in entries
+        if name in states
     )
     command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
     return command if has_network and _can_run(command) else ()
@@ -76,7 +72,7 @@ def enter(host: str) -> None:
 def _unshare(flags: int) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, _CAUSES.get(number) or os.strerror(number))
+        raise OSError(number, os.strerror(number))
 
 
 def main(host: str, *command: str) -> None:
@@ -84,8 +80,7 @@ def main(host: str, *command: str) -> None:
     try:
         enter(host)
     except OSError as error:
-        cause = _NOT_ALLOWED if error.filename else error.strerror  # writing the namespace's id files failed
-        sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
+        sys.exit(f"Cannot give processes their own host name: {error.strerror}. {_REMEDY}")
     os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  runs any command, like ssh
 
 

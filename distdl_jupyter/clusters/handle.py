@@ -59,8 +59,11 @@ class Checks(table.Display, list[NodeCheck]):
         return not any(check.level == "error" for check in self)
 
     def _parts(self) -> list[str | table.Rows]:
-        rows = merge_hosts(self)
-        return [check_rows(rows), "", check_summary(rows)] if rows else ["Nothing was checked."]
+        if not self:
+            return ["Nothing was checked."]
+        checks = merge_hosts(self)
+        rows = [(_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks]
+        return [[("", "Node", "Check", "Result", "Fix"), *rows], "", check_summary(checks)]
 
     def __str__(self) -> str:
         return check_text(merge_hosts(self)) if self else "Nothing was checked."
@@ -179,7 +182,7 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
     """All clusters, indexed by number or by name, and displayed as a table with their current state."""
 
     def __init__(self) -> None:
-        self._targets = cluster_configs.every()
+        self._targets = cluster_configs.list_clusters()
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -247,25 +250,25 @@ def active_jobs(name: str) -> list[JobFolder]:
 
 
 def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
-    """Return the rows of a table of clusters, header first; the cost column is omitted if no cluster costs money."""
+    """Return the rows of a table of clusters, header first."""
     rows: list[tuple[str, ...]] = [("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem")]
     for cluster in statuses:
         node_count = max(len(cluster.nodes), cluster.machines.max_nodes if cluster.machines else 0)
         nodes_up = [node for node in cluster.nodes if node.state == "up"]
         nodes = f"{len(nodes_up)} of {node_count} up" if node_count else ""
         gpus = str(sum(node.gpus for node in nodes_up)) if cluster.nodes else ""
-        rows.append((cluster.name, cluster.kind, nodes, gpus, _format_cost(cluster), _format_problem(cluster)))
-    return rows if any(row[4] for row in rows[1:]) else [(*row[:4], row[5]) for row in rows]
-
-
-def _format_cost(cluster: ClusterStatus) -> str:
-    """Return the current cost of a cluster: ``2 nodes cost money: 1.05 USD/h``; "" if it is free."""
-    if not cluster.billed:
-        return ""
-    verb = "costs" if cluster.billed == 1 else "cost"
-    cost = cluster.cost_per_hour
-    amount = "price unknown" if cost is None else f"{cost:,.2f} {cluster.currency}/h".replace("  ", " ")
-    return f"{plural(cluster.billed, 'node')} {verb} money: {amount}"
+        cost, price = "", cluster.cost_per_hour
+        if cluster.billed:
+            amount = "price unknown" if price is None else f"{price:,.2f} {cluster.currency}/h".replace("  ", " ")
+            cost = f"{plural(cluster.billed, 'node')} {'costs' if cluster.billed == 1 else 'cost'} money: {amount}"
+        problem = f"{cluster.problem} {cluster.remedy}".strip() or (
+            cluster.machines.problem if cluster.machines else ""
+        )
+        if not problem:
+            unresponsive = [node for node in cluster.nodes if node.state in ("down", "unknown")]
+            problem = "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
+        rows.append((cluster.name, cluster.kind, nodes, gpus, cost, problem))
+    return rows
 
 
 def idle_cost_warning(min_nodes: int) -> str:
@@ -274,16 +277,6 @@ def idle_cost_warning(min_nodes: int) -> str:
         return ""
     verb = "keeps running and costs" if min_nodes == 1 else "keep running and cost"
     return f"{plural(min_nodes, 'node')} {verb} money even without a job."
-
-
-def _format_problem(cluster: ClusterStatus) -> str:
-    """Return the problem of a cluster or of its unresponsive nodes in one line, "" if there is none."""
-    if cluster.problem:
-        return f"{cluster.problem} {cluster.remedy}".strip()
-    if cluster.machines is not None and cluster.machines.problem:
-        return cluster.machines.problem
-    unresponsive = [node for node in cluster.nodes if node.state in ("down", "unknown")]
-    return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
 
 
 def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
@@ -296,12 +289,6 @@ def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
         state, cores = f"{_NODE_SIGNS[node.state]} {node.state}", str(node.cores or "")
         rows.append((node.name, state, gpus, cores, load, ranks, node.python, node.detail))
     return rows
-
-
-def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
-    """Return the rows of a table of checks, header first."""
-    rows = [(_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks]
-    return [("", "Node", "Check", "Result", "Fix"), *rows]
 
 
 def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:

@@ -13,7 +13,7 @@ import os
 import platform
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNot
 from distdl_jupyter.core import limits, machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, option, with_ports
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import JobSpec
@@ -43,14 +43,8 @@ _ADDRESS = "127.0.0.1"
 class LocalOptions:
     """Options of this machine."""
 
-    oversubscribe: bool = field(
-        default=False,
-        metadata={"help": "allow more processes than the limit of a machine (8 per core, at least 64)"},
-    )
-    wait: bool = field(
-        default=True,
-        metadata={"help": "wait for GPUs, cores and memory that other jobs hold; if false, the job fails instead"},
-    )
+    oversubscribe: bool = option(default=False, help_="allow more than 8 processes per core (64 on a small machine)")
+    wait: bool = option(default=True, help_="wait for GPUs, cores and memory of other jobs; if false, the job fails")
 
 
 class LocalCluster(Cluster):
@@ -69,7 +63,6 @@ class LocalCluster(Cluster):
         #: The numbers of the job's GPUs; None until they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
-        self._notices: list[RunNotice] = []
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -88,38 +81,24 @@ class LocalCluster(Cluster):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
-        devices = machine.gpus()
-        node = NodeInfo(
-            socket.gethostname(),
-            gpus=len(devices),
-            gpu_name=next((gpu.name for gpu in devices), ""),
-            cores=cores(),
-            python=platform.python_version(),
-            load=round(os.getloadavg()[0], 1),
-        )
-        return [node]
-
-    def holds(self, node: NodeInfo, host: str) -> bool:
-        """Return True: every emulated node is this machine."""
-        return True
+        devices, load = machine.gpus(), round(os.getloadavg()[0], 1)
+        name, gpu_name, python = socket.gethostname(), next((gpu.name for gpu in devices), ""), platform.python_version()
+        return [NodeInfo(name, gpus=len(devices), gpu_name=gpu_name, cores=cores(), python=python, load=load)]
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Stage the job's data, then reserve ports for the placement.
 
         Lost emulated nodes are not replaced, so that elastic jobs can be tested on one machine.
         """
-        if context.least_node_count is not None and context.gone:
-            node_count = max(context.least_node_count, spec.node_count - len(context.gone))
+        if context.min_node_count is not None and context.lost_nodes:
+            node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
-        placement = self._build_placement(
-            spec, options, self._list_gpus(spec) if self._gpu_numbers is None else self._gpu_numbers
-        )
-        self._notices = []
+        placement = self._build_placement(spec, options, self._gpu_numbers)
         for shortage in limits.shortages(spec.process_count, headroom.room()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
-                self._notices.append(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
+                context.note(RunNotice(shortage.level, f"{shortage.message}. {shortage.remedy}", "room"))
 
         def rank_ports(slot: RankSlot, count: int) -> RankPorts:
             return slot.address or _ADDRESS, tuple(self._ports.reserve(count, _ADDRESS))
@@ -127,18 +106,15 @@ class LocalCluster(Cluster):
         if context.staging is not None:
             self._staged = _run_stagers(spec, placement, context.staging, context)
         try:
-            reserved = self._ports.reserve(ports, _ADDRESS)
+            reserved = tuple(self._ports.reserve(ports, _ADDRESS))
             placement = with_ports(placement, context.rank_ports, rank_ports)
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
-        return dataclasses.replace(placement, ports=tuple(reserved))
+        return dataclasses.replace(placement, ports=reserved)
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
-        return self._build_placement(spec, options, self._list_gpus(spec))
-
-    def _list_gpus(self, spec: JobSpec) -> list[int]:
-        return machine.gpu_numbers() if spec.use_gpu is not False else []
+        return self._build_placement(spec, options, None)
 
     def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
@@ -172,12 +148,15 @@ class LocalCluster(Cluster):
             self._slot.release()
             self._slot = None
 
-    def _build_placement(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
+    def _build_placement(self, spec: JobSpec, options: Any, gpu_numbers: list[int] | None) -> Placement:
+        """Place the ranks on the GPUs with these numbers, None for all GPUs of this machine."""
+        devices = gpu_numbers
+        if devices is None:
+            devices = machine.gpu_numbers() if spec.use_gpu is not False else []
         oversubscribe = getattr(options, "oversubscribe", False)
         if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
-            raise InvalidSpec(
-                f"{limit.message}.", code="too-many-local-processes", field="process_count_per_node", hint=limit.remedy
-            )
+            text, field = f"{limit.message}.", "process_count_per_node"
+            raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
         queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
         emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
@@ -207,9 +186,7 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters.agents import run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
-        nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged)
-        nodes.notices += self._notices
-        return run.start(placement, plan, context, nodes)
+        return run.start(placement, plan, context, LocalNodes(spec, context, self._ports, self._slot, self._staged))
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every local process with the job's mark; remove its pipes and data folder, but keep the cache."""
@@ -227,15 +204,14 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
     prefixes = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
-    inherited = {
+    variables = {
         name: value
         for name, value in context.inherited.items()
         if name.startswith(prefixes) or not is_secret(name, value)
-    }
+    } | {"DISTDL_JOB_ID": spec.id}
 
     def start(node: int) -> stagers.NodeStager:
         try:
-            variables = {**inherited, "DISTDL_JOB_ID": spec.id}
             return stagers.LocalStager(node, hosts[node], spec.python or sys.executable, variables)
         except OSError as error:
             raise limits.launch_failed("Cannot start the program that copies the data", error) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.humanize import plural, short_id, size
-from distdl_jupyter.core.queue import Holding, QueueView, reason
+from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.queue import Holding, QueueView, amount, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition
@@ -23,7 +23,7 @@ def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
     devices = devices if spec.use_gpu is not False else ()
     gpus = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
     per_process = {"cores": spec.cores, "memory": spec.memory}
-    amounts = {name: float(amount * processes) for name, amount in per_process.items() if amount}
+    amounts = {name: float(share * processes) for name, share in per_process.items() if share}
     return Need(gpus, tuple(devices) if gpus else (), amounts)
 
 
@@ -31,29 +31,20 @@ def refuse_too_much(
     spec: JobSpec, processes: int, gpus: int, cores: float | None, memory: float | None, host: str = ""
 ) -> None:
     """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
-    available = {"gpus": gpus, "cores": cores, "memory": memory}
-    per_process = {"gpus": spec.gpus or int(bool(spec.use_gpu)), "cores": spec.cores, "memory": spec.memory}
-    machine = host or "this machine"
-    for name, amount in per_process.items():
-        limit = available[name]
-        if not amount or limit is None or amount * processes <= limit:
+    requests = (spec.gpus or int(bool(spec.use_gpu)), spec.cores, spec.memory)
+    for name, share, limit in zip(("gpus", "cores", "memory"), requests, (gpus, cores, memory), strict=True):
+        if not share or limit is None or share * processes <= limit:
             continue
-        single, total, maximum = (
-            size(value) if name == "memory" else plural(int(value), "GPU" if name == "gpus" else "core")
-            for value in (amount, amount * processes, limit)
-        )
+        single, total, maximum = (amount(name, value) for value in (share, share * processes, limit))
         subject = "The job needs" if processes == 1 else f"{plural(processes, 'process')} with {single} each need"
-        required = f"{subject} {total}{' of memory' if name == 'memory' else ''}"
+        text = f"{subject} {total}, but {host or 'this machine'} has {maximum if limit else 'none'}."
         if name == "gpus":
-            field = "gpus" if spec.gpus else "use_gpu"
-            text = f"{required}, but {machine} has {maximum if limit else 'none'}."
-            hint = "Use fewer processes, or run on the CPU: use_gpu=False"
+            hint, field = "Use fewer processes, or run on the CPU: use_gpu=False", "gpus" if spec.gpus else "use_gpu"
             raise InvalidSpec(text, code="too-few-gpus", field=field, hint=hint)
-        share = f"{int(limit) // processes // 1_000_000}MB" if name == "memory" else int(limit) // processes
-        hint = f"Use fewer processes, or request less: {name}={share}"
-        if name == "cores" and limit < processes:
+        available = int(limit) // processes if name == "cores" else f"{int(limit) // processes // 1_000_000}MB"
+        hint = f"Use fewer processes, or request less: {name}={available}"
+        if not available:
             hint = f"Use fewer processes: process_count_per_node={int(limit)}"
-        text = f"{required}, but {machine} has {maximum}."
         raise InvalidSpec(text, code="too-few-resources", field=name, hint=hint)
 
 

@@ -147,8 +147,8 @@ class RayCluster(AgentCluster):
         ray = _connect_ray(options.address)
         self._held.callback(_call_quietly, ray.shutdown)
         bundle = options.bundle(spec.process_count_per_node)
-        if context.restart and context.least_node_count is not None:
-            count = min(spec.node_count, max(_count_fitting(ray, bundle), context.least_node_count))
+        if context.restart and context.min_node_count is not None:
+            count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
             spec = dataclasses.replace(spec, node_count=count)
         resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
         message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"

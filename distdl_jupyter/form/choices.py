@@ -94,9 +94,9 @@ def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_cou
 
 def clusters() -> tuple[ClusterChoice, ...]:
     """Return the clusters, user-defined ones last, each with the reason why it cannot be used."""
-    configs = cluster_configs.kinds()
+    configs = cluster_configs.list_defaults()
     with contextlib.suppress(DistDLError):
-        configs += cluster_configs.named()
+        configs += cluster_configs.list_named()
     return tuple(map(_cluster_choice, configs))
 
 

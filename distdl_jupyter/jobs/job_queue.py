@@ -156,8 +156,8 @@ def _cluster_queues() -> Iterator[ClusterQueue]:
     target_names = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
-        kinds += [target.kind for target in cluster_configs.named()]
-        kinds += [cluster_configs.find(name).kind for name in target_names if name in cluster_configs.names()]
+        kinds += [target.kind for target in cluster_configs.list_named()]
+        kinds += [cluster_configs.find(name).kind for name in target_names if name in cluster_configs.list_names()]
     for kind in dict.fromkeys(kinds):
         cluster = registry.get("clusters", kind)
         name = cluster.title or kind

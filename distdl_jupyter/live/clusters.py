@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
@@ -50,7 +50,7 @@ async def present(
     ``run`` runs a function in a thread.
     """
     jobs = await run(lambda: listing.all(TURN))
-    configs = await run(cluster_configs.every) if selected is None else selected
+    configs = await run(cluster_configs.list_clusters) if selected is None else selected
     statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)
     in_use = await run(job_queue.in_use) if has_local else None
@@ -60,10 +60,10 @@ async def present(
 def _cluster(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: InUse | None) -> ClusterRow:
     nodes: tuple[ClusterNode, ...] = ()
     if cluster.nodes:
-        plugin, _ = status.plugin(cluster)
         same_kind = [job for job in jobs if job.cluster == cluster.kind]
+        is_local = cluster.kind == "local"  # the emulated nodes of its jobs have other names
         nodes = tuple(
-            _node(node, [job for job in same_kind if any(plugin.holds(node, host) for host in job.hosts)])
+            _node(node, [job for job in same_kind if node.name in job.hosts or (is_local and job.hosts)])
             for node in cluster.nodes
         )
     active = len(active_jobs(cluster.name, jobs))

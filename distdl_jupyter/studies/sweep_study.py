@@ -7,7 +7,7 @@ also contains:
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
     end.json        how the sweep ended; missing while it runs
     driven-on.json  how often the driver was restarted (``jobs.study_rows``)
-    slurm/          on Slurm: its job array (``clusters.slurm.array``)
+    slurm/          on Slurm: its job array (``clusters.slurm.script``)
 """
 
 from __future__ import annotations

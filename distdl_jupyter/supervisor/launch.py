@@ -244,14 +244,14 @@ class Launch:
             environment.for_ranks_here(os.environ),
             report=self._report_phase,
             note=self._recorder.record_notice,
-            note_place=self._note_position,
+            note_position=self._note_position,
             priority=lambda: self._wait.priority,
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,
             restart=restart_count,
-            gone=self.lost_nodes,
-            least_node_count=self._spec.min_node_count if restart_count else None,
+            lost_nodes=self.lost_nodes,
+            min_node_count=self._spec.min_node_count if restart_count else None,
         )
 
     def _note_position(self, view: QueueView) -> None:

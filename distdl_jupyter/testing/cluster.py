@@ -124,8 +124,6 @@ class ClusterContract(ClusterTests):
         nodes = self.cluster.nodes(self.checked)
         assert len({node.name for node in nodes}) == len(nodes)
         assert all(node.name and (node.detail or node.state != "down") for node in nodes), nodes
-        for host in {slot.host for slot in self.preview(1, 2).ranks} & {node.name for node in nodes}:
-            assert any(self.cluster.holds(node, host) for node in nodes)
 
     def test_its_checks_say_what_is_wrong_and_what_to_do(self) -> None:
         """The checks are shown as a table before a job starts, and every problem needs a remedy."""

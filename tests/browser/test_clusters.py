@@ -48,7 +48,7 @@ def add_lab(book: Book, where: Locator, hosts: Hosts, name: str) -> None:
     """Add the cluster as a user would: hosts first, as they are offered, ssh's configuration in the fold."""
     home = book.lab.home
     (home / ".ssh").mkdir()
-    (home / ".ssh" / "config").write_text(f"Include {hosts.ssh_config}\n")
+    (home / ".ssh" / "config").write_text(hosts.ssh_config.read_text())
     where.get_by_role("button", name="Add cluster").click()
     form = where.get_by_role("form", name="Add cluster")
     form.get_by_role("textbox", name="Name").fill("lab")

@@ -67,8 +67,8 @@ def test_where_it_is_forbidden_it_says_why_and_offers_nothing():
 @pytest.mark.parametrize(
     ("host", "error", "cause"),
     [
-        ("node-0", OSError(errno.EPERM, emulated_node._NOT_ALLOWED), "does not allow user namespaces"),
-        ("node-0", PermissionError(errno.EACCES, "Permission denied", "/proc/self/uid_map"), "does not allow user"),
+        ("node-0", OSError(errno.EPERM, "Operation not permitted"), "Operation not permitted. User namespaces may be"),
+        ("node-0", PermissionError(errno.EACCES, "Permission denied", "/proc/self/uid_map"), "Permission denied"),
         ("x" * 80, None, "Invalid argument"),
     ],
 )

@@ -16,29 +16,29 @@ def now():
 
 def test_a_long_silence_is_told_once_and_so_is_its_end(now):
     outages = OutageNotifier(5.0)
-    outages.missed(now - 6, SILENT)
-    outages.missed(now, SILENT)
-    outages.answered(ANSWERS)
-    outages.answered(ANSWERS)
+    outages.record_failure(now - 6, SILENT)
+    outages.record_failure(now, SILENT)
+    outages.record_response(ANSWERS)
+    outages.record_response(ANSWERS)
     assert outages.notices() == [SILENT, ANSWERS]
     assert outages.notices() == []
-    outages.missed(now - 6, SILENT)
+    outages.record_failure(now - 6, SILENT)
     assert outages.notices() == [SILENT], "another silence is told as well"
 
 
 def test_a_short_silence_is_not_told_unless_it_must_be_at_once(now):
     outages = OutageNotifier(5.0)
-    outages.missed(now, SILENT)
-    outages.answered(ANSWERS)
+    outages.record_failure(now, SILENT)
+    outages.record_response(ANSWERS)
     assert outages.notices() == []
-    outages.missed(now, SILENT, at_once=True)
+    outages.record_failure(now, SILENT, immediately=True)
     assert outages.notices() == [SILENT]
 
 
 def test_a_silence_counts_from_the_first_question_without_an_answer(now):
     outages = OutageNotifier(5.0)
-    outages.missed(now - 6, SILENT)
+    outages.record_failure(now - 6, SILENT)
     outages.notices()
-    outages.answered(ANSWERS)
-    outages.missed(now - 1, SILENT)
+    outages.record_response(ANSWERS)
+    outages.record_failure(now - 1, SILENT)
     assert outages.notices() == [ANSWERS]

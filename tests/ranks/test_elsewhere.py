@@ -157,7 +157,7 @@ def test_the_end_of_an_allocation_s_time_is_told_with_the_remedy(started, slurm)
     session = in_slurm(started, 1, partition="short")
     with pytest.raises(JobFailed) as caught:
         session.run("import time; time.sleep(600)")
-    assert "reached its time limit (TIMEOUT). Raise time_limit" in str(caught.value)
+    assert "hit its time limit (TIMEOUT). Raise time_limit" in str(caught.value)
     assert "Start new ones with %dist_ranks start, or ranks.start()." in str(caught.value)
 
 

@@ -182,7 +182,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
                     facts[host] = {**facts[host], "gpus": [gpu for gpu in gpus if gpu["uuid"] in answer["held"]]}
                 break
             position = msgspec.convert(answer["position"], QueuePosition)
-            context.note_place(queueing.view(position, need, labels, priority, host, limits=answer["limits"]))
+            context.note_position(queueing.view(position, need, labels, priority, host, limits=answer["limits"]))
             time.sleep(_POLL_SECONDS)
     return dataclasses.replace(checkup, facts=facts)
 

@@ -340,13 +340,13 @@ class AgentRun(Run):
         except OSError as error:
             on_failure(error)
 
-    def fetch(self, rank: int, path: str, most: int) -> None:
+    def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
         node = self._nodes.node_of(self._placement.ranks[rank])
         if not node.shared:
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
-            staging.fetch(self._context.folder, node, path, most)
+            staging.fetch(self._context.folder, node, path, max_bytes)
 
     # end --------------------------------------------------------------------------------------
 

@@ -139,9 +139,9 @@ class AzureMLRun(Run):
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
                 notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
-                self._outage.missed(now, notice, at_once=is_signed_out)
+                self._outage.record_failure(now, notice, immediately=is_signed_out)
             else:
-                self._outage.answered(RunNotice("info", "Azure ML is reachable again.", "azure-answers"))
+                self._outage.record_response(RunNotice("info", "Azure ML is reachable again.", "azure-answers"))
             if not self._is_done:
                 self._wake.wait(self._poll_seconds)
 

@@ -6,13 +6,11 @@ import contextlib
 import dataclasses
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents import run as agent_run
@@ -21,13 +19,13 @@ from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import array, commands, script, text
+from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.clusters.ssh.cluster import SshProcess
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
@@ -78,26 +76,24 @@ class SlurmCluster(AgentCluster):
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
-        return text.nodes(options.partition)
+        return commands.list_nodes(options.partition)
 
     def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
         """Return this user's jobs in Slurm."""
-        return text.queue()
+        return commands.list_queue()
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
         if missing := commands.missing_commands():
-            problem = "The Slurm commands are not installed on this machine."
-            return [NodeCheck("", "Slurm", "error", problem, missing, "slurm-missing")]
+            return [NodeCheck("", "Slurm", "error", "Slurm is not installed here.", missing, "slurm-missing")]
         try:
-            nodes = text.nodes(options.partition)
+            nodes = commands.list_nodes(options.partition)
         except commands.SlurmFailed as error:
             remedy = error.hint or "Check that its controller is running: scontrol ping"
             return [NodeCheck("", "Slurm", "error", error.message, remedy, error.code)]
         rows = [NodeCheck("", "Slurm", "ok", "the controller responds"), *_check_request(nodes, options)]
-        rows.append(_check_folder(options))
         if any(check.level == "error" for check in rows):
             return rows
         return [*rows, *_check_software(options, modules, programs)]
@@ -126,26 +122,23 @@ class SlurmCluster(AgentCluster):
 
     def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
-        if options.container_image and (reason := script.lacks_containers()):
-            message = f"container_image is {options.container_image}, but {reason}."
-            hint = script.CONTAINER_REMEDY
-            raise LaunchFailed(message, code="slurm-container-unsupported", hint=hint)
         secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
-        if directory.copied:
-            context.report("stage", "copying the job's files")
-        directory.write(context.folder, spec, options)
-        context.report("queue", "submitting to Slurm")
         try:
-            job = array.claim_task(directory, spec, options, secrets, context)
+            script.require_containers(options)
+            if directory.copied:
+                context.report("stage", "copying the job's files")
+            directory.write(context.folder, spec, options)
+            context.report("queue", "submitting to Slurm")
+            job = script.claim_task(directory, spec, options, secrets, context)
             if not job:
-                more = [f"--comment={spec.id}"] if spec.group else []
+                more = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
                 output = directory.output.name
-                arguments = script.arguments(spec, options, secrets, directory.run, output, *more, str(directory.batch))
+                arguments = script.sbatch_arguments(spec, options, secrets, directory.run, output, *more)
                 job = commands.submit(arguments, secrets)
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
             directory.remove()
-            code, remedy = text.refusal(error)
+            code, remedy = commands.explain_refusal(error)
             raise LaunchFailed(error.message, code=code, hint=remedy) from error
         except OSError as error:
             raise script.unusable(error, directory.job) from error
@@ -156,8 +149,8 @@ class SlurmCluster(AgentCluster):
 
     def _wait_until(self, condition: Callable[[], object], phase: str, context: Context) -> None:
         """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job has ended."""
-        assert self._slurm is not None, "a job was submitted"
         slurm = self._slurm
+        assert slurm is not None, "a job was submitted"
         while not condition():
             for notice in slurm.notices():
                 context.note(notice)
@@ -165,15 +158,12 @@ class SlurmCluster(AgentCluster):
                 slurm.on_output(slurm.output())
             if slurm.ended or any(connection.lost for connection in self._connections):
                 raise slurm.refusal()
-            if slurm.state is None:
-                detail = f"Slurm job {slurm.job} was submitted"
-            elif slurm.state.pending:
-                detail = f"Slurm job {slurm.job}: {text.waiting(slurm.state)}"
-            else:
-                detail = f"Slurm job {slurm.job}: waiting for its agents on {slurm.state.nodes or 'its nodes'}"
+            state, detail = slurm.state, f"Slurm job {slurm.job}: waiting for its agents"
+            if state is None or state.pending:
+                detail = f"Slurm job {slurm.job}: {commands.describe_waiting(state) if state else 'submitted'}"
+            if state is not None and state.pending:
+                context.note_position(QueueView(position=0, of=0, why=detail, host="Slurm", is_fixed=True))
             context.report(phase, detail)
-            if phase == "queue" and slurm.state is not None and slurm.state.pending:
-                context.note_place(QueueView(position=0, of=0, why=detail, host="Slurm", is_fixed=True))
             time.sleep(_POLL_SECONDS)
 
     def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
@@ -212,9 +202,7 @@ class SlurmCluster(AgentCluster):
         """Connect to the agents of a started job through their files. Raises LaunchFailed if its folder was deleted."""
         slurm = _find_submitted(handle, context)
         if slurm is None:
-            raise LaunchFailed(
-                "The task of the job in the Slurm array belongs to another trial.", code="slurm-task-taken"
-            )
+            raise LaunchFailed("The array task of the job belongs to another trial.", code="slurm-task-taken")
         slurm.has_run = True
         slurm.start()
         hosts = [str(node["host"]) for node in handle["nodes"]]
@@ -239,7 +227,7 @@ class SlurmCluster(AgentCluster):
         """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmSilent."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
-        jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
+        jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.find_jobs(job_id)
         running_jobs = [job for job in jobs if not commands.has_ended(job)]
         for job in running_jobs:
             commands.kill(job)
@@ -250,7 +238,7 @@ class SlurmCluster(AgentCluster):
 
     def close_group(self, group: Group, options: SlurmOptions) -> None:
         """Remove the unclaimed tasks of a sweep's job array from the queue."""
-        array.close(group, options)
+        script.close_array(group, options)
 
 
 def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
@@ -274,50 +262,29 @@ def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | N
 
 
 def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
-    """Test the submission of a job with one process, and check the nodes and the container of jobs."""
+    """Test the submission of a job with one process, and check the nodes."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
-    arguments = script.arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
+    arguments = script.sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
     try:
+        script.require_containers(options)
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
-    except commands.SlurmFailed as error:
-        code, remedy = text.refusal(error)
-        yield NodeCheck("", "Submission", "error", error.message, remedy, code)
-    else:
         yield NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
-    if nodes and all(node.state == "down" for node in nodes):
+    except commands.SlurmFailed as error:
+        code, remedy = commands.explain_refusal(error)
+        yield NodeCheck("", "Submission", "error", error.message, remedy, code)
+    down_nodes = [f"{node.name} ({node.detail})" for node in nodes if node.state == "down"]
+    if nodes and len(down_nodes) == len(nodes):
         remedy = "Ask the administrators, or choose another partition."
         yield NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes")
+    elif down_nodes:
+        message = f"{len(down_nodes)} of {len(nodes)} nodes are down: {listing(down_nodes)}"
+        yield NodeCheck("", "Nodes", "warning", message, "Until they are up, jobs run on the others.", "slurm-node")
     else:
-        for node in nodes:
-            if node.state == "down":
-                remedy = "Until it is up, jobs run on the other nodes."
-                yield NodeCheck(node.name, "Node", "warning", node.detail, remedy, "slurm-node")
-            else:
-                yield NodeCheck(node.name, "Node", "ok", node.detail or node.state)
+        yield NodeCheck("", "Nodes", "ok", f"{plural(len(nodes), 'node')} up")
     max_gpus = max((node.gpus for node in nodes), default=0)
     if max_gpus and not options.gpus:
         message = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
         yield NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {max_gpus}.")
-    if options.container_image:
-        if reason := script.lacks_containers():
-            yield NodeCheck("", "Container", "error", reason, script.CONTAINER_REMEDY, "slurm-container")
-        else:
-            yield NodeCheck("", "Container", "ok", options.container_image)
-
-
-def _check_folder(options: SlurmOptions) -> NodeCheck:
-    if not options.directory:
-        remedy = "If the nodes do not share that folder, set the option directory."
-        return NodeCheck("", "Folder", "info", "the files of jobs are in the jobs folder of this machine", remedy)
-    folder = Path(options.directory).expanduser()
-    try:
-        permissions.user_folder(folder)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        reason = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)
-        remedy = "Set the option directory to a folder that this machine and the nodes share."
-        return NodeCheck("", "Folder", "error", reason, remedy, "slurm-folder")
-    return NodeCheck("", "Folder", "ok", f"{folder} is writable")
 
 
 def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
@@ -327,12 +294,12 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
     command = [
         "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
         f"--immediate={_NODE_SECONDS}", f"--time={_LIMIT_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
-        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container(options),
+        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container_arguments(options),
         "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _RUN_PROGRAM,
     ]  # fmt: skip
     program = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
     try:
-        link = SshProcess(_NODE_NAME, command, commands.environment())
+        link = SshProcess(_NODE_NAME, command, commands.build_environment())
         connections = start_all([(Host(_NODE_NAME, ""), link)], program)
     except Unreachable as error:
         if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
@@ -346,5 +313,5 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
         end_all(connections)
     name = str(result.facts.get(_NODE_NAME, {}).get("host") or _NODE_NAME)
     rows = [dataclasses.replace(check, node=name) if check.node == _NODE_NAME else check for check in result.checks]
-    # srun uses no host keys, one node needs no common network, and the row Folder already covers the files of jobs.
+    # srun uses no host keys, one node needs no common network, and the files of jobs are not on this node.
     return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

@@ -5,6 +5,7 @@ Slurm's commands can take many seconds while its controller is busy or down, so 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -19,8 +20,8 @@ from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, RunNotice, Stream
-from distdl_jupyter.clusters.slurm import commands, script, text
-from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
+from distdl_jupyter.clusters.slurm import commands, script
+from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, UnknownJob
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
@@ -81,8 +82,6 @@ class SlurmJob(threading.Thread):
         """Poll the job's state, and cancel the job if requested."""
         while not self._stop_requested:
             self._wake.clear()
-            if self._cancel_requested:
-                self._cancel_requested = not self._cancel_now()
             self.query()
             if self.ended and not self._cancel_requested:
                 return
@@ -91,7 +90,7 @@ class SlurmJob(threading.Thread):
     @property
     def ended(self) -> bool:
         """Whether the job has ended, was purged, or was requeued by Slurm."""
-        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, text.QUEUED_AGAIN))
+        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, commands.QUEUED_AGAIN))
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
@@ -104,42 +103,31 @@ class SlurmJob(threading.Thread):
         self.poll_soon()
 
     def query(self) -> None:
-        """Query the job's state once."""
-        now = time.monotonic()
+        """Cancel the job if requested, and query its state once."""
+        requested_at = time.monotonic()
         try:
-            state = commands.state(self.job)
-        except UnknownJob:
-            state = commands.accounted(self.job) or JobState(_FORGOTTEN)
+            if self._cancel_requested:
+                commands.cancel(self.job)
+                self._cancel_requested = False
+            try:
+                state = commands.load_state(self.job)
+            except UnknownJob:
+                state = commands.load_accounting(self.job) or JobState(_FORGOTTEN)
+            if state.pending and self.has_run:
+                # Each attempt is a separate Slurm job, so Slurm must not restart this one.
+                commands.cancel(self.job)
+                state = JobState(commands.QUEUED_AGAIN)
         except SlurmFailed as error:
-            self._record_outage(error, now)
+            message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
+            self._outage.record_failure(requested_at, RunNotice("warning", message, "slurm-silent"))
             return
-        if state.pending and self.has_run:
-            # Each attempt is a separate Slurm job, so Slurm must not restart this one.
-            self._cancel_now()
-            state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
-        self.requested_at, self.state = now, state
-        self._outage.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
-        notice = text.blocked_notice(state, self.job) if state.pending else None
+        self.requested_at, self.state = requested_at, state
+        self._outage.record_response(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
+        notice = commands.blocked_notice(state, self.job) if state.pending else None
         if notice is not None and notice.code not in self._blocked_codes:
             self._blocked_codes.add(notice.code)
             self._outage.put(notice)
-
-    def _cancel_now(self) -> bool:
-        """Cancel the job, which may have ended; return whether Slurm responded."""
-        now = time.monotonic()
-        try:
-            commands.run("scancel", self.job)
-        except SlurmSilent as error:
-            self._record_outage(error, now)
-            return False
-        except SlurmFailed:
-            return True  # the job has ended; the next query shows it
-        return True
-
-    def _record_outage(self, error: SlurmFailed, requested_at: float) -> None:
-        message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
-        self._outage.missed(requested_at, RunNotice("warning", message, "slurm-silent"))
 
     # nodes ------------------------------------------------------------------------------------
 
@@ -147,7 +135,7 @@ class SlurmJob(threading.Thread):
         """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
         state = self.state
         if not self._hosts and state is not None and state.state == "RUNNING" and state.nodes:
-            self._hosts = commands.hosts(state.nodes)
+            self._hosts = commands.run("scontrol", "show", "hostnames", state.nodes).split()
         return self._hosts
 
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
@@ -161,12 +149,9 @@ class SlurmJob(threading.Thread):
 
     def output(self) -> str:
         """Return the last ``_MAX_OUTPUT`` bytes of the output of the batch script and srun."""
-        try:
-            with self.directory.output.open("rb") as file:
-                file.seek(max(0, self.directory.output.stat().st_size - _MAX_OUTPUT))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        with contextlib.suppress(OSError):
+            return self.directory.output.read_bytes()[-_MAX_OUTPUT:].decode(errors="replace")
+        return ""
 
     def on_output(self, output: str) -> None:
         """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
@@ -174,9 +159,10 @@ class SlurmJob(threading.Thread):
             self._lost_hosts.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
         self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY.search(output) is not None
-        for nodes, cause in _TASK_ENDED.findall(output):
-            for node in commands.numbers(nodes):
-                self._ended_agents.setdefault(node, cause)
+        for tasks, cause in _TASK_ENDED.findall(output):
+            for first, last in re.findall(r"(\d+)(?:-(\d+))?", tasks):  # each node has one task
+                for node in range(int(first), int(last or first) + 1):
+                    self._ended_agents.setdefault(node, cause)
 
     # end of the job ---------------------------------------------------------------------------
 
@@ -201,13 +187,13 @@ class SlurmJob(threading.Thread):
         if self.is_out_of_memory and state.state == "FAILED":
             state = dataclasses.replace(state, state="OUT_OF_MEMORY")
         reason = f" ({state.reason})" if state.reason else ""
-        return text.end(state, self.job) or f"Slurm ended the job as {state.state}{reason}."
+        return commands.describe_end(state, self.job) or f"Slurm ended the job as {state.state}{reason}."
 
     def refusal(self) -> LaunchFailed:
         """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.ended:
-            is_explained = self.state.exit_code in (0, script.UNSEEN)
-            end = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
+            code = self.state.exit_code
+            end = "" if code in (0, script.UNSEEN) else f" Its script exited with code {code}."
             message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
             return LaunchFailed(message, code="slurm-job-ended-early", output=self.output())
         reasons = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
@@ -223,7 +209,7 @@ class SlurmJob(threading.Thread):
         requested_at = time.monotonic()
         self.poll_soon()
         self._wait(lambda: self.knows_end(requested_at))
-        return "" if self.state is None else text.interruption(self.state, self.job)
+        return "" if self.state is None else commands.describe_interruption(self.state, self.job)
 
     def close(self) -> None:
         """Wait until Slurm has freed the nodes, kill the job on a timeout, and remove the job's files for Slurm."""
@@ -267,15 +253,9 @@ class SlurmNodes(AgentNodes):
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm would set for ranks, because some libraries read them."""
         per_node, total = self._placement.local_sizes[slot.node], len(self._placement.ranks)
-        slurm = {
-            "PROCID": slot.rank,
-            "LOCALID": slot.local_rank,
-            "NODEID": slot.node,
-            "NTASKS": total,
-            "NPROCS": total,
-            "NTASKS_PER_NODE": per_node,
-            "TASKS_PER_NODE": f"{per_node}(x{self._placement.node_count})",
-        }
+        slurm: dict[str, int | str] = {"NTASKS": total, "NPROCS": total, "NTASKS_PER_NODE": per_node}
+        slurm |= {"PROCID": slot.rank, "LOCALID": slot.local_rank, "NODEID": slot.node}
+        slurm["TASKS_PER_NODE"] = f"{per_node}(x{self._placement.node_count})"
         return super().rank_variables(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
@@ -310,13 +290,12 @@ class SlurmNodes(AgentNodes):
                 state = JobState("TIMEOUT")
             if slurm.is_out_of_memory and exit_.signal == "KILL":
                 state = JobState("OUT_OF_MEMORY")
-            return dataclasses.replace(exit_, evidence=text.end(state, slurm.job) if state is not None else "")
+            cause = commands.describe_end(state, slurm.job) if state is not None else ""
+            return dataclasses.replace(exit_, evidence=cause)
         if state is None or not slurm.ended or state.state in ("NODE_FAIL", _FORGOTTEN):
             return exit_
-        if "KILL" in slurm.sent:
-            return Exit(exit_.rank, None, "KILL")
-        if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
-            return Exit(exit_.rank, None, "TERM", text.end(state, slurm.job) if not slurm.sent else "")
+        if slurm.sent:
+            return Exit(exit_.rank, None, "KILL" if "KILL" in slurm.sent else "TERM")
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
     def interrupted(self) -> str:
@@ -348,5 +327,5 @@ class SlurmNodes(AgentNodes):
         super().close()
         self._slurm.close()
         self._output.stop()
-        if self._slurm.ended and (state := commands.accounted(self._slurm.job, _ACCOUNTING_SECONDS)):
-            self.notices.append(RunNotice("info", text.usage(state, self._slurm.job), "slurm-accounting"))
+        if self._slurm.ended and (state := commands.load_accounting(self._slurm.job, _ACCOUNTING_SECONDS)):
+            self.notices.append(RunNotice("info", commands.describe_usage(state, self._slurm.job), "slurm-accounting"))

@@ -1,4 +1,4 @@
-"""The options of a Slurm cluster, and the files of a job: package, agent files, and batch script.
+"""The options of a Slurm cluster, the files of a job (package, agent files, batch script), and arrays of jobs.
 
 These files contain no secret values; sbatch passes them through its environment.
 """
@@ -6,14 +6,17 @@ These files contain no secret values; sbatch passes them through its environment
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
+import json
 import math
 import os
 import re
 import shlex
 import shutil
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -22,12 +25,16 @@ from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.agents.agent import NETWORK_HELP
+from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.clusters.slurm import commands
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.options import MAX_RESTARTS, within
 from distdl_jupyter.core.plan import option
-from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.space import SweepPlan
+from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.node import folder as agents
 from distdl_jupyter.worker import owned
 
@@ -46,26 +53,8 @@ _RESERVED = (
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
 _RESERVED_LETTERS = "aoeJNnDW"
-_PATH = r"[^\s\"'\\]*"
-#: The format of text options, in Slurm's or pyxis' notation: pattern, description, example.
-_FORMATS = {
-    "container_image": (_PATH, "without spaces, quotes and backslashes", ""),
-    "container_mounts": (_PATH, "without spaces, quotes and backslashes", ""),
-    "time_limit": (
-        r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)",
-        "a time",
-        "Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED.",
-    ),
-    "gpus_per_node": (
-        r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+",
-        "a number, or a type and a number",
-        "Write 4 or a100:4.",
-    ),
-}
 #: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
 _NUMBER_LIMITS = {"requeue": (0, MAX_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
-#: The remedy if srun lacks ``--container-image``.
-CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +67,16 @@ class SlurmOptions:
     partition: str = option("", "partition (default: Slurm's default partition)", first=True)
     account: str = option("", "account that is charged")
     qos: str = option("", "quality of service")
-    time_limit: str = option(
-        "", "longest run time of a job, in Slurm's notation: 30 (minutes), 2:00:00, 1-12 (days-hours)", first=True
-    )
-    requeue: int = option(
-        0,
-        "how often a job is requeued and resumed from checkpoint_dir() after its time limit, preemption or "
-        "a lost node ended it; jobs that fail are not requeued (default: 0)",
-    )
-    checkpoint_seconds: int = option(
-        60,
-        "how many seconds before the time limit ranks are asked to save (should_checkpoint(), SIGUSR1); "
-        "Slurm may ask up to a minute earlier",
-    )
+    time_limit: str = option("", "longest run time of a job: 30 (minutes), 2:00:00 or 1-12 (days-hours)", first=True)
+    requeue: int = option(0, "how often a job is requeued after its time limit, preemption or a lost node ended it")
+    checkpoint_seconds: int = option(60, "seconds before the time limit when ranks are asked to save a checkpoint")
     gpus_per_node: str = option("", "GPUs on each node, for example 4 or a100:4", first=True)
     cpus_per_task: int | None = option(None, "cores for each process")
     constraint: str = option("", "features that the nodes must have")
     extra: str = option("", "further sbatch options, as on its command line")
     python: str = option("", "Python that runs the ranks on the nodes (default: the path of this Python)")
     setup: str = option("", "shell commands to run on every node before the start, for example 'module load cuda'")
-    container_image: str = option(
-        "", "container image for the ranks, in pyxis notation: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"
-    )
+    container_image: str = option("", "container image for the ranks, in pyxis notation: nvcr.io#nvidia/cuda:12.6.3")
     container_mounts: str = option("", "further folders to mount in the container, in pyxis notation: /data:/data:ro")
     directory: str = option("", "folder that all nodes share (default: the job's folder, if all nodes share it)")
     network: str = option("", NETWORK_HELP)
@@ -109,30 +86,25 @@ class SlurmOptions:
         for name in ("time_limit", "gpus_per_node"):
             value = getattr(self, name)  # Python callers may pass numbers
             object.__setattr__(self, name, "" if value is None else str(value).strip())
-        for name, (pattern, description, hint) in _FORMATS.items():
-            if not re.fullmatch(pattern, value := getattr(self, name)):
-                message = f"{name} is {value!r}, but must be {description}."
-                raise InvalidSpec(message, code="slurm-option-invalid", field=name, hint=hint)
         for name, (minimum, maximum) in _NUMBER_LIMITS.items():
             within(minimum, maximum)(getattr(self, name), name)
         if self.container_mounts and not self.container_image:
-            message = "container_mounts is set, but container_image is not."
-            hint = "Set container_image, or remove container_mounts."
-            raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts", hint=hint)
+            message = "container_mounts is set without container_image. Set both, or remove container_mounts."
+            raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
         try:
             reserved = next(filter(_is_reserved, self.more), None)
         except ValueError as error:
             message = f"extra cannot be read as a command line: {error}."
             raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
         if reserved:
-            message = f"extra contains {reserved}, which is set automatically."
-            hint = "Remove it. Set the number of ranks with node_count and process_count_per_node."
+            message = f"extra contains {reserved}, which is set automatically. Remove it."
+            hint = "Set the number of ranks with node_count and process_count_per_node."
             raise InvalidSpec(message, code="slurm-extra-reserved", field="extra", hint=hint)
 
     @property
     def gpus(self) -> int:
         """The number of GPUs of a job on each node."""
-        return commands.gpus_in(self.gpus_per_node)[0]
+        return commands.count_gpus(self.gpus_per_node)[0]
 
     @property
     def more(self) -> list[str]:
@@ -179,7 +151,7 @@ class JobDirectory:
             python = options.python or ("" if options.container_image else spec.python) or "python3"
             owned.write(self.run / _START_FILE, _start_script(self, options, python).encode())
             (self.run / _START_FILE).chmod(0o700)
-            owned.write(self.batch, batch(self, spec, options).encode())
+            owned.write(self.batch, batch_script(self, spec, options).encode())
         except OSError as error:
             raise unusable(error, self.job) from error
 
@@ -202,8 +174,8 @@ class JobDirectory:
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
         """Return the plain data from which another supervisor finds the submitted job."""
-        link_field = {"link": str(link)} if link else {}
-        return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **link_field}
+        handle = {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied}
+        return handle | ({"link": str(link)} if link else {})
 
     def _copy(self, folder: JobFolder) -> None:
         for name in _RANK_FILES:
@@ -246,11 +218,8 @@ class JobDirectory:
 def unusable(error: OSError, folder: Path) -> LaunchFailed:
     """Return the error of a job whose files cannot be written."""
     problem = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
-    return LaunchFailed(
-        f"The job's files cannot be {problem}.",
-        code="slurm-files-unusable",
-        hint="Set the option directory to a folder that belongs to you and that all nodes share.",
-    )
+    hint = "Set the option directory to a folder that belongs to you and that all nodes share."
+    return LaunchFailed(f"The job's files cannot be {problem}.", code="slurm-files-unusable", hint=hint)
 
 
 def points_to(link: Path, run: Path) -> bool:
@@ -277,24 +246,23 @@ def _copy_tree(source: Path, target: Path) -> None:
 # scripts ----------------------------------------------------------------------------------------
 
 
-def lacks_containers() -> str:
-    """Return why jobs cannot run in containers here, "" if they can. Raises SlurmFailed."""
-    # Slurm plug-ins add their options to this output.
-    if "--container-image" in commands.run("srun", "--help"):
-        return ""
-    return "srun has no option --container-image, because the plugin pyxis is not installed"
+def require_containers(options: SlurmOptions) -> None:
+    """Raise SlurmFailed if an image is set, but Slurm cannot run it."""
+    # Slurm plug-ins add their options to the output of --help.
+    if options.container_image and "--container-image" not in commands.run("srun", "--help"):
+        message = "srun has no option --container-image, because the plugin pyxis is not installed."
+        hint = "Ask the administrators to install pyxis and enroot, or remove container_image."
+        raise commands.SlurmFailed(message, code="slurm-container-unsupported", hint=hint)
 
 
-def container(options: SlurmOptions, *folders: Path) -> list[str]:
+def container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
     """Return srun's options for the image; absolute ``folders`` except / are mounted at the same path."""
     if not options.container_image:
         return []
     mounts = [f"{folder}:{folder}" for folder in folders if folder.is_absolute() and folder != Path("/")]
     mounts += [options.container_mounts] if options.container_mounts else []
-    return [
-        f"--container-image={options.container_image}",
-        *([f"--container-mounts={','.join(mounts)}"] if mounts else []),
-    ]
+    image = f"--container-image={options.container_image}"
+    return [image, f"--container-mounts={','.join(mounts)}"] if mounts else [image]
 
 
 def _start_script(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
@@ -308,7 +276,7 @@ def _start_script(directory: JobDirectory, options: SlurmOptions, python: str) -
     )
 
 
-def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
+def batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it exits with the code of the rank that failed first.
 
     The agent is the only task on its node, so it gets all resources of the job there; srun would limit several tasks to
@@ -316,7 +284,7 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     Slurm would kill the agents before they can report the exits of ranks. USR1 is Slurm's earlier warning
     (``--signal``), which agents read from a file. A requeued script exits, as each attempt has new files and a new job.
     """
-    in_container = container(options, directory.job, Path(spec.working_directory))
+    in_container = container_arguments(options, directory.job, Path(spec.working_directory))
     # A login on a node may lack Slurm's commands on its PATH.
     programs = shlex.quote(str(Path(shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun").parent))
     return (
@@ -336,22 +304,15 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     )
 
 
-def arguments(
+def sbatch_arguments(
     spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *more: str
 ) -> list[str]:
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
         limit = str(math.ceil(seconds / 60) + _EXTRA_MINUTES)
-    sbatch_options = {
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "time": limit,
-        "gpus-per-node": options.gpus_per_node,
-        "cpus-per-task": options.cpus_per_task,
-        "constraint": options.constraint,
-    }
+    names = ("partition", "account", "qos", "gpus_per_node", "cpus_per_task", "constraint")
+    values = {name.replace("_", "-"): getattr(options, name) for name in names} | {"time": limit}
     return [
         f"--job-name={job_name(spec)}",
         f"--nodes={spec.node_count}",
@@ -364,7 +325,7 @@ def arguments(
         "--no-requeue",
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
-        *(f"--{name}={value}" for name, value in sbatch_options.items() if value),
+        *(f"--{name}={value}" for name, value in values.items() if value),
         *options.more,
         *more,
     ]
@@ -374,3 +335,166 @@ def job_name(spec: JobSpec) -> str:
     """Return the job name for squeue: name and id; jobs of a group, such as a sweep, share one name."""
     name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"
+
+
+# job arrays for sweeps ---------------------------------------------------------------------------
+
+# The tasks of an array wait in Slurm's queue. The values of a trial may depend on earlier trials, so a task only holds
+# a position: the supervisor of a trial claims the first free task by creating a link to the trial's files, named by the
+# number of the task. A task that starts follows its link; without one, it waits briefly for the next trial and then
+# ends. A restarted trial claims another task. So the array limits the number of concurrent trials, and none runs twice.
+#
+# ``<folder of the sweep>/slurm/``, or the same below the option ``directory``, holds::
+#
+#     lock            the lock for claiming tasks
+#     1/array.json    an array: its Slurm job ("" during the submission) and its number of tasks
+#     1/7, 1/7.out    the link from task 7 to the files of its trial, and the output of its script
+
+#: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
+WAIT_SECONDS = 60
+#: Polls per second of a waiting task; timeout in seconds of ``close_array`` for the end of all tasks.
+_POLLS_PER_SECOND, _END_SECONDS = 5, 10.0
+#: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
+_MAX_TASKS = 1000
+#: The link target of a task that can no longer be claimed.
+_CLOSED = "-"
+
+
+def claim_task(
+    directory: JobDirectory, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
+) -> str:
+    """Claim a task of the sweep's job array for a trial and return its id; submit an array if no task is free.
+
+    Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
+    """
+    group, number = spec.group, spec.trial
+    if group is None or number is None or not _sweep_folder(group).path.exists():
+        return ""
+    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
+    sweep.make()
+    with _locked(sweep.run):
+        arrays = _list_arrays(sweep.run)
+        if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
+            return task
+        # The first trials start concurrently, so any of them may be the one that submits the array.
+        size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
+        if size < 2:
+            return ""
+        folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
+        _write_array(folder, "", size)
+        (folder / "batch").write_text(_batch_script(folder), encoding="utf-8")
+        args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
+        try:
+            job = commands.submit(sbatch_arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
+        except commands.SlurmSilent:  # Slurm may have accepted the array
+            raise
+        except commands.SlurmFailed as error:
+            shutil.rmtree(folder)
+            text = f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately."
+            context.note(RunNotice("info", f"{text} ({error.message})", "no-array"))
+            return ""
+        _write_array(folder, job, size)
+        return _claim_free_task(folder, directory, context)
+
+
+def close_array(group: Group, options: SlurmOptions) -> None:
+    """Remove unclaimed tasks from the queue; claimed tasks continue. Raises SlurmFailed, OSError.
+
+    The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
+    """
+    sweep = JobDirectory(_sweep_folder(group), options.directory)
+    if not sweep.run.is_dir():
+        return
+    with _locked(sweep.run):
+        jobs = []
+        for folder in _list_arrays(sweep.run):
+            job, free_links = _load_array(folder)
+            closed_tasks = []
+            for link in free_links:
+                with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
+                    link.symlink_to(_CLOSED)
+                    closed_tasks.append(link.name)
+            if job and closed_tasks:
+                with contextlib.suppress(commands.UnknownJob):
+                    commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
+            jobs += [job] if job else []
+        if not sweep.copied:
+            return
+        deadline = time.monotonic() + _END_SECONDS
+        while not (ended := all(map(commands.has_ended, jobs))) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if ended and permissions.is_own(sweep.run):
+            shutil.rmtree(sweep.run)
+            sweep.job.rmdir()
+
+
+def _sweep_folder(group: Group) -> JobFolder:
+    return JobStore(kind="sweeps").folder(group.id)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the lock for claiming tasks. Raises OSError."""
+    with (root / "lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _list_arrays(root: Path) -> list[Path]:
+    """Return the folders of all arrays, the newest last."""
+    return sorted((path for path in root.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+def _write_array(folder: Path, job: str, size: int) -> None:
+    files.write(folder / "array.json", {"job": job, "size": size})
+
+
+def _load_array(folder: Path) -> tuple[str, list[Path]]:
+    """Return the Slurm job of an array, "" if unknown, and the links of its free tasks, in the order of their start.
+
+    If the submission was killed or its response was lost, the job is looked up in the queue. Raises SlurmFailed.
+    """
+    try:
+        array = json.loads((folder / "array.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:  # not submitted
+        return "", []
+    job, size = array["job"], array["size"]
+    if not job and (jobs := commands.find_jobs(f"{folder.parent.parent.name}/{folder.name}")):
+        job = jobs[0].partition("_")[0]
+        _write_array(folder, job, size)
+    return job, [link for task in range(size) if not (link := folder / str(task)).is_symlink()]
+
+
+def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) -> str:
+    """Claim a free task for a job and return its id, "" if all are claimed.
+
+    The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
+    """
+    job, free_links = _load_array(folder)
+    for link in free_links if job else ():
+        task = f"{job}_{link.name}"
+        context.record_handle(directory.handle(task, link))
+        if directory.claim_task(link):
+            return task
+    return ""
+
+
+def _batch_script(folder: Path) -> str:
+    """Return the script that every task runs. Its ``ls`` makes new links visible on network file systems.
+
+    Like the batch script of a job, it does nothing if Slurm requeues it.
+    """
+    return (
+        "#!/bin/sh\n"
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
+        f"cd {shlex.quote(str(folder))} || exit 1\n"
+        "task=$SLURM_ARRAY_TASK_ID polls=0\n"
+        'until ls >/dev/null; [ -f "$task/batch" ]; do\n'
+        '    [ -h "$task" ] && exit 0\n'
+        "    polls=$((polls + 1))\n"
+        f'    [ $polls -gt {_POLLS_PER_SECOND * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$task"\n'
+        f"    [ $polls -gt {2 * _POLLS_PER_SECOND * WAIT_SECONDS} ] && exit 1\n"
+        f"    sleep {1 / _POLLS_PER_SECOND}\n"
+        "done\n"
+        'exec /bin/sh "$task/batch"\n'
+    )

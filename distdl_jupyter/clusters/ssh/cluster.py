@@ -8,13 +8,15 @@ import dataclasses
 import functools
 import math
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from distdl_jupyter.clusters import environment, package
@@ -24,7 +26,6 @@ from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
-from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh import hosts as hostlist
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
@@ -32,8 +33,10 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 
+#: Timeout in seconds for connecting to a host.
+CONNECT_SECONDS = 10
 #: Timeouts in seconds of a check: for connecting (ssh's limit plus the time to start Python), and in total.
-_REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
+_REACH_SECONDS, _CHECK_SECONDS = CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 10.0
 #: Timeout in seconds of a query of the hosts' states; a login can take several seconds.
 _STATE_SECONDS = 8.0
@@ -41,7 +44,7 @@ _STATE_SECONDS = 8.0
 #: that shows the list repeats it.
 QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
-_DENIED_SECONDS = {"unreachable-denied": 300.0}
+_DENIED_SECONDS = 300.0
 #: The last known state of each host, with the monotonic time at which it expires.
 _states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
@@ -60,32 +63,30 @@ class SshCluster(AgentCluster):
         if shutil.which("ssh") is None:
             return "ssh is not installed. Install the OpenSSH client, for example: apt-get install openssh-client"
         try:
-            hostlist.listed(options)
+            hostlist.parse_hosts(options)
         except InvalidSpec as error:
             return str(error)
         return ""
 
     def process_count_per_node(self, options: SshOptions, *, use_gpu: bool | None) -> int:
         """Return the minimum slots of the listed hosts, else the minimum GPUs of the hosts that are up, else 1."""
-        slots = [host.slots for host in hostlist.listed(options) if host.slots]
-        if slots:
-            return min(slots)
-        if use_gpu is False:
-            return 1
+        slots = [host.slots for host in hostlist.parse_hosts(options) if host.slots]
+        if slots or use_gpu is False:
+            return min(slots, default=1)
         return max(1, min((node.gpus for node in self.nodes(options) if node.state == "up"), default=1))
 
     def validate(self, options: SshOptions) -> None:
-        """Raise InvalidSpec for invalid options, or if they yield no hosts, for example if a pattern matches none."""
-        hostlist.listed(options)
+        """Raise InvalidSpec for invalid options, or if they name no hosts."""
+        hostlist.parse_hosts(options)
 
     def suggestions(self) -> dict[str, list[str]]:
         """Return the hosts of the user's ssh configuration."""
-        return {"hosts": hostlist.configured()}
+        return {"hosts": hostlist.list_configured_hosts()}
 
     def detail(self, options: SshOptions) -> str:
         """Return the number of hosts."""
         try:
-            return plural(len(hostlist.listed(options)), "host")
+            return plural(len(hostlist.parse_hosts(options)), "host")
         except InvalidSpec:
             return ""
 
@@ -95,27 +96,31 @@ class SshCluster(AgentCluster):
         A state expires after some seconds; after a refused login much later, because failures may lock the account.
         Raises InvalidSpec.
         """
-        hosts, now = hostlist.listed(options), time.monotonic()
-        expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (now,))[0] <= now}
+        hosts, started_at = hostlist.parse_hosts(options), time.monotonic()
+        expired_hosts = {host.name: host for host in hosts if _states.get((host, options), (0.0,))[0] <= started_at}
+
+        def store(node: NodeInfo, seconds: float) -> None:
+            _states[expired_hosts[node.name], options] = time.monotonic() + seconds, node
+
         with connected(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
             responses = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
-        for trouble in (*unreachable, *(answer for answer in responses if isinstance(answer, HostTrouble))):
-            expires_at = time.monotonic() + _DENIED_SECONDS.get(trouble.code, RETRY_SECONDS)
-            _states[expired_hosts[trouble.host], options] = expires_at, NodeInfo(trouble.host, "down", trouble.reason)
+        for trouble in (*unreachable, *(response for response in responses if isinstance(response, HostTrouble))):
+            is_denied = trouble.code == "unreachable-denied"
+            store(NodeInfo(trouble.host, "down", trouble.reason), _DENIED_SECONDS if is_denied else RETRY_SECONDS)
         for connection, facts in zip(connections, responses, strict=True):
-            if isinstance(facts, dict):
-                gpus, name = facts.get("gpus") or [], connection.host
-                node = NodeInfo(
-                    name,
-                    "up",
-                    gpus=len(gpus),
-                    gpu_name=str(gpus[0]["name"]) if gpus else "",
-                    cores=int(facts.get("cores") or 0),
-                    python=str((facts.get("python") or {}).get("version", "")),
-                    load=round(facts["load"], 1) if facts.get("load") is not None else None,
-                    ranks=facts.get("ranks"),
-                )
-                _states[expired_hosts[name], options] = time.monotonic() + QUERY_SECONDS, node
+            if isinstance(facts, HostTrouble):
+                continue
+            gpus, load = facts.get("gpus") or [], facts.get("load")
+            node = NodeInfo(
+                connection.host,
+                gpus=len(gpus),
+                gpu_name=str(gpus[0]["name"]) if gpus else "",
+                cores=int(facts.get("cores") or 0),
+                python=str((facts.get("python") or {}).get("version", "")),
+                load=None if load is None else round(load, 1),
+                ranks=facts.get("ranks"),
+            )
+            store(node, QUERY_SECONDS)
         return [_states[host, options][1] for host in hosts]
 
     def checks(
@@ -123,7 +128,7 @@ class SshCluster(AgentCluster):
     ) -> list[NodeCheck]:
         """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
         deadline = time.monotonic() + _CHECK_SECONDS
-        hosts = hostlist.listed(options)
+        hosts = hostlist.parse_hosts(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             # Use the remaining time for the hosts that have responded.
             seconds = min(checkup.CHECK_SECONDS, deadline - time.monotonic())
@@ -134,34 +139,35 @@ class SshCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are unknown without a connection."""
-        hosts, _spare = hostlist.split(spec, options)
+        hosts, _spare = hostlist.select_hosts(spec, options)
         return Placement(rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
     def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Connect to the hosts. After a restart, spare hosts replace lost ones, or the job starts on fewer hosts."""
-        hosts, spare = hostlist.split(spec, options)
+        hosts, spare_hosts = hostlist.select_hosts(spec, options)
         unreachable = self._reach(hosts, spec, options, context)
-        if spare and unreachable and context.restart:
-            connected_count = len(self._connections)
-            self._reach(spare[: len(unreachable)], spec, options, context)
-            for connection in self._connections[connected_count:]:
+        if unreachable and context.restart:
+            count = len(self._connections)
+            self._reach(spare_hosts[: len(unreachable)], spec, options, context)
+            for connection in self._connections[count:]:
                 text = f"{unreachable.pop(0).host} is no longer reachable. {connection.host} replaces it."
                 context.note(RunNotice("warning", text, "spare-host"))
-        if unreachable and len(self._connections) >= (context.least_node_count or len(hosts)):
+        if unreachable and len(self._connections) >= (context.min_node_count or len(hosts)):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
 
     def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
         """Connect to ``hosts``; return the unreachable hosts."""
+        if not hosts:
+            return []
         count = plural(len(hosts), "host")
         context.report("stage", f"connecting to {count}")
-        results = reach_all(
-            hosts, options, spec.python, report=lambda done: context.report("stage", f"connected to {done} of {count}")
-        )
-        self._connections += [result for result in results if isinstance(result, Connection)]
-        return [result for result in results if isinstance(result, Unreachable)]
+        report = lambda done: context.report("stage", f"connected to {done} of {count}")  # noqa: E731
+        connections, unreachable = reach_all(hosts, options, spec.python, report=report)
+        self._connections += connections
+        return unreachable
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
@@ -169,12 +175,8 @@ class SshCluster(AgentCluster):
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
             for node in self._nodes
         ]
-        handle = {
-            "hosts": hosts,
-            "ssh_config": job.options.ssh_config,
-            "python": job.options.python or job.spec.python,
-            "directory": job.options.directory,
-        }
+        options = {"ssh_config": job.options.ssh_config, "directory": job.options.directory}
+        handle = {"hosts": hosts, "python": job.options.python or job.spec.python, **options}
         return AgentNodes(job, placement, context, self._nodes, handle)
 
     # after the supervisor has ended -----------------------------------------------------------------
@@ -196,11 +198,9 @@ class SshCluster(AgentCluster):
             else:
                 killed_hosts += [connection.host] * int(answer["killed"])
         if failures:
-            raise LaunchFailed(
-                f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}",
-                code="hosts-unreachable",
-                hint=f"Ranks on these hosts stop on their own. {failures[0].remedy}".strip(),
-            )
+            text = f"{listing([error.host for error in failures])} cannot be reached: {failures[0].reason}"
+            hint = f"Ranks on these hosts stop on their own. {failures[0].remedy}".strip()
+            raise LaunchFailed(text, code="hosts-unreachable", hint=hint)
         return killed_hosts
 
 
@@ -213,8 +213,6 @@ _SILENCE_SECONDS = 3.0
 _SSH_FAILED = 255
 #: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
 _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
-#: Timeout in seconds for closing connections; an unresponsive host does not delay the caller further.
-_CLOSE_SECONDS = 6.0
 #: Seconds between two reports of how many hosts are connected.
 _REPORT_SECONDS = 0.5
 
@@ -225,16 +223,11 @@ class SshProcess(wire.Link):
     def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         super().__init__()
         self._name = name
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables,
-            start_new_session=True,
+        stream = subprocess.PIPE
+        self._process = process = subprocess.Popen(
+            argv, stdin=stream, stdout=stream, stderr=stream, env=variables, start_new_session=True
         )
-        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._pipes = [pipe for pipe in pipes if pipe is not None]
+        self._pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
         self._stdin_fd, self._stdout_fd, self._stderr_fd = (pipe.fileno() for pipe in self._pipes)
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
@@ -286,8 +279,8 @@ class SshProcess(wire.Link):
         if code == _SSH_FAILED and silent > _SILENCE_SECONDS:
             return f"No response from {self._name} for {silent:.0f} s."
         if code == _SSH_FAILED:
-            return f"The connection to {self._name} broke{last_line}."
-        return f"The agent on {self._name} ended with code {code}{last_line}."
+            return f"Lost the connection to {self._name}{last_line}."
+        return f"The agent on {self._name} exited with code {code}{last_line}."
 
 
 def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
@@ -296,9 +289,8 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     ``python`` is the interpreter to use if the options set none.
     """
     path = options.python or python or sys.executable
-    base = options.directory or DIRECTORY
-    first_input = package.first_input(path, base, [str(options.patience_seconds)])
-    argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
+    first_input = package.first_input(path, options.directory or DIRECTORY, [str(options.patience_seconds)])
+    argv = agent_command(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
         link = SshProcess(host.name, argv, environment.for_ssh())
     except OSError as error:
@@ -306,9 +298,9 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
         remedy = "Install the OpenSSH client on this machine."
         raise Unreachable(host.name, "ssh-missing", text, remedy) from None
     connection = Connection(host, link, first_input)
-    connection.shell = command.shell_command(host, options.ssh_config)
+    connection.shell = shell_command(host, options.ssh_config)
     connection.start()
-    connection.await_greeting(lambda output, code: command.explain(host, options.ssh_config, path, output, code))
+    connection.await_greeting(lambda output, code: explain(host, options.ssh_config, path, output, code))
     return connection
 
 
@@ -319,15 +311,23 @@ def reach_all(
     *,
     seconds: float = math.inf,
     report: Callable[[int], object] = bool,
-) -> list[Connection | Unreachable]:
-    """Start agents in parallel; return a connection or the error for each host, in their order.
+) -> tuple[list[Connection], list[Unreachable]]:
+    """Start agents in parallel; return the connections and the errors of the other hosts, in their order.
 
     A host that does not answer within ``seconds`` is unreachable; ssh has its own limit. ``report`` is called with
     the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
     """
-    futures = {host: _in_thread(reach, host, options, python) for host in hosts}
-    deadline = time.monotonic() + seconds
-    pending = set(futures.values())
+    futures = {host: Future[Connection]() for host in hosts}
+
+    def start(host: Host) -> None:
+        try:
+            futures[host].set_result(reach(host, options, python))
+        except BaseException as error:  # noqa: BLE001  re-raised by the future
+            futures[host].set_exception(error)
+
+    for host in hosts:  # in daemon threads, so that an unresponsive host does not delay the exit of this process
+        threading.Thread(target=start, args=(host,), name="ssh-reach", daemon=True).start()
+    deadline, pending = time.monotonic() + seconds, set(futures.values())
     try:
         while pending and time.monotonic() < deadline:
             pending = wait(pending, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).not_done
@@ -338,14 +338,15 @@ def reach_all(
     finally:
         for future in pending:
             future.add_done_callback(lambda late: None if late.exception() else late.result().close())
-    results: list[Connection | Unreachable] = []
+    connections, unreachable = list[Connection](), list[Unreachable]()
     for host, future in futures.items():
-        if future in pending:
-            results.append(command.explain(host, options.ssh_config, "", "Connection timed out", None))
-        else:
-            error = future.exception()
-            results.append(error if isinstance(error, Unreachable) else future.result())
-    return results
+        try:
+            if future in pending:
+                raise explain(host, options.ssh_config, "", "Connection timed out", None)
+            connections.append(future.result())
+        except Unreachable as error:
+            unreachable.append(error)
+    return connections, unreachable
 
 
 @contextlib.contextmanager
@@ -353,23 +354,162 @@ def connected(
     hosts: Sequence[Host], options: SshOptions, seconds: float
 ) -> Iterator[tuple[list[Connection], list[Unreachable]]]:
     """Connect to hosts temporarily; yield the connections within ``seconds`` and the errors of the other hosts."""
-    results = reach_all(hosts, options, seconds=seconds)
-    connections = [result for result in results if isinstance(result, Connection)]
+    connections, unreachable = reach_all(hosts, options, seconds=seconds)
     try:
-        yield connections, [result for result in results if isinstance(result, Unreachable)]
+        yield connections, unreachable
     finally:
-        wait([_in_thread(connection.close) for connection in connections], timeout=_CLOSE_SECONDS)
+        with ThreadPoolExecutor(max(1, len(connections))) as pool:
+            list(pool.map(Connection.close, connections))
 
 
-def _in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function in a daemon thread, so that an unresponsive host does not delay the exit of this process."""
-    future: Future[Any] = Future()
+# the command line of ssh and the causes of its failures ---------------------------------------------
+# Only keys and key agents are used, never passwords, and host keys must be known. The program that starts the agent is
+# sent over standard input, so the command line reveals nothing about the job.
 
-    def call() -> None:
-        try:
-            future.set_result(function(*arguments))
-        except BaseException as error:  # noqa: BLE001  re-raised by the future
-            future.set_exception(error)
+#: Keep-alive interval in seconds, and count: ssh detects a dead connection after their product.
+_ALIVE_SECONDS, _ALIVE_COUNT = 3, 2
+_SETTINGS = {
+    # Options that older versions of ssh do not support.
+    "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "UpdateHostKeys": "no",
+    "PasswordAuthentication": "no",
+    "KbdInteractiveAuthentication": "no",
+    "ConnectTimeout": str(CONNECT_SECONDS),
+    "ConnectionAttempts": "1",
+    "ServerAliveInterval": str(_ALIVE_SECONDS),
+    "ServerAliveCountMax": str(_ALIVE_COUNT),
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "StdinNull": "no",
+    "SessionType": "default",
+    "ForkAfterAuthentication": "no",
+    "LogLevel": "ERROR",
+}
+#: Starts Python from any login shell, including csh and fish, because the single-quoted text contains no single quote,
+#: "!" or line break. ``read`` reads one line of standard input and leaves the rest for Python.
+_START_COMMAND = (
+    "exec sh -c '"
+    'IFS= read -r p; case "$p" in "~/"*) p="$HOME/${p#??}";; esac; '
+    'command -v "$p" >/dev/null 2>&1 || { echo "distdl: no python: $p" >&2; exit 127; }; '
+    'exec "$p" -c "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"'
+    "'"
+)
 
-    threading.Thread(target=call, name=f"ssh-{function.__name__}", daemon=True).start()
-    return future
+
+def agent_command(host: Host, ssh_config: str = "") -> list[str]:
+    """Return the command that starts an agent on ``host``; its input is ``package.first_input``, then frames."""
+    settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
+    return ["ssh", "-T", *_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
+
+
+def shell_command(host: Host, ssh_config: str, *command: str) -> str:
+    """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
+    return shlex.join(["ssh", *_config_arguments(ssh_config), host.target, *command])
+
+
+def _config_arguments(ssh_config: str) -> list[str]:
+    return ["-F", ssh_config] if ssh_config else []
+
+
+def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> Unreachable:
+    """Return the reason why no agent started, from the output of ssh, the login shell and Python."""
+    ssh = shell_command(host, ssh_config)
+    command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
+    values = {"ssh": ssh, "target": host.target, "python": python}
+    values["forget"] = command[0] if command else f"ssh-keygen -R {host.name}"
+    for pattern, kind, message, remedy in CAUSES:
+        if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
+            groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
+            return Unreachable(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    last_line = f": {lines[-1][:300].rstrip('.')}." if lines else ""
+    if code == 255 or code is None:
+        message = f"ssh failed{last_line or ' without a message.'}"
+        return Unreachable(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
+    message = f"The login shell exited with code {code}{last_line or ' and did not start the agent.'}"
+    return Unreachable(host.name, "shell", message, f"Fix the login shell so that this prints ok: {ssh} echo ok")
+
+
+_KEY_CHANGED = "The host key has changed. Another machine may be impersonating the host."
+_RENEW_KEY = "Ask the administrator. If the key was renewed, run {forget}, then {ssh} true"
+_LOAD_KEY = "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: ssh-copy-id {target}"
+#: Causes of an unreachable host: pattern of the output, kind, message, and remedy; both texts may use pattern groups.
+#: The first match counts, because ssh also reports a failed verification if a key has changed.
+CAUSES = (
+    (r"HOST IDENTIFICATION HAS CHANGED|host key .* (has changed|revoked)", "changed-key", _KEY_CHANGED, _RENEW_KEY),
+    (
+        r"No \S+ host key is known for|Host key verification failed",
+        "unknown-key",
+        "The host key is not known on this machine.",
+        "Run {ssh} true once, and compare the fingerprint with the output of ssh-keygen -lf "
+        "/etc/ssh/ssh_host_ed25519_key.pub on the host.",
+    ),
+    (
+        r"Permissions \d+ for '([^']+)' are too open",
+        "denied",
+        "ssh does not use the key {1}, because other users can read it.",
+        "Run: chmod 600 {1}",
+    ),
+    (r"Permission denied|Too many authentication failures", "denied", "The host rejected all SSH keys.", _LOAD_KEY),
+    (
+        r"Could not resolve hostname ([^:\s]+)",
+        "name",
+        "The host name {1} cannot be resolved.",
+        "Correct the name, or set its address as HostName in ~/.ssh/config.",
+    ),
+    (
+        r"connect to host \S+ port (\d+): Connection refused",
+        "refused",
+        "The host refused the connection on port {1}.",
+        "Start sshd on the host, or set its port in ~/.ssh/config.",
+    ),
+    (
+        r"Connection timed out|Operation timed out|timed out during banner|Timeout, server",
+        "timeout",
+        "The host does not respond.",
+        "Check that the host is on and reachable: {ssh} true",
+    ),
+    (
+        r"connect to host \S+ port \d+: (No route to host|Network is unreachable)",
+        "route",
+        "No route to the host ({1}).",
+        "Check the network of this machine: {ssh} true",
+    ),
+    (
+        r"^distdl: no python: (.*)$",
+        "python",
+        "Python was not found at {1}.",
+        "Install the same environment on the host, or set the option python to the path of its Python.",
+    ),
+    (
+        r"^distdl: old python|has no attribute 'fromhex'|AttributeError: 'file' object",
+        "old-python",
+        "Python at {python} is older than 3.11.",
+        "Install a newer Python on the host, or set the option python to its path.",
+    ),
+    (
+        r"^distdl: (?:no folder|not ours): (.*)$",
+        "folder",
+        "Jobs cannot use their folder on the host: {1}.",
+        "Set the option directory to a folder of your own.",
+    ),
+    (
+        r"^(.*Bad configuration option.*|Can't open user config file.*)$",
+        "ssh",
+        "ssh cannot read its configuration: {1}.",
+        "Correct that file, or the option ssh_config.",
+    ),
+    (
+        r"^(.*account is currently not available.*|.*nologin.*)$",
+        "shell",
+        "The account on the host does not allow logins: {1}.",
+        "Ask for an account with a shell, so that this prints ok: {ssh} echo ok",
+    ),
+)

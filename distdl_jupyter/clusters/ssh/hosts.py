@@ -5,9 +5,8 @@ This module only reads files. It neither runs ssh nor contacts a host.
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,10 +22,7 @@ _HOST = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
     r"(?::(?P<slots>\d+))?"
 )
-_WILDCARD = re.compile(r"[*?\[]")
 _SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
-#: The maximum depth of nested Include lines, as in OpenSSH.
-_MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +30,7 @@ class SshOptions:
     """The hosts and how to reach them. Names, users, ports and keys are best set in ``~/.ssh/config``."""
 
     hosts: str = option(
-        "",
-        "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3, or a pattern for hosts in the "
-        "ssh configuration: gpu*",
-        first=True,
+        "", "hosts in order, as ssh accepts them: gpu1, gpu2:4 (for 4 processes), user@gpu3", first=True
     )
     hostfile: str = option("", "a file with one host per line, in the format of Open MPI and Horovod")
     ssh_config: str = option("", "the ssh configuration file (default: ~/.ssh/config)")
@@ -54,77 +47,51 @@ class SshOptions:
         object.__setattr__(self, "hosts", joined)
 
 
-def listed(options: SshOptions) -> tuple[Host, ...]:
+def parse_hosts(options: SshOptions) -> tuple[Host, ...]:
     """Return the cluster's hosts in order; the slots of a repeated host are added.
 
     Raises InvalidSpec if there are no hosts or an entry is invalid; the error names the entry.
     """
     if options.hosts and options.hostfile:
-        raise InvalidSpec(
-            "hosts and hostfile are both set.",
-            code="hosts-and-hostfile",
-            field="hostfile",
-            hint="Set only one of them.",
-        )
+        text = "hosts and hostfile are both set. Set only one of them."
+        raise InvalidSpec(text, code="hosts-and-hostfile", field="hostfile")
     entries = _read_hostfile(Path(options.hostfile)) if options.hostfile else []
-    for text in filter(None, re.split(r"[,\s]+", options.hosts)):
-        names = [text]
-        if _WILDCARD.search(text) and _HOST.fullmatch(text) is None:  # a pattern such as gpu* or me@gpu*:4
-            user, separator, rest = text.rpartition("@")
-            pattern, colon, slots = rest.partition(":")
-            matches = fnmatch.filter(configured(options.ssh_config), pattern)
-            names = [f"{user}{separator}{name}{colon}{slots}" for name in matches]
-            if not names:
-                raise InvalidSpec(
-                    f"No host in the ssh configuration matches {pattern!r}.",
-                    code="host-pattern-unmatched",
-                    field="hosts",
-                    hint="List the hosts, or add a Host entry for each to ~/.ssh/config.",
-                )
-        entries += [_parse_host(name, "hosts") for name in names]
+    entries += [_parse_host(entry, "hosts") for entry in re.split(r"[,\s]+", options.hosts) if entry]
     hosts: dict[str, Host] = {}
     for host in entries:
         previous = hosts.get(host.name)
         hosts[host.name] = replace(previous, slots=(previous.slots or 1) + (host.slots or 1)) if previous else host
     if not hosts:
-        raise InvalidSpec(
-            "The cluster has no hosts.",
-            code="hosts-missing",
-            field="hosts",
-            hint="Set hosts=['gpu1', 'gpu2'], or hostfile.",
-        )
+        hint = "Set hosts=['gpu1', 'gpu2'], or hostfile."
+        raise InvalidSpec("The cluster has no hosts.", code="hosts-missing", field="hosts", hint=hint)
     return tuple(hosts.values())
 
 
-def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+def select_hosts(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
     """Return the hosts of a job, and the cluster's other hosts. Raises InvalidSpec if there are too few."""
-    hosts = listed(options)
+    hosts = parse_hosts(options)
     if spec.node_count > len(hosts):
-        raise InvalidSpec(
-            f"{spec.compute_target} has {plural(len(hosts), 'host')}, but the job needs {spec.node_count} nodes.",
-            code="too-many-nodes",
-            field="node_count",
-            hint=f"Set node_count to at most {len(hosts)}, or add hosts to the cluster.",
-        )
+        text = f"{spec.compute_target} has {plural(len(hosts), 'host')}, but the job needs {spec.node_count} nodes."
+        hint = f"Set node_count to at most {len(hosts)}, or add hosts to the cluster."
+        raise InvalidSpec(text, code="too-many-nodes", field="node_count", hint=hint)
     return hosts[: spec.node_count], hosts[spec.node_count :]
 
 
-def configured(ssh_config: str = "") -> list[str]:
-    """Return the hosts without wildcards in the ssh configuration, in the order of the file."""
-    path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
-    return list(dict.fromkeys(name for name in _host_patterns(path, 0) if not set(name) & set("*?!")))
+def list_configured_hosts() -> list[str]:
+    """Return the hosts without wildcards in ``~/.ssh/config``, in the order of the file."""
+    try:
+        text = (Path.home() / ".ssh" / "config").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = re.findall(r"^\s*host(?:\s*=\s*|\s+)(.*)$", text, re.IGNORECASE | re.MULTILINE)
+    return list(dict.fromkeys(name for line in lines for name in line.split() if not set(name) & set("*?!\"'")))
 
 
 def _parse_host(text: str, field: str) -> Host:
     match = _HOST.fullmatch(text)
     if match is None or match["slots"] == "0":
-        raise InvalidSpec(
-            f"{text!r} is not a valid host.",
-            code="host-name-invalid",
-            field=field,
-            hint="Write a host as gpu1, me@gpu1 or gpu1:4 (for 4 processes). A user name may contain letters, digits "
-            "and . _ + - only.",
-        )
+        hint = "Write gpu1, me@gpu1 or gpu1:4 (for 4 processes). User names have letters, digits and . _ + - only."
+        raise InvalidSpec(f"{text!r} is not a valid host.", code="host-name-invalid", field=field, hint=hint)
     name = match["six"] or match["name"]
     target = f"{match['user']}@{name}" if match["user"] else name
     return Host(name, target, int(match["slots"] or 0))
@@ -136,12 +103,8 @@ def _read_hostfile(path: Path) -> list[Host]:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise InvalidSpec(
-            f"Cannot read the hostfile {path}: {reason}.",
-            code="hostfile-unreadable",
-            field="hostfile",
-            hint="Set hostfile to the path of a readable file.",
-        ) from None
+        message = f"Cannot read the hostfile {path}: {reason}."
+        raise InvalidSpec(message, code="hostfile-unreadable", field="hostfile") from None
     hosts = []
     for line in text.splitlines():
         name, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
@@ -150,22 +113,3 @@ def _read_hostfile(path: Path) -> list[Host]:
             host = _parse_host(name, "hostfile")
             hosts.append(replace(host, slots=int(slots[1])) if slots else host)
     return hosts
-
-
-def _host_patterns(path: Path, depth: int) -> Iterator[str]:
-    """Yield the patterns of all ``Host`` lines of a configuration file and of the files that it includes."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for match in filter(None, (re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)", line) for line in lines)):
-        keyword = match[1].lower()
-        values = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', match[2])]
-        if keyword == "host":
-            yield from values
-        elif keyword == "include" and depth < _MAX_DEPTH:
-            for value in values:
-                # Relative paths are below ~/.ssh (ssh_config(5)).
-                included = Path.home() / ".ssh" / Path(value).expanduser()
-                for file in sorted(Path(included.anchor).glob(str(included.relative_to(included.anchor)))):
-                    yield from _host_patterns(file, depth + 1)

@@ -62,9 +62,9 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
 
 def _on_hosts(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job on the hosts that Horovod would use: the first ones with enough slots."""
-    from distdl_jupyter.clusters.ssh.hosts import SshOptions, listed
+    from distdl_jupyter.clusters.ssh.hosts import SshOptions, parse_hosts
 
-    hosts = listed(SshOptions(**options))
+    hosts = parse_hosts(SshOptions(**options))
     if all(host.name in _HERE for host in hosts):
         return {"process_count_per_node": count}
     filled: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import AgentConnection
-from distdl_jupyter.clusters.ssh import command, hosts
+from distdl_jupyter.clusters.ssh import cluster, hosts
 from distdl_jupyter.clusters.ssh.cluster import SshCluster, connected
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from tests.conftest import wait_for
@@ -53,8 +53,8 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
 
 
 def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are_looked_at(three_hosts, monkeypatch):
-    assert command.CONNECT_SECONDS + checkup.CHECK_SECONDS < 30
-    monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
+    assert cluster.CONNECT_SECONDS + checkup.CHECK_SECONDS < 30
+    monkeypatch.setitem(cluster._SETTINGS, "ConnectTimeout", "3")
     three_hosts.cut("node-c")
     try:
         begin = time.monotonic()
@@ -97,7 +97,7 @@ class Late(AgentConnection):
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with connected(hosts.listed(options), options, 15) as (connections, _):
+    with connected(hosts.parse_hosts(options), options, 15) as (connections, _):
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in connections]
         begin = time.monotonic()
         found = checkup.check_hosts(asked, (), options, seconds=8)

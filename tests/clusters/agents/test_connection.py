@@ -31,7 +31,7 @@ def reach(lab, tmp_path):
 
     def begin(**options):
         chosen = SshOptions(**lab.options(directory=str(tmp_path / "base"), **options))
-        link = reach_by_ssh(hosts.listed(chosen)[0], chosen)
+        link = reach_by_ssh(hosts.parse_hosts(chosen)[0], chosen)
         link.base = chosen.directory
         made.append(link)
         return link

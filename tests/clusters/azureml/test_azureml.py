@@ -49,7 +49,7 @@ COUNT = """
 
 
 def submit(ml, code, nodes=2, backend="torch", options=None, **more):
-    if "lab" not in cluster_configs.names():
+    if "lab" not in cluster_configs.list_names():
         cluster_configs.add("lab", "azureml", {**ml.options, **(options or {})})
     wanted = {
         "node_count": nodes,

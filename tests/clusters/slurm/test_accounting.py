@@ -59,9 +59,9 @@ def test_job_that_takes_too_much_memory_is_told_so(slurm):
 
 def test_job_that_slurm_has_forgotten_is_known_by_its_accounting(slurm):
     number = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=1", "--wrap=exit 4").stdout.strip()
-    state = wait_for(lambda: commands.accounted(number), what="the accounting of the job")
+    state = wait_for(lambda: commands.load_accounting(number), what="the accounting of the job")
     assert (state.state, state.exit_code) == ("FAILED", 4)
-    assert commands.accounted("4000000") is None
+    assert commands.load_accounting("4000000") is None
 
 
 @pytest.mark.fault("queue", "slurmdbd down: jobs start and end as before, only their resource usage is missing")
@@ -127,4 +127,4 @@ def test_container_is_refused_where_slurm_has_no_pyxis(slurm):
     assert job.state is State.FAILED
     assert "srun has no option --container-image" in job.view().reason
     assert "remove container_image" in job.view().reason
-    assert rows(container_image="ubuntu:24.04")["Container"].level == "error"
+    assert "pyxis" in rows(container_image="ubuntu:24.04")["Submission"].message

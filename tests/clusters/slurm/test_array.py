@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from distdl_jupyter import jobs, loguniform, sweep
-from distdl_jupyter.clusters.slurm import array, commands, script
+from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
@@ -164,16 +164,16 @@ def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept)
 @pytest.mark.fault("sweep", "an array that was submitted by a supervisor that died before it knew its number is found")
 def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
     (place := tmp_path / "20260101-000000-abcde" / "slurm" / "1").mkdir(parents=True)
-    array._write_array(place, "", 3)
-    assert array._load_array(place)[0] == ""
+    script._write_array(place, "", 3)
+    assert script._load_array(place)[0] == ""
     number = slurm.run(
         "sbatch", "--parsable", "--array=0-2", "--hold", "--comment=20260101-000000-abcde/1", "--wrap=true"
     ).stdout.strip()
-    assert array._load_array(place)[0] == number
+    assert script._load_array(place)[0] == number
     assert json.loads((place / "array.json").read_text()) == {"job": number, "size": 3}
-    assert commands.state(number).pending
+    assert commands.load_state(number).pending
     place.with_name("2").mkdir()
-    assert array._load_array(place.with_name("2")) == ("", [])
+    assert script._load_array(place.with_name("2")) == ("", [])
 
 
 # a task by itself ----------------------------------------------------------------------------------
@@ -182,12 +182,12 @@ def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
 @pytest.fixture
 def task(tmp_path, monkeypatch):
     """Start the script of a task, which waits a second for a trial."""
-    monkeypatch.setattr(array, "WAIT_SECONDS", 1)
+    monkeypatch.setattr(script, "WAIT_SECONDS", 1)
     (folder := tmp_path / "it's" / "1").mkdir(parents=True)
-    array._write_array(folder, "7", 2)
+    script._write_array(folder, "7", 2)
 
     def start(number, **variables):
-        (folder / "batch").write_text(array._batch_script(folder))
+        (folder / "batch").write_text(script._batch_script(folder))
         variables = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(number), **variables}
         return subprocess.Popen(["sh", str(folder / "batch")], env=variables, stdout=subprocess.PIPE, text=True)
 
@@ -211,7 +211,7 @@ def test_a_task_waits_for_its_trial_and_runs_it(task):
 def test_a_task_that_no_trial_takes_gives_up_and_cannot_be_taken_any_more(task):
     assert task.start(0).communicate(timeout=10)[0] == ""
     assert not task.directory.claim_task(task.folder / "0")
-    assert [place.name for place in array._load_array(task.folder)[1]] == ["1"]
+    assert [place.name for place in script._load_array(task.folder)[1]] == ["1"]
 
 
 def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
@@ -221,10 +221,10 @@ def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
     again = task.start(0, SLURM_RESTART_COUNT="1")
     assert again.communicate(timeout=10)[0] == ""
     assert again.returncode == script.REQUEUED
-    assert [place.name for place in array._load_array(task.folder)[1]] == ["0"]
+    assert [place.name for place in script._load_array(task.folder)[1]] == ["0"]
 
 
 def test_a_group_that_is_no_sweep_or_has_no_array_is_closed_without_slurm(distdl_home, monkeypatch):
     monkeypatch.setattr(commands, "run", lambda *_, **_more: pytest.fail("nothing is to be asked"))
-    array.close(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2), SimpleNamespace(directory=""))
+    script.close_array(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2), SimpleNamespace(directory=""))
     assert not folder("20260101-000000-abcde").path.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, Exit
-from distdl_jupyter.clusters.slurm import cluster, commands, script, text
+from distdl_jupyter.clusters.slurm import cluster, commands, script
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
@@ -17,7 +17,10 @@ from distdl_jupyter.core.store import JobFolder
 from tests.conftest import wait_for
 from tests.processes import executable
 
-NODES = [text.node("n1", "idle", "8", "0.1", "gpu:4", "none"), text.node("n2", "down", "8", "0.1", "gpu:2", "no power")]
+NODES = [
+    commands.parse_node("n1", "idle", "8", "0.1", "gpu:4", "none"),
+    commands.parse_node("n2", "down", "8", "0.1", "gpu:2", "no power"),
+]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +44,13 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
 
     entered = []
     monkeypatch.setattr(commands, "missing_commands", lambda: "")
-    monkeypatch.setattr(text, "nodes", lambda _partition: NODES)
+    monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
     found = cluster.SlurmCluster().checks(SlurmOptions(**options))
-    assert [row.level for row in found if row.what == "Node"] == ["ok", "warning"]
-    assert {row.what: row.level for row in found if row.what not in ("Slurm", "Folder", "Node")} == rows
+    (nodes,) = [row for row in found if row.what == "Nodes"]
+    assert (nodes.level, nodes.message) == ("warning", "1 of 2 nodes are down: n2 (down: no power)")
+    assert {row.what: row.level for row in found if row.what not in ("Slurm", "Nodes")} == rows
     assert bool(entered) == ("error" not in rows.values())
     assert all(row.remedy and row.code for row in found if row.level in ("error", "warning"))
 
@@ -66,7 +70,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
     ],
 )
 def test_a_refusal_of_sbatch_has_a_code_and_a_remedy(message, code, value):
-    found, remedy = text.refusal(SlurmFailed(f"sbatch failed: {message}."))
+    found, remedy = commands.explain_refusal(SlurmFailed(f"sbatch failed: {message}."))
     assert found == code
     assert value in remedy
     assert bool(value) == bool(remedy)
@@ -117,7 +121,7 @@ def test_that_no_node_is_free_is_no_warning(srun, message, level):
     ],
 )
 def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, notices):
-    monkeypatch.setattr(commands, "state", lambda _job: state)
+    monkeypatch.setattr(commands, "load_state", lambda _job: state)
     job = SlurmJob(None, "12")
     job.query()
     job.query()
@@ -127,7 +131,7 @@ def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])
 def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     spec = JobSpec(id="20260101-000000-abcde", name="x", max_run_duration_seconds=seconds)
-    arguments = script.arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
+    arguments = script.sbatch_arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
     assert [word for word in arguments if word.startswith("--time=")] == (
         [f"--time={limit + script._EXTRA_MINUTES}"] if limit else []
     )
@@ -138,14 +142,14 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     [
         (JobState("FAILED", "NonZeroExitCode", 7), "", None, "Slurm ended the job as FAILED (NonZeroExitCode)."),
         (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed job 12 because it exceeded its memory"),
-        (JobState("CANCELLED"), "", "TERM", "canceled outside of this package (scancel)"),
+        (JobState("CANCELLED"), "", None, "canceled outside of this package (scancel)"),
         (JobState("CANCELLED"), "TERM", "TERM", ""),
         (JobState("CANCELLED"), "KILL", "KILL", ""),
         (JobState("NODE_FAIL"), "", None, "Slurm lost node-a."),
     ],
 )
 def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, tmp_path, state, sent, signal, evidence):
-    monkeypatch.setattr(commands, "state", lambda _job: state)
+    monkeypatch.setattr(commands, "load_state", lambda _job: state)
     folder = JobFolder(tmp_path / "20260101-000000-abcde")
     slurm = SlurmJob(script.JobDirectory(folder, ""), "12")
     slurm.start()
@@ -162,7 +166,7 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
 
 
 def test_srun_s_words_say_which_node_is_lost_and_which_agent_has_ended(monkeypatch, tmp_path):
-    monkeypatch.setattr(commands, "state", lambda _job: JobState("RUNNING", nodes="node-[a-c]"))
+    monkeypatch.setattr(commands, "load_state", lambda _job: JobState("RUNNING", nodes="node-[a-c]"))
     slurm = SlurmJob(script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), ""), "12")
     slurm.on_output("srun: error: Node failure on node-b\nsrun: error: node-c: task 2: Killed\n")
     assert [slurm.why_lost(at, f"node-{name}") for at, name in enumerate("abc")] == [

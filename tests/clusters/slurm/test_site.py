@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from distdl_jupyter.clusters.slurm import cluster
 from distdl_jupyter.clusters.slurm.script import JobDirectory, SlurmOptions
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
@@ -65,15 +64,6 @@ def test_what_somebody_else_has_put_in_the_job_s_place_is_not_used(tmp_path, fol
     assert not list((tmp_path).glob("elsewhere/*"))
     directory.remove()
     assert os.path.lexists(directory.job)
-
-
-def test_the_check_of_the_directory_removes_nothing_of_the_user_s(tmp_path):
-    (tmp_path / ".distdl-probe").write_text("mine")
-    assert cluster._check_folder(SlurmOptions(directory=str(tmp_path))).level == "ok"
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-    tmp_path.chmod(0o777)
-    told = cluster._check_folder(SlurmOptions(directory=str(tmp_path)))
-    assert (told.level, "is writable by others" in told.message) == ("error", True)
 
 
 def test_a_directory_that_is_the_folder_of_jobs_keeps_the_job(folder):

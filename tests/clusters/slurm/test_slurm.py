@@ -154,7 +154,7 @@ def test_a_node_that_is_lost_is_named(slurm_of):
 def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):
     job = submit("1", nodes=2, setup="echo 'no module cuda' >&2; exit 4").wait(60)
     assert job.state is State.FAILED
-    assert "exit code 4" in job.view().reason
+    assert "exited with code 4" in job.view().reason
     assert any("no module cuda" in event["text"] for event in events(job) if event["type"] == "log")
 
 

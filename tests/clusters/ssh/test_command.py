@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
-from distdl_jupyter.clusters.ssh import command, hosts
+from distdl_jupyter.clusters.ssh import cluster, hosts
 from distdl_jupyter.clusters.ssh.cluster import reach
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from tests.clusters.agents.links import GPU1, log_in
@@ -15,7 +15,7 @@ from tests.hosts import needs_hosts
 
 
 def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
-    argv = command.argv(GPU1, "/c")
+    argv = cluster.agent_command(GPU1, "/c")
     assert argv[:4] == ["ssh", "-T", "-F", "/c"]
     for setting in ("BatchMode=yes", "StrictHostKeyChecking=yes", "PasswordAuthentication=no", "ControlPath=none",
                     "ServerAliveInterval=3", "ForwardAgent=no"):  # fmt: skip
@@ -24,7 +24,7 @@ def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
 
 
 def test_what_the_login_shell_reads_means_the_same_to_every_shell():
-    words = command.argv(GPU1)[-1]
+    words = cluster.agent_command(GPU1)[-1]
     assert words.count("'") == 2
     assert not set("!\n`\\") & set(words)
     assert shlex.split(words)[:3] == ["exec", "sh", "-c"]
@@ -51,9 +51,9 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
 def test_an_old_python_is_told_its_age(monkeypatch):
     monkeypatch.setattr(package, "OLDEST", (9, 1))
     done = log_in(package.first_input(sys.executable, "~", []))
-    trouble = command.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
+    trouble = cluster.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
-    assert "/usr/bin/python3 is 3." in trouble.reason
+    assert "/usr/bin/python3 is older than" in trouble.reason
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_an_old_python_is_told_its_age(monkeypatch):
         ("This account is currently not available.", 1, "shell", "does not allow logins"),
         ("Traceback\nAttributeError: type object 'str' has no attribute 'fromhex'", 1, "old-python", "3.11"),
         ("kex_exchange_identification: read: Connection reset by peer", 255, "ssh", "Connection reset by peer"),
-        ("welcome to gpu1", 3, "shell", "ended with code 3: welcome to gpu1"),
+        ("welcome to gpu1", 3, "shell", "exited with code 3: welcome to gpu1"),
         ("", 0, "shell", "did not start the agent"),
     ],
 )  # fmt: skip
 def test_last_words_are_explained(said, code, kind, words):
-    trouble = command.explain(GPU1, "", "/py", said, code)
+    trouble = cluster.explain(GPU1, "", "/py", said, code)
     assert trouble.kind == kind
     assert words in f"{trouble.reason} {trouble.remedy}"
     assert trouble.remedy
@@ -85,7 +85,7 @@ class TestForReal:
     def trouble(self, lab, host=None, python="", **options):
         chosen = SshOptions(**lab.options(**options))
         with pytest.raises(Unreachable) as told:
-            reach(host or hosts.listed(chosen)[0], chosen, python).close()
+            reach(host or hosts.parse_hosts(chosen)[0], chosen, python).close()
         assert told.value.remedy
         return told.value
 
@@ -110,7 +110,7 @@ class TestForReal:
     def test_no_key_that_is_accepted(self, lab):
         (lab.folder / "authorized_keys").write_text("")
         trouble = self.trouble(lab)
-        assert (trouble.kind, trouble.reason) == ("denied", "The host rejected all SSH keys (publickey).")
+        assert (trouble.kind, trouble.reason) == ("denied", "The host rejected all SSH keys.")
 
     def test_a_name_without_an_address(self, lab):
         assert self.trouble(lab, Host("nowhere", "nowhere")).reason == "The host name nowhere cannot be resolved."
