@@ -66,7 +66,7 @@ def test_code_of_another_user_is_not_run(tmp_path, below):
     os.chown(tmp_path / below, 4321, 4321)
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
-    assert told.reason.startswith(f"On the host, {tmp_path / below} ".rstrip("/"))
+    assert told.reason.startswith(f"Jobs cannot use their folder on the host: {tmp_path / below} ".rstrip("/"))
     assert "belongs to another user (uid 4321)" in told.reason
 
 
