@@ -82,7 +82,8 @@ class LocalCluster(Cluster):
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
         devices, load = machine.gpus(), round(os.getloadavg()[0], 1)
-        name, gpu_name, python = socket.gethostname(), next((gpu.name for gpu in devices), ""), platform.python_version()
+        name, gpu_name = socket.gethostname(), next((gpu.name for gpu in devices), "")
+        python = platform.python_version()
         return [NodeInfo(name, gpus=len(devices), gpu_name=gpu_name, cores=cores(), python=python, load=load)]
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
