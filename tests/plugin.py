@@ -39,8 +39,6 @@ RACK = """
             return [NodeInfo(f"node-{n}", "up" if n < up else "down", "" if n < up else "no answer", 4, "A100")
                     for n in range(options.machines)]
 
-        def holds(self, node, host):
-            return Cluster.holds(self, node, host)
 
 """
 #: A cluster whose machines are made and unmade; they are lines of a file, and cost 0.5 USD an hour each.
@@ -110,8 +108,6 @@ FORGE = """
             return [NodeInfo(f"anvil-{at}", billed=True, cost_per_hour=cost, currency="USD")
                     for at in range(told["up"])]
 
-        def holds(self, node, host):
-            return Cluster.holds(self, node, host)
 
         def create(self, options, wanted):
             if kept():
