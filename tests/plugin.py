@@ -38,8 +38,6 @@ RACK = """
             up = options.machines - options.down
             return [NodeInfo(f"node-{n}", "up" if n < up else "down", "" if n < up else "no answer", 4, "A100")
                     for n in range(options.machines)]
-
-
 """
 #: A cluster whose machines are made and unmade; they are lines of a file, and cost 0.5 USD an hour each.
 FORGE = """
@@ -107,7 +105,6 @@ FORGE = """
             cost = None if told["size"] == "large" else 0.5
             return [NodeInfo(f"anvil-{at}", billed=True, cost_per_hour=cost, currency="USD")
                     for at in range(told["up"])]
-
 
         def create(self, options, wanted):
             if kept():
