@@ -311,9 +311,9 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
     ]
     last = last_cell(ranks.job.folder.log)
     if state == "idle":
-        sentences.append(f"They are idle{f'; the last cell was {last.label}' if last else ''}.")
+        sentences.append(f"They are idle{f'; the last cell was {last[0]}' if last else ''}.")
     elif state == "busy" and last:
-        sentences.append(f"{last.label} has been running on them for {duration(now - last.begun)}.")
+        sentences.append(f"{last[0]} has been running on them for {duration(now - last[1])}.")
     elif state.reason:
         sentences.append(state.reason)
     limits = [f"after {duration(spec.idle_timeout_seconds)} without a cell"] if spec.idle_timeout_seconds else []

@@ -8,7 +8,7 @@ reported by ranks (``worker.failure.describe``).
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -141,53 +141,55 @@ class Interrupted(KeyboardInterrupt):
         self.answer = answer
 
 
-# failures -----------------------------------------------------------------------------------------
+_SAME_ERROR = "the same error"
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
     """The failures of a cell that ran on ``ranks``: rank ``first`` failed first, with ``error``.
 
-    The ranks ``alike`` failed with the same error. ``others`` has pairs of ranks and their error as text.
+    ``others`` has pairs of other failed ranks and their error as text; those with the same error come first.
     """
 
     ranks: tuple[int, ...]
     first: int
     error: Error
-    alike: tuple[int, ...]
     others: tuple[tuple[tuple[int, ...], str], ...]
 
     @property
-    def who(self) -> str:
-        """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
-        size = len(self.ranks)
-        if len(self.alike) + 1 == size > 1:
-            return f"{('Both' if size == 2 else f'All {size}')} ranks failed with the same error"
-        return f"Rank {self.first} failed" if size == 1 else f"Rank {self.first} of {size} failed first"
-
-    @property
-    def interrupted(self) -> bool:
+    def is_interrupt(self) -> bool:
         """Whether an interrupt was the only failure."""
         return self.error.get("type") == "KeyboardInterrupt"
 
     @property
-    def where(self) -> str:
+    def _same(self) -> tuple[int, ...]:
+        return next((ranks for ranks, text in self.others if text == _SAME_ERROR), ())
+
+    @property
+    def subject(self) -> str:
+        """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
+        size = len(self.ranks)
+        if len(self._same) + 1 == size > 1:
+            return f"{'Both' if size == 2 else f'All {size}'} ranks failed with the same error"
+        return f"Rank {self.first} failed" if size == 1 else f"Rank {self.first} of {size} failed first"
+
+    @property
+    def location(self) -> str:
         """The location, such as ``Cell [7] in quickstart.ipynb, line 11``; "" if no frame is in the user's code."""
         frames, i = self.error.get("frames") or [], self.error.get("values_at")
         return f"{frames[i]['label']}, line {frames[i]['line']}" if isinstance(i, int) and i < len(frames) else ""
 
     def sentence(self) -> str:
         """Return the ranks, error and location of the failure as one sentence."""
-        if self.interrupted:
-            return f"Interrupted on {named((self.first, *self.alike))}."
-        location = f", in {self.where}" if self.where else ""
-        return f"{self.who}: {what(self.error).rstrip('.')}{location}."
+        if self.is_interrupt:
+            return f"Interrupted on {named((self.first, *self._same))}."
+        location = f", in {self.location}" if self.location else ""
+        return f"{self.subject}: {what(self.error).rstrip('.')}{location}."
 
     def rest(self) -> list[str]:
-        """Return one sentence for each other error and its ranks."""
-        is_partial = self.alike and len(self.alike) + 1 < len(self.ranks)
-        groups = [*([(self.alike, "the same error")] if is_partial else []), *self.others]
-        return [f"{named(ranks).capitalize()}: {error}." for ranks, error in groups]
+        """Return one sentence for each other error and its ranks, none if all ranks have the same error."""
+        are_all_same = len(self._same) + 1 == len(self.ranks)
+        return [] if are_all_same else [f"{named(ranks).capitalize()}: {text}." for ranks, text in self.others]
 
 
 class CellFailed(JobFailed):
@@ -228,14 +230,12 @@ def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | No
         return is_late, float(error.get("time") or 0.0), rank
 
     first, *later = sorted(errors, key=order)
-    kind = (errors[first].get("type"), errors[first].get("message"))
-    alike = [rank for rank in later if (errors[rank].get("type"), errors[rank].get("message")) == kind]
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {_SAME_ERROR: []}
     for rank in later:
-        if rank not in alike:
-            groups.setdefault(what(errors[rank]), []).append(rank)
-    others = tuple((tuple(sorted(group)), error) for error, group in groups.items())
-    return Failures(tuple(ranks), first, errors[first], tuple(sorted(alike)), others)
+        is_same = all(errors[rank].get(name) == errors[first].get(name) for name in ("type", "message"))
+        groups.setdefault(_SAME_ERROR if is_same else what(errors[rank]), []).append(rank)
+    others = tuple((tuple(sorted(group)), text) for text, group in groups.items() if group)
+    return Failures(tuple(ranks), first, errors[first], others)
 
 
 def what(error: Error) -> str:
@@ -245,14 +245,13 @@ def what(error: Error) -> str:
     return f"{error_type}: {message.splitlines()[0][:300]}" if message else error_type
 
 
-def spans(ranks: Sequence[int]) -> str:
+def spans(ranks: Iterable[int]) -> str:
     """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
-    ordered = sorted(set(ranks))
-    runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
-    bounds = [(run[0][1], run[-1][1]) for run in runs]
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in bounds)
+    pairs = groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0])
+    runs = [[rank for _, rank in run] for _, run in pairs]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def named(ranks: Sequence[int]) -> str:
+def named(ranks: Collection[int]) -> str:
     """Format ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"

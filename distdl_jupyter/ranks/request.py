@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, RanksBusy, named
+from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, note_of, peer_uid
 
 _STREAMS = ("out", "err")
@@ -70,11 +71,9 @@ class RankConnection(MessageConnection):
                 unix.settimeout(_RESPONSE_TIMEOUT)
                 unix.connect(note["socket"])
                 if peer_uid(unix) != os.getuid():
-                    raise DistDLError(
-                        f"Another process is listening at {note['socket']}.",
-                        code="ranks-socket-taken",
-                        hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
-                    )
+                    message = f"Another process is listening at {note['socket']}."
+                    hint = "Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
+                    raise DistDLError(message, code="ranks-socket-taken", hint=hint)
                 super().__init__(unix)
             self.send({"do": "hello", "token": note["token"]})
             if not self.is_readable(_RESPONSE_TIMEOUT):
@@ -93,34 +92,27 @@ def stamps(folder: JobFolder) -> dict[str, int]:
     return times
 
 
-# one client at a time -----------------------------------------------------------------------------
-#
-# While a client has the lock, the file contains its activity and pid; after release it contains the client's id, so
-# that a client knows whether another one has used the ranks in the meantime.
-
-
 @contextlib.contextmanager
 def locked(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
     """Lock the session for one request; yield whether the previous request was from the same client. Raises RanksBusy.
 
-    ``doing`` describes the request in messages to other clients. The lock is also released if this process exits.
+    ``doing`` describes the request in messages to other clients. While a client has the lock, the file contains its
+    activity and pid, and afterwards the client's id. The lock is also released if this process exits.
     """
-    fd = os.open(folder.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.private) as file:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise busy(*lock_holder(folder)) from None
-        is_same_client = os.pread(fd, 4096, 0) == client.encode()
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps([doing[:500], os.getpid()]).encode(), 0)
+        file.seek(0)
+        is_same_client = file.read(4096) == client.encode()
+        file.truncate(0)
+        file.write(json.dumps([doing[:500], os.getpid()]).encode())
         try:
             yield is_same_client
         finally:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, client.encode(), 0)
-    finally:
-        os.close(fd)
+            file.truncate(0)
+            file.write(client.encode())
 
 
 def lock_holder(folder: JobFolder) -> tuple[str, int]:
@@ -135,16 +127,10 @@ def lock_holder(folder: JobFolder) -> tuple[str, int]:
 
 def busy(doing: str, pid: int = 0) -> RanksBusy:
     """Return the error for busy ranks. ``pid`` is the process that started the cell, 0 if it has exited."""
-    owner = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
-    started = "" if pid else ", started by a kernel that has exited"
-    return RanksBusy(
-        f"The ranks are busy with {doing or 'a cell'}{owner}{started}.",
-        code="ranks-busy",
-        hint="Wait for it to finish, or interrupt the ranks.",
-    )
-
-
-# waiting for responses ----------------------------------------------------------------------------
+    owner = f" of another kernel (process {pid})" if pid else ", started by a kernel that has exited"
+    owner = " of this notebook" if pid == os.getpid() else owner
+    message, hint = f"The ranks are busy with {doing or 'a cell'}{owner}.", "Wait for it, or interrupt the ranks."
+    return RanksBusy(message, code="ranks-busy", hint=hint)
 
 
 @dataclass(slots=True)
@@ -193,11 +179,9 @@ class PendingRequest:
                 self._read_output()
                 if not replaced:
                     raise session_error(self.job) from None
-                raise JobNotRunning(
-                    "The supervisor of the ranks was replaced, so the result of this cell is unknown.",
-                    code="kept-ranks-supervisor-replaced",
-                    hint="The ranks keep running with all their variables. Run %dist_ranks to see when they are idle.",
-                ) from None
+                message = "The supervisor of the ranks was replaced, so the result of this cell is unknown."
+                hint = "The ranks keep running with all their variables. Run %dist_ranks to see when they are idle."
+                raise JobNotRunning(message, code="ranks-supervisor-replaced", hint=hint) from None
         if self.interrupts_sent:
             raise Interrupted(self.answer)
         return self.answer
@@ -241,13 +225,8 @@ class PendingRequest:
                 with contextlib.suppress(JobNotRunning):
                     self.job.cancel(now=True)
                 self.job.wait()
-                ranks = named(sorted(self.running))
-                raise JobFailed(
-                    f"The ranks were stopped because {ranks} did not respond to an interrupt.",
-                    code="kept-ranks-not-interrupted",
-                    job_id=self.job.id,
-                    hint=_START_HINT,
-                )
+                message = f"The ranks were stopped because {named(self.running)} did not respond to an interrupt."
+                raise JobFailed(message, code="ranks-not-interrupted", job_id=self.job.id, hint=_START_HINT)
             self.interrupted_at = min(self.interrupted_at, time.monotonic())
             for rank in self.running:
                 self.connections[rank].send({"do": "interrupt"})
@@ -256,19 +235,23 @@ class PendingRequest:
         """Report once which ranks the cell waits for after an interrupt or a failure, and what to do."""
         if not self.running:
             return
-        now, running = time.monotonic(), named(sorted(self.running))
-        running += " is still running" if len(self.running) == 1 else " are still running"
-        if now - self.interrupted_at > _INTERRUPT_NOTICE_AFTER and "unresponsive" not in self.warned:
+        current_time = time.monotonic()
+        running = f"{named(self.running)} {'is' if len(self.running) == 1 else 'are'} still running"
+        if current_time - self.interrupted_at > _INTERRUPT_NOTICE_AFTER and "unresponsive" not in self.warned:
             self.warned.add("unresponsive")
             text = f"{running.capitalize()} {_INTERRUPT_NOTICE_AFTER:g} s after the interrupt"
             reason = "possibly in a collective operation whose peers have exited"
             self.on_event(Notice(f"{text}, {reason}. Interrupt again to stop the ranks."))
-        elif now - self.failed_at > _FAILURE_NOTICE_AFTER and not self.interrupts_sent and "failed" not in self.warned:
+        elif (
+            current_time - self.failed_at > _FAILURE_NOTICE_AFTER
+            and not self.interrupts_sent
+            and "failed" not in self.warned
+        ):
             self.warned.add("failed")
-            failed = sorted(self.answer.errors)
-            peers = "it" if len(failed) == 1 else "them"
-            text = f"{named(failed).capitalize()} failed; {running}, possibly waiting for {peers}."
-            self.on_event(Notice(f"{text} Interrupt the cell to stop waiting."))
+            failed = self.answer.errors
+            text = f"{named(failed).capitalize()} failed; {running}, possibly waiting for "
+            text += f"{'it' if len(failed) == 1 else 'them'}. Interrupt the cell to stop waiting."
+            self.on_event(Notice(text))
 
 
 @contextlib.contextmanager
@@ -331,28 +314,21 @@ class CellOutput:
         return f"{new_text}\n" if event.get("closed") else new_text
 
 
-class LastCell(NamedTuple):
-    """A cell's label, and when it began (epoch seconds)."""
+def last_cell(log: Path) -> tuple[str, float] | None:
+    """Return the label of the last cell that ran on the ranks, and when it started (epoch seconds); None without one.
 
-    label: str
-    begun: float
-
-
-def last_cell(log: Path) -> LastCell | None:
-    """Return the last cell that ran on the ranks, from the end of their job's log; None if there is none."""
+    It is read from the end of their job's log.
+    """
     end = logfile.size(log)
     lines, _ = logfile.read_range(log, logfile.line_from(log, max(0, end - _TAIL_BYTES), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
-    return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
-
-
-# how a session ends -------------------------------------------------------------------------------
+    return next(((str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
 
 
 def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], object] = bool) -> bool:
     """Wait for the reason why ranks do not respond; return whether their supervisor was replaced.
 
-    ``before`` are the earlier ``stamps`` of their address files; ``meanwhile`` is called during the wait.
+    ``old_stamps`` are the earlier ``stamps`` of their address files; ``on_poll`` is called during the wait.
     """
     can_attach = registry.get("clusters", job.spec.cluster).can_attach
     deadline = time.monotonic() + (_ATTACH_TIMEOUT if can_attach else _REASON_TIMEOUT)

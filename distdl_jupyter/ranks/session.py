@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,6 @@ class Ranks:
         """The call that a cell must make once to connect the ranks ("" if none is needed)."""
         return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
-    # requests ---------------------------------------------------------------------------------
-
     def run(
         self,
         code: str,
@@ -91,21 +89,39 @@ class Ranks:
         RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning if the ranks are gone.
         """
-        header = _cell_request(code, label, raw_cell)
+        notebook, number = capture.here(), time.time_ns() // 1000
+        raw = raw_cell or notebook.raw
+        position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
+        first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
+        match = _CELL_LABEL.fullmatch(label)
+        count = int(match[1]) if match else notebook.execution_count if first_line else None
+        title = cell_label(count, notebook.name) if count is not None or not label else label
+        filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
         value_fields, body = _pack_values(values or {})
-        return self._request(self._resolve_ranks(on), {**header, **value_fields}, body, on_event)
+        header = {
+            "do": "run",
+            "id": number,
+            "code": plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
+            "filename": filename,
+            "label": label or (f"In [{count}]" if count is not None else title),
+            "cell": count,
+            "title": title,
+            "first_line": first_line or 1,
+            **value_fields,
+        }
+        return self._request(on, header, body, on_event)
 
     def push(self, on: Iterable[int] | None = None, /, **values: Any) -> None:
         """Set variables in the namespaces of the ranks. Raises InvalidSpec for values that cannot be sent."""
         value_fields, body = _pack_values(values)
         if value_fields:
             header = {"do": "push", "label": f"push({', '.join(values)})", **value_fields}
-            self._request(self._resolve_ranks(on), header, body).check()
+            self._request(on, header, body).check()
 
     def pull(self, name: str, on: Iterable[int] | None = None) -> dict[int, Any]:
         """Return the value of a variable by rank. Raises JobFailed if it is not defined on a rank."""
         header = {"do": "pull", "name": name, "label": f"pull({name})"}
-        return dict(self._request(self._resolve_ranks(on), header, b"").check().values)
+        return dict(self._request(on, header, b"").check().values)
 
     def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
         """Run a job's code on these ranks, with its captured variables, in a separate namespace.
@@ -122,46 +138,44 @@ class Ranks:
             draft.write(folder)
             archive.add(name, ".")
         header = {"do": "distributed", "label": draft.name}
-        return self._request(self._resolve_ranks(None), header, packed.getvalue(), on_event)
+        return self._request(None, header, packed.getvalue(), on_event)
 
-    def _resolve_ranks(self, on: Iterable[int] | None) -> list[int]:
+    def _request(
+        self, on: Iterable[int] | None, header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
+    ) -> Answer:
+        """Send a request to all ranks, or those in ``on``, and wait for the results. Raises the errors of ``run``."""
         ranks = list(range(self.size)) if on is None else sorted(set(on))
         unknown = [rank for rank in ranks if not 0 <= rank < self.size]
         if unknown or not ranks:
             problem = f"Unknown rank {unknown[0]}" if unknown else "No rank was given"
-            raise InvalidSpec(
-                f"{problem}: this session has ranks 0 to {self.size - 1}.", code="kept-rank-unknown", field="on"
-            )
-        return ranks
-
-    def _request(
-        self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
-    ) -> Answer:
-        header.setdefault("id", _request_number())
+            message = f"{problem}: this session has ranks 0 to {self.size - 1}."
+            raise InvalidSpec(message, code="ranks-rank-unknown", field="on")
+        header.setdefault("id", time.time_ns() // 1000)
+        on_event = (lambda _event: None) if on_event is None else on_event
         with locked(self.job.folder, str(header["label"]), self._client_id) as is_same_client:
             try:
                 self._connect(ranks, reuse=is_same_client)
-                on_event = (lambda _event: None) if on_event is None else on_event
-                pending = PendingRequest(self.job, self._connections, self._stamps, set(ranks), on_event)
-                return pending.wait(header, body)
+                return PendingRequest(self.job, self._connections, self._stamps, set(ranks), on_event).wait(
+                    header, body
+                )
             except BaseException:
                 # Pending data on these connections belong to this request.
                 self._close()
                 raise
 
-    def _connect(self, ranks: list[int], *, reuse: bool = False) -> None:
+    def _connect(self, ranks: Sequence[int], *, reuse: bool = False) -> None:
         """Connect to every rank. Raises RanksBusy if one of ``ranks`` is busy, or the reason why the ranks are gone.
 
         With ``reuse`` the connections are kept if they are intact. ``ranks`` that were idle when connected are idle
         again, because this handle made the last request.
         """
-        connections = self._connections
-        intact = reuse and connections and all(not connection.is_readable() for connection in connections.values())
-        if not intact or any(connections[rank].doing for rank in ranks):
-            connections, new_stamps = self._open_connections()
+        connections = self._connections.values()
+        is_intact = reuse and connections and not any(connection.is_readable() for connection in connections)
+        if not is_intact or any(self._connections[rank].doing for rank in ranks):
+            connections_by_rank, new_stamps = self._open_connections()
             self._close()
-            self._connections, self._stamps = connections, new_stamps
-            if doing := next(filter(None, (connections[rank].doing for rank in ranks)), ""):
+            self._connections, self._stamps = connections_by_rank, new_stamps
+            if doing := next(filter(None, (connections_by_rank[rank].doing for rank in ranks)), ""):
                 raise busy(doing)
 
     def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
@@ -179,8 +193,6 @@ class Ranks:
         for connection in self._connections.values():
             connection.close()
         self._connections, self._stamps = {}, {}
-
-    # state, stop and restart ------------------------------------------------------------------
 
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
@@ -210,7 +222,7 @@ class Ranks:
         if not self.job.view().state.ended:
             # If a rank is busy, none is asked to exit.
             with contextlib.suppress(DistDLError, ConnectionLost), locked(self.job.folder, "stop", ""):
-                self._connect(self._resolve_ranks(None))
+                self._connect(range(self.size))
                 for connection in self._connections.values():
                     connection.send({"do": "stop"})
                 self.job.wait()
@@ -237,8 +249,8 @@ class Ranks:
             if self.is_over:
                 error = request.session_error(self.job)
                 if isinstance(error, JobNotRunning):
-                    error.message = f"The ranks could not be started: {self.job.view().reason or error.message}"
-                    error.hint = ""
+                    reason = self.job.view().reason or error.message
+                    error = JobNotRunning(f"The ranks could not be started: {reason}", code=error.code)
                 raise error
             if on_wait is not None and time.monotonic() > report_at:
                 report_at += _REPORT_INTERVAL
@@ -249,33 +261,6 @@ class Ranks:
 
     def __repr__(self) -> str:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
-
-
-def _request_number() -> int:
-    """Return a unique number for a request."""
-    return time.time_ns() // 1000
-
-
-def _cell_request(code: str, label: str, raw_cell: str) -> dict[str, Any]:
-    """Return the request to run a cell. Raises InvalidSpec, SyntaxError (with line numbers of the cell)."""
-    notebook, number = capture.here(), _request_number()
-    raw = raw_cell or notebook.raw
-    position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
-    first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
-    match = _CELL_LABEL.fullmatch(label)
-    count = int(match[1]) if match else notebook.execution_count if first_line else None
-    title = cell_label(count, notebook.name) if count is not None or not label else label
-    filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
-    return {
-        "do": "run",
-        "id": number,
-        "code": plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
-        "filename": filename,
-        "label": label or (f"In [{count}]" if count is not None else title),
-        "cell": count,
-        "title": title,
-        "first_line": first_line or 1,
-    }
 
 
 def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -291,17 +276,15 @@ def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 def draft() -> CapturedCode:
     """Return the draft of a job of persistent ranks."""
     notebook = capture.here()
-    return CapturedCode(
-        kind="ranks",
-        name=f"{notebook.name.removesuffix('.ipynb')[:100]} ranks".strip(),
-        source=CodeSource(
-            notebook=notebook.path,
-            cell_id=notebook.cell_id,
-            execution_count=notebook.execution_count,
-            command="ranks.start()",
-        ),
-        payload_json=payload_fields("ranks", path=search_path(notebook)),
+    name = notebook.name.removesuffix(".ipynb")[:100]
+    source = CodeSource(
+        notebook=notebook.path,
+        cell_id=notebook.cell_id,
+        execution_count=notebook.execution_count,
+        command="ranks.start()",
     )
+    payload = payload_fields("ranks", path=search_path(notebook))
+    return CapturedCode(kind="ranks", name=f"{name} ranks".strip(), source=source, payload_json=payload)
 
 
 def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
@@ -343,17 +326,11 @@ def current(only: str = "") -> Ranks | None:
         return next(filter(_is_alive, sessions), None)
     job = client.attach(only)
     if job.spec.kind != "ranks":
-        raise JobNotFound(
-            f"Job {job.id} is not a session of ranks.",
-            code="job-has-no-kept-ranks",
-            hint="Start one with ranks.start().",
-        )
+        message, hint = f"Job {job.id} is not a session of ranks.", "Start one with ranks.start()."
+        raise JobNotFound(message, code="job-without-ranks", hint=hint)
     if (host := job.folder.supervisor().host) and not job.state.ended:
-        raise JobNotRunning(
-            f"The ranks of job {job.id} were started on {host}.",
-            code="kept-ranks-elsewhere",
-            hint=f"Log in to {host} to use them.",
-        )
+        message, hint = f"The ranks of job {job.id} were started on {host}.", f"Log in to {host} to use them."
+        raise JobNotRunning(message, code="ranks-elsewhere", hint=hint)
     session = Ranks(job)
     return session if _is_alive(session) else None
 

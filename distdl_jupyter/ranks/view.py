@@ -24,7 +24,7 @@ from distdl_jupyter.html.page import RANK_INK, THEME, page
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 
 #: Maximum number of stored slots.
-MOST = 1000
+_MAX_SLOTS = 1000
 #: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
 _MAX_DISTANCE, _MAX_COMPARED = 64, 4
 #: Maximum number of stored characters of an unfinished line.
@@ -63,13 +63,12 @@ class Block:
 class Fold:
     """The lines of one cell on ``ranks``. ``total`` counts the lines of all ranks."""
 
-    def __init__(self, ranks: Sequence[int], most: int = MOST) -> None:
+    def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = tuple(ranks)
         self.total = 0
-        self._max_slots = most
         self._chunks = 0
         self._line_counts = dict.fromkeys(self.ranks, 0)
-        self._lines: dict[int, deque[RankLine]] = {rank: deque(maxlen=most) for rank in self.ranks}
+        self._lines: dict[int, deque[RankLine]] = {rank: deque(maxlen=_MAX_SLOTS) for rank in self.ranks}
         self._partial_lines: dict[tuple[int, str], str] = {}
         #: Cache of the newest slots by number of lines, valid until more lines arrive.
         self._merge_cache: dict[int, list[Slot]] = {}
@@ -92,11 +91,10 @@ class Fold:
         self._partial_lines.clear()
 
     def _add_lines(self, rank: int, stream: str, texts: list[str]) -> None:
-        """Add one chunk of complete lines of a rank."""
         self._chunks += 1
         self.total += len(texts)
         self._line_counts[rank] += len(texts)
-        newest = texts[-self._max_slots :]
+        newest = texts[-_MAX_SLOTS:]
         first = self._line_counts[rank] - len(newest) + 1
         self._lines[rank].extend(_line(stream, text, number, self._chunks) for number, text in enumerate(newest, first))
         self._merge_cache.clear()
@@ -139,7 +137,7 @@ class Fold:
 
     def _newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots, which together show about ``newest`` lines."""
-        remaining = limit = self._max_slots if newest is None else newest
+        remaining = limit = _MAX_SLOTS if newest is None else newest
         if limit not in self._merge_cache:
             slots: list[Slot] = []
             for rank, lines in self._lines.items():
@@ -197,9 +195,6 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     return [*merged, *slots[start:], *new_slots]
 
 
-# plain text, for terminals and clients without HTML ---------------------------------------------------
-
-
 def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
     """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the short id of the job."""
     blocks = fold.blocks(newest)
@@ -207,7 +202,7 @@ def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = 
     lines = [f"{prefix}{text}" for prefix, block in zip(prefixes, blocks, strict=True) for _, text in block.rows]
     if earlier := left_out(fold, job, newest):
         lines.insert(0, earlier)
-    if failed is not None and failed.interrupted:
+    if failed is not None and failed.is_interrupt:
         lines.append(failed.sentence())
     elif failed is not None:
         trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
@@ -221,9 +216,6 @@ def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
     return (
         f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""
     )
-
-
-# HTML, rebuilt for each update and stored in saved notebooks ------------------------------------------
 
 
 def cell_html(
@@ -240,7 +232,7 @@ def cell_html(
         }
         for block in fold.blocks(newest)
     ]
-    failure = None if failed is None or failed.interrupted else _failure(failed)
+    failure = None if failed is None or failed.is_interrupt else _failure(failed)
     earlier = left_out(fold, job, newest)
     return page("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
 
@@ -277,9 +269,7 @@ def _failure(failed: Failures) -> dict[str, Any]:
     error = failed.error
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
     with_source = [frame for frame in frames if frame.get("source")][-_MAX_FRAMES:]
-    groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
-    groups += [(ranks, reason.partition(":")[0]) for ranks, reason in failed.others]
-    summary = "; ".join(f"{named(ranks)}: {reason}" for ranks, reason in groups)
+    summary = "; ".join(f"{named(ranks)}: {text.partition(':')[0]}" for ranks, text in failed.others)
     return {
         "what": what(error),
         "hint": error.get("hint", ""),
@@ -290,6 +280,6 @@ def _failure(failed: Failures) -> dict[str, Any]:
         ],
         "hidden": len(frames) - len(with_source),
         "traceback": str(error.get("traceback", "")).rstrip(),
-        "others": f"{humanize.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({summary})",
+        "others": f"{plural(sum(len(ranks) for ranks, _ in failed.others), 'other rank')} failed too ({summary})",
         "rest": failed.rest(),
     }

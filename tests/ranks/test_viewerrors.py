@@ -19,17 +19,17 @@ def test_all_alike():
     found = failures(dict.fromkeys(range(3), KEY), range(3))
     assert found.sentence() == "All 3 ranks failed with the same error: KeyError: 'label', in Cell [7], line 3."
     assert found.rest() == []
-    assert failures({0: KEY, 1: KEY}, range(2)).who == "Both ranks failed with the same error"
+    assert failures({0: KEY, 1: KEY}, range(2)).subject == "Both ranks failed with the same error"
     ended = {**KEY, "message": "There is none."}
     assert failures({0: ended}, [0]).sentence() == "Rank 0 failed: KeyError: There is none, in Cell [7], line 3."
 
 
 def test_an_interrupt_is_no_failure_of_its_own():
     found = failures({0: INTERRUPT, 1: INTERRUPT}, range(2))
-    assert found.interrupted
+    assert found.is_interrupt
     assert found.sentence() == "Interrupted on ranks 0-1."
     found = failures({0: INTERRUPT, 1: KEY}, range(2))
-    assert (found.first, found.interrupted) == (1, False)
+    assert (found.first, found.is_interrupt) == (1, False)
 
 
 def test_the_exception_is_short_where_the_output_tells_the_rest():
