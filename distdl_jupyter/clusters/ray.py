@@ -36,7 +36,7 @@ from distdl_jupyter.clusters.agents.agent import (
     Host,
     Unreachable,
 )
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
+from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import distinct
@@ -49,9 +49,10 @@ from distdl_jupyter.core.spec import JobSpec
 
 #: Timeout in seconds for the start of an actor and its process.
 _ACTOR_SECONDS = 120.0
-#: Seconds between two reports while a job waits, and the seconds that an actor's ``read`` waits for output.
-_POLL_SECONDS, _READ_SECONDS = 0.5, 1.0
-_MAX_READ_BYTES = 1 << 20
+#: Seconds between two reports while a job waits.
+_POLL_SECONDS = 0.5
+#: The seconds that an actor's ``read`` waits for output, and the maximum number of bytes that it returns.
+_READ_SECONDS, _MAX_READ_BYTES = 1.0, 1 << 20
 #: Concurrent calls of an actor: one writes, one reads, one ends the agent.
 _CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
@@ -86,11 +87,8 @@ class RayOptions:
         try:
             bundle = {str(name): float(amount) for name, amount in json.loads(self.resources or "{}").items()}
         except (ValueError, TypeError, AttributeError):
-            raise InvalidSpec(
-                f'resources is {self.resources!r}, but must be JSON such as {{"spot": 1}}.',
-                code="ray-resources-invalid",
-                field="resources",
-            ) from None
+            message = f'resources is {self.resources!r}, but must be JSON such as {{"spot": 1}}.'
+            raise InvalidSpec(message, code="ray-resources-invalid", field="resources") from None
         bundle |= {"CPU": self.cpus_per_process * processes, "GPU": float(self.gpus_per_node)}
         return {name: amount for name, amount in bundle.items() if amount}
 
@@ -112,10 +110,6 @@ class RayCluster(AgentCluster):
         """Raise InvalidSpec for invalid resources."""
         options.bundle(1)
 
-    def process_count_per_node(self, options: RayOptions, *, use_gpu: bool | None) -> int:
-        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
-        return max(1, options.gpus_per_node) if use_gpu is not False else 1
-
     def detail(self, options: RayOptions) -> str:
         """Return the address."""
         return options.address
@@ -133,13 +127,6 @@ class RayCluster(AgentCluster):
         except DistDLError as error:
             return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
         return [NodeCheck(**row) for row in rows]
-
-    def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
-        """Place rank r on node r // process_count_per_node; Ray names the nodes when it allocates them."""
-        options.bundle(spec.process_count_per_node)
-        return before_contact(spec, options.gpus_per_node)
-
-    # start ------------------------------------------------------------------------------------
 
     def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Wait for a bundle on each node, and start an agent in each."""
@@ -172,9 +159,6 @@ class RayCluster(AgentCluster):
         """Remove the job's placement group with its actors; agents end the processes they have started."""
         address = str(handle.get("address") or "")
         return _query("sweep", RayOptions(address=address), job=job_id) if address else []
-
-
-# agents in actors ---------------------------------------------------------------------------------
 
 
 class _AgentActor:
@@ -225,7 +209,6 @@ class _AgentActor:
 
 
 def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
-    """Return an actor that occupies a whole bundle."""
     custom_resources = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
     return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
@@ -238,9 +221,8 @@ def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[
     try:
         addresses = ray.get([actor.begin.remote(stdin, _HIDDEN_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
-        raise LaunchFailed(
-            f"Ray could not start the agents: {_first_line(error)}.", code="ray-agents-not-started"
-        ) from error
+        message = f"Ray could not start the agents: {_first_line(error)}."
+        raise LaunchFailed(message, code="ray-agents-not-started") from error
     # Ray assigns bundles to nodes in any order.
     ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
     names = distinct([hostname for _actor, (hostname, _address) in ordered])
@@ -260,7 +242,6 @@ class _ActorLink(Link):
         self._actor = actor
         self._name = name
         self._reason = ""
-        self._code: int | None = None
 
     async def read(self) -> bytes:
         """Return the next output of the agent."""
@@ -282,11 +263,6 @@ class _ActorLink(Link):
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
             self._reason = self._reason or f"Ray lost the connection to {self._name}: {_first_line(error)}."
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the agent, None until ``end`` has returned, 255 if unknown."""
-        return self._code
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
@@ -310,26 +286,20 @@ class _ActorLink(Link):
         return self._reason or f"The agent on {self._name} ended with code {self._code}{self.last_line}."
 
 
-# connections and queries --------------------------------------------------------------------------
-
-
 def _connect_ray(address: str) -> Any:
     """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():  # Ray itself retries for more than half a minute
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
-        except OSError as error:
-            raise _unreachable_error(address, error.strerror or _first_line(error)) from error
     import ray
     import ray.cloudpickle
     import ray.util.scheduling_strategies
 
     # The nodes may lack this package.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if host and port.isdecimal():  # Ray itself retries for more than half a minute
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
         for tries_left in (2, 1, 0):
             if ray.is_initialized():
                 break
@@ -339,17 +309,13 @@ def _connect_ray(address: str) -> Any:
                 if _BUSY_ERROR not in str(error) or not tries_left:
                     raise
     except Exception as error:
-        raise _unreachable_error(address, _first_line(error)) from error
+        message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _first_line(error)}."
+        hint = (
+            "Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
+            "machine, HOST:6379 and auto only on nodes of the cluster."
+        )
+        raise LaunchFailed(message, code="ray-unreachable", hint=hint) from error
     return ray
-
-
-def _unreachable_error(address: str, reason: str) -> LaunchFailed:
-    return LaunchFailed(
-        f"Ray at {address} does not respond: {reason}.",
-        code="ray-unreachable",
-        hint="Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
-        "machine, HOST:6379 and auto only on nodes of the cluster.",
-    )
 
 
 def _call_quietly(call: Callable[..., object], *arguments: object) -> None:
@@ -392,13 +358,11 @@ def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
         )
         rows = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        raise LaunchFailed(
-            f"Ray at {options.address} did not respond within {seconds:.0f} s.",
-            code="ray-silent",
-            hint="Check that Ray is running: ray status",
-        ) from None
+        message = f"Ray at {options.address} did not respond within {seconds:.0f} s."
+        hint = "Check that Ray is running: ray status"
+        raise LaunchFailed(message, code="ray-silent", hint=hint) from None
     if isinstance(rows, dict):
-        raise LaunchFailed(str(rows["error"]), code=str(rows["code"]), hint=str(rows["hint"]))
+        raise LaunchFailed(**rows)
     return list(rows)
 
 
@@ -435,7 +399,7 @@ def main(kind: str, options_json: str, fields_json: str) -> None:
                 ray.util.remove_placement_group(ray.util.get_placement_group(f"{_NAMESPACE}-{fields['job']}"))
                 rows = [f"placement group of {fields['job']}"]
     except DistDLError as error:
-        rows = {"error": error.message, "code": error.code, "hint": error.hint}
+        rows = {"message": error.message, "code": error.code, "hint": error.hint}
     print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray disconnects at exit
 
 

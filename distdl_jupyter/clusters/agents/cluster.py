@@ -52,6 +52,15 @@ class AgentCluster(Cluster):
         """Return None, because a user must name the machines."""
         return None
 
+    def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
+        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
+        return max(1, options.gpus_per_node) if use_gpu is not False else 1
+
+    def preview(self, spec: JobSpec, options: Any) -> Placement:
+        """Place rank r on node r // process_count_per_node of nodes whose names are not known yet."""
+        self.validate(options)
+        return before_contact(spec, options.gpus_per_node)
+
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Start an agent on each node and append its connection to ``_connections``.

@@ -1,6 +1,6 @@
 """Starts one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
 
-``python launch.py [--data NAME=FOLDER]`` runs in the folder with the job's code. The first process
+``python launch.py [NAME=FOLDER ...]`` runs in the folder with the job's code. The first process
 on a node unpacks this package, because the image need not contain it. Azure's distribution sets the rendezvous
 variables: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
 
@@ -10,7 +10,6 @@ rank, each change between the two streams, and the exit of the rank.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import json
@@ -56,9 +55,6 @@ def main() -> int:
     """Run this process's rank and return its exit code."""
     if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older Python
         sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
-    data = dict(item.split("=", 1) for item in parser.parse_args().data)
     folder = Path.cwd()
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)
@@ -67,7 +63,7 @@ def main() -> int:
     _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
     environment = _worker_environment(folder, plan, rank, local_rank)
-    environment |= {plan["data"][name]: path for name, path in data.items()}
+    environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in sys.argv[1:])}
     nonce = plan["common"]["DISTDL_NONCE"]
     _write_log(mark(nonce, f"rank {rank}"))
     code, report = _run_worker(environment, nonce)
@@ -165,7 +161,6 @@ def _copy_streams(child: subprocess.Popen[bytes], nonce: str) -> None:
 
 
 def _write_log(content: bytes) -> None:
-    """Write all bytes to the log of this process."""
     while content:
         content = content[os.write(1, content) :]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import re
@@ -31,6 +30,8 @@ from distdl_jupyter.worker.secret_patterns import mask
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
+#: The states of a job that has ended.
+ENDED = frozenset({"Completed", "Failed", "Canceled"})
 #: Held while the environment of this process is changed.
 _environment_lock = threading.Lock()
 
@@ -88,16 +89,14 @@ class Workspace:
         path = f"{self._history.address}/history/v1.0{self.path}/runs/{quote(name)}/details"
         return dict(self._history.get(path, "v1.0"))
 
-    def cancel(self, name: str) -> None:
-        """Request the cancellation of a job."""
-        self._manager.post(f"{self.path}/jobs/{quote(name)}/cancel", API_CANCEL)
-
-    def has_environment(self, name: str, version: str) -> bool:
-        """Return whether the workspace has this version of an image. Raises AzureRefused for any error except 404."""
+    def cancel(self, name: str) -> bool:
+        """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
         try:
-            self.get(f"/environments/{quote(name)}/versions/{quote(version)}", API_ENVIRONMENT)
+            if self.job(name).get("status") in ENDED:
+                return False
+            self._manager.post(f"{self.path}/jobs/{quote(name)}/cancel", API_CANCEL)
         except AzureRefused as error:
-            if error.status != 404:
+            if error.status not in (400, 404, 409):
                 raise
             return False
         return True
@@ -126,61 +125,43 @@ def subscription_of(options: Any) -> str:
 def missing(option: str) -> InvalidSpec:
     """Return the error for a missing required option."""
     suffix = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
-    return InvalidSpec(
-        f"The Azure ML cluster has no {option}.",
-        code="azureml-option-missing",
-        field=option,
-        hint=f"Set the cluster option {option}{suffix}",
-    )
-
-
-# azure-ai-ml -------------------------------------------------------------------------------------
+    hint = f"Set the cluster option {option}{suffix}"
+    message = f"The Azure ML cluster has no {option}."
+    return InvalidSpec(message, code="azureml-option-missing", field=option, hint=hint)
 
 
 @contextlib.contextmanager
-def submitting(workspace: Workspace) -> Iterator[Any]:
-    """Yield azure-ai-ml's client for a workspace, valid inside the block. Raises LaunchFailed, NotSignedIn.
+def ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
+    """Yield azure-ai-ml's client for a workspace, without its warnings. Raises LaunchFailed, NotSignedIn.
 
-    Git is disabled in the block. Otherwise azure-ai-ml would add the remote URL and branch of the current folder to
-    the job's record, which all users of the workspace can read.
+    In the block, environment variables are set; afterwards they, and the one that azure-ai-ml sets, are restored.
     """
-    with _quiet(GIT_DIR=os.devnull), contextlib.redirect_stderr(io.StringIO()):
-        yield _client(workspace)
-
-
-@contextlib.contextmanager
-def computes(options: Any) -> Iterator[Any]:
-    """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
-    with translated(options):
-        with _quiet():
-            client = _client(Workspace.of(options))
-        yield client.compute
-
-
-@contextlib.contextmanager
-def _quiet(**variables: str) -> Iterator[None]:
-    """Set environment variables and ignore the SDK's warnings in the block, then restore the variables."""
+    names = workspace.names.values()
     with _environment_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        try:
+            from azure.ai.ml import MLClient
+        except ImportError as error:
+            message, hint = "azure-ai-ml is not installed.", "Run: pip install 'distdl-jupyter[azure]'."
+            raise LaunchFailed(message, code="azure-ai-ml-missing", hint=hint) from error
         previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
         os.environ.update(variables)
         try:
-            yield
+            cloud = _cloud_options()
+            yield MLClient(identity.credential(), *names, **cloud, enable_telemetry=False, show_progress=False)
         finally:
             for name, value in previous.items():
                 os.environ.pop(name, None)
                 os.environ.update({name: value} if value is not None else {})
 
 
-def _client(workspace: Workspace) -> Any:
-    try:
-        from azure.ai.ml import MLClient
-    except ImportError as error:
-        message = "azure-ai-ml is not installed."
-        hint = "Run: pip install 'distdl-jupyter[azure]'."
-        raise LaunchFailed(message, code="azure-ai-ml-missing", hint=hint) from error
-    names = workspace.names.values()
-    return MLClient(identity.credential(), *names, **_cloud_options(), enable_telemetry=False, show_progress=False)
+@contextlib.contextmanager
+def computes(options: Any) -> Iterator[Any]:
+    """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
+    with translated(options):
+        with ml_client(Workspace.of(options)) as client:
+            operations = client.compute
+        yield operations
 
 
 def _cloud_options() -> dict[str, Any]:
@@ -200,11 +181,9 @@ def _cloud_options() -> dict[str, Any]:
     return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
 
 
-# Azure's errors --------------------------------------------------------------------------------
-
 # Error codes differ between services, so error texts are matched too. The texts come from public issues and from the
 # pages on quotas (learn.microsoft.com, how-to-manage-quotas) and roles (how-to-assign-roles).
-_CHECK_HINT = "Check the options subscription_id, resource_group and workspace."
+CHECK_HINT = "Check the options subscription_id, resource_group and workspace."
 #: Pattern of an error text: remedy. The first match is used.
 _REMEDIES = {
     r"preempt|evict|low.?priority": "Submit the job again from a checkpoint, or use dedicated nodes.",
@@ -220,11 +199,11 @@ _REMEDIES = {
     r"out of memory|oom|exit(ed)? .*137": "Use a VM size with more memory, or smaller batches.",
     r"environment": "Set the option environment to an image, or to an environment of the workspace.",
 }
-_FORBIDDEN = re.compile(r"authoriz|permission|\b403\b", re.IGNORECASE)
+#: Azure's code for a name that it does not know: the option with the name.
 _NOT_FOUND = {
-    "SubscriptionNotFound": ("subscription_id", "No subscription {} is visible to this account."),
-    "InvalidSubscriptionId": ("subscription_id", "{} is not a valid subscription ID."),
-    "ResourceGroupNotFound": ("resource_group", "This subscription has no resource group {}."),
+    "SubscriptionNotFound": "subscription_id",
+    "InvalidSubscriptionId": "subscription_id",
+    "ResourceGroupNotFound": "resource_group",
 }
 
 
@@ -233,9 +212,9 @@ def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> 
     for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint
-    if _FORBIDDEN.search(text):
+    if re.search(r"authoriz|permission|\b403\b", text, re.IGNORECASE):
         return f"Ask for the role {role}."
-    return _CHECK_HINT if re.search(r"workspaces/|resource group|subscription", text, re.IGNORECASE) else ""
+    return CHECK_HINT if re.search(r"workspaces/|resource group|subscription", text, re.IGNORECASE) else ""
 
 
 @contextlib.contextmanager
@@ -248,12 +227,9 @@ def translated(options: Any) -> Iterator[None]:
     except AzureRefused as error:
         raise _translate(error, options) from None
     except HttpResponseError as error:
-        refusal = AzureRefused(
-            mask(error.error.message or error.message if error.error else error.message),
-            code="azure-request-refused",
-            status=error.status_code or 0,
-            azure_code=(error.error.code or "") if error.error else "",
-        )
+        message, azure_code = (getattr(error.error, name, None) or "" for name in ("message", "code"))
+        code, status = "azure-request-refused", error.status_code or 0
+        refusal = AzureRefused(mask(message or error.message), code=code, status=status, azure_code=azure_code)
         raise _translate(refusal, options) from None
     except AzureError as error:
         message = f"Azure cannot be reached: {mask(str(error))[:300]}"
@@ -263,15 +239,15 @@ def translated(options: Any) -> Iterator[None]:
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
     """Return the error with its remedy, or the same error if no remedy is known."""
-    field, text = _NOT_FOUND.get(error.azure_code, ("", ""))
+    field = _NOT_FOUND.get(error.azure_code, "")
+    if error.status == 404 and not field:
+        if "workspaces/" not in error.message or "/computes" in error.message:
+            return error  # a compute target that does not exist
+        field = "workspace"
     if field:
-        text = text.format(getattr(options, field))
-    elif error.status == 404 and "workspaces/" in error.message and "/computes" not in error.message:
-        field, text = "workspace", f"The resource group {options.resource_group} has no workspace {options.workspace}."
-    if field:
-        return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK_HINT)
-    if error.status == 404:  # a compute target that does not exist
-        return error
+        subject = f"{field.removesuffix('_id').replace('_', ' ')} {getattr(options, field)}"
+        message = f"The {subject} does not exist, or this account cannot access it."
+        return InvalidSpec(message, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=CHECK_HINT)
     text = re.sub(r"^\S+ responded with \d+(?: \w+)?: ", "", error.message).strip().split("\n", 1)[0]
     hint = remedy(f"{error.status} {error.azure_code} {error.message}", "AzureML Compute Operator in the workspace")
     return ClusterRefused(f"{text.rstrip('.')}.", code="azureml-compute-refused", hint=hint) if hint else error
@@ -279,12 +255,7 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
 
 def rejected(error: Exception) -> LaunchFailed:
     """Return the error for a rejected job: one sentence without signatures, and a remedy."""
-    if isinstance(error, AzureRefused):
-        return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
-    text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
-    return LaunchFailed(
-        f"Azure ML rejected the job: {text or type(error).__name__}.",
-        code="azureml-job-rejected",
-        hint=remedy(f"{getattr(error, 'status_code', '')} {text}"),
-    )
+    text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".") or type(error).__name__
+    hint = getattr(error, "hint", "") or remedy(f"{getattr(error, 'status_code', '')} {text}")
+    return LaunchFailed(f"Azure ML rejected the job: {text}.", code="azureml-job-rejected", hint=hint)

@@ -6,14 +6,16 @@ seconds.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices
@@ -37,7 +39,7 @@ from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.options import within
 from distdl_jupyter.core.packages import FIELDS as PACKAGE_OPTIONS
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, option, with_ports
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, option, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
@@ -45,7 +47,6 @@ from distdl_jupyter.core.store import JobStore
 WATCH_SECONDS = 8.0
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
-_LOW_PRIORITY = "low priority: a preempted job restarts, so save checkpoints"
 _COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
 #: Azure's node state -> our state and a detail. A node costs money from its preparation until it has left.
 _NODE_STATES: Mapping[str, tuple[NodeState, str]] = {
@@ -125,11 +126,10 @@ class AzureMLCluster(Cluster, Provisioner):
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
         if options.missing:
             return str(client.missing(options.missing))
-        try:
-            is_installed = find_spec("azure.ai.ml") is not None
-        except ModuleNotFoundError:
-            is_installed = False
-        return "" if is_installed else "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
+        with contextlib.suppress(ModuleNotFoundError):  # of a parent package
+            if find_spec("azure.ai.ml") is not None:
+                return ""
+        return "azure-ai-ml is not installed. Run: pip install 'distdl-jupyter[azure]'"
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
@@ -164,17 +164,15 @@ class AzureMLCluster(Cluster, Provisioner):
             step = "Compute"
             target = _find_compute(options) if options.compute else None
         except DistDLError as error:
-            hint = error.hint or "Check the options subscription_id, resource_group and workspace."
+            hint = error.hint or client.CHECK_HINT
             return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
-        if target is not None:
-            warnings = [_LOW_PRIORITY] if is_low_priority(target) else []
-            rows.append(NodeCheck("", step, "ok", ", ".join([target.name, _size_and_nodes(target), *warnings])))
-        elif options.compute:
+        if options.compute and target is None:
             text = f"the workspace has no compute target named {options.compute}"
             hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
             rows.append(NodeCheck("", step, "error", text, hint, code="azureml-compute"))
         else:
-            rows.append(NodeCheck("", step, "ok", f"serverless, {options.vm_size}"))
+            text = f"serverless, {options.vm_size}" if target is None else f"{target.name}, {_describe_compute(target)}"
+            rows.append(NodeCheck("", step, "ok", text))
         if options.environment not in ("", GENERATED):
             text = f"{options.environment}, whose packages are checked when a job runs"
             return [*rows, NodeCheck("", "Image", "info", text)]
@@ -210,12 +208,11 @@ class AzureMLCluster(Cluster, Provisioner):
         context.report("stage", "connecting to the Azure ML workspace")
         with translated(options):
             Workspace.of(options).get()
-
-        def rank_ports(slot: RankSlot, count: int) -> RankPorts:
-            return job.BY_AZURE, tuple(f"{job.BY_AZURE}{slot.rank}-{number}" for number in range(count))
-
-        placement = with_ports(self.preview(spec, options), context.rank_ports, rank_ports)
-        return dataclasses.replace(placement, ports=tuple(f"{job.BY_AZURE}{number}" for number in range(ports)))
+        addresses = (job.BY_AZURE,)
+        placement = with_ports(
+            self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.BY_AZURE, addresses * count)
+        )
+        return dataclasses.replace(placement, ports=addresses * ports)
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Upload the job's code and submit it. Raises LaunchFailed with Azure's message."""
@@ -232,14 +229,15 @@ class AzureMLCluster(Cluster, Provisioner):
             studio_url = _submit(spec, options, plan, workspace, code)
         finally:
             job.remove_code(context.folder)
-        notices = [RunNotice("info", f"Azure ML runs the job as {job.run_name(spec.id)}: {studio_url}", "azureml")]
+        text = f"Azure ML runs the job as {job.run_name(spec.id)}: {studio_url}"
+        context.note(RunNotice("info", text, "azureml"))
         if any(source.mode == "mount" for source in spec.data):
             text = (
                 "Mounted data is read over the network during training. Download it if it fits on the nodes' disks "
                 "and is read more than once."
             )
-            notices.append(RunNotice("warning", text, "mounted"))
-        return run.AzureMLRun(spec, workspace, context, notices=notices)
+            context.note(RunNotice("warning", text, "mounted"))
+        return run.AzureMLRun(spec, workspace, context)
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
@@ -254,18 +252,16 @@ class AzureMLCluster(Cluster, Provisioner):
         else:
             workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
         name = job.run_name(job_id)
-        if not run.cancel(workspace, name):
+        if not workspace.cancel(name):
             return []
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while workspace.job(name).get("status") not in run.ENDED and time.monotonic() < deadline:
+        while workspace.job(name).get("status") not in client.ENDED and time.monotonic() < deadline:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
 
-    # compute clusters -------------------------------------------------------------------------
-
     def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
-        values = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
+        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in FIELDS})
         if field == "subscription_id":
             usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
@@ -274,16 +270,15 @@ class AzureMLCluster(Cluster, Provisioner):
         if field == "compute":
             with computes(values) as operations:
                 targets = operations.list(compute_type="AmlCompute")
-                return [OptionValue(row.name, row.name, _size_and_nodes(row)) for row in targets]
+                return [OptionValue(row.name, row.name, _describe_compute(row)) for row in targets]
         if field not in ("workspace", "resource_group"):
             return []
+        path = f"/subscriptions/{client.subscription_of(values)}/providers/Microsoft.MachineLearningServices/workspaces"
         with translated(values):
-            subscription = client.subscription_of(values)
-            path = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/workspaces"
             rows = list(identity.rest().pages(path, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
-            return [OptionValue(group) for group in sorted({group for group, _, _ in workspaces})]
+            return [OptionValue(group) for group in dict.fromkeys(group for group, _, _ in workspaces)]
         return [
             OptionValue(name, name, f"{group}, {region}", {"resource_group": group})
             for group, name, region in workspaces
@@ -302,26 +297,22 @@ class AzureMLCluster(Cluster, Provisioner):
         """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
         if not options.compute:
             return None
-        compute = _find_compute_cluster(options)
+        compute = _find_compute(options, only_clusters=True)
         if compute is None:
             return Machines(exists=False)
         price, problem = _node_price(compute), ""
         if compute.provisioning_errors:  # azure-ai-ml only provides the code of the first error
             code = str(compute.provisioning_errors)
             problem = f"Azure could not prepare {compute.name} ({code}). {client.remedy(code)}".strip()
-        elif compute.provisioning_state == "Failed":
-            problem = f"The last change of {compute.name} failed in Azure."
-        detail = [size_name(compute.size), compute.location]
-        if is_low_priority(compute):
-            detail.append(_LOW_PRIORITY)
+        detail = f"{size_name(compute.size)}, {compute.location}"
         if compute.idle_time_before_scale_down:
-            detail.append(f"nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job")
+            detail += f", nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job"
         return Machines(
             exists=True,
             state=_COMPUTE_STATES.get(compute.provisioning_state, ""),
             problem=problem,
             size=size_name(compute.size),
-            detail=", ".join(detail),
+            detail=detail,
             min_nodes=compute.min_instances,
             max_nodes=compute.max_instances,
             cost_per_hour=price.per_hour if price else None,
@@ -339,7 +330,7 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
-        compute = _find_compute_cluster(options)
+        compute = _find_compute(options, only_clusters=True)
         if compute is None:
             message = f"The workspace {options.workspace} has no compute cluster named {options.compute}."
             hint = "Create it first: distdl clusters compute create NAME --vm-size SIZE"
@@ -350,7 +341,9 @@ class AzureMLCluster(Cluster, Provisioner):
 def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Workspace, code: Path) -> str:
     """Submit the job and return its address in the studio. Raises LaunchFailed."""
     try:
-        with client.submitting(workspace) as ml_client:
+        # Without git, azure-ai-ml cannot add the remote URL and branch of the current folder to the job's record, which
+        # all users of the workspace can read.
+        with client.ml_client(workspace, GIT_DIR=os.devnull) as ml_client, contextlib.redirect_stderr(io.StringIO()):
             image = job.environment(options, workspace, spec, code.with_name("image"))
             submitted = job.command(spec, options, code, image, plan.distribution)
             return str(ml_client.jobs.create_or_update(submitted).studio_url or "")
@@ -365,7 +358,6 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
 
 
 def _gpu_count(options: AzureMLOptions) -> int:
-    """Return the GPUs of the options' VM size in the catalogue, 0 if it is not listed."""
     vm_size = known_size(options.vm_size)
     return vm_size.whole_gpus if vm_size is not None else 0
 
@@ -375,9 +367,6 @@ def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[st
     if options.environment not in ("", GENERATED):
         return []
     return [name for name in modules if name.partition(".")[0] not in _IMAGE_MODULES | sys.stdlib_module_names]
-
-
-# compute clusters -------------------------------------------------------------------------------
 
 
 def known_size(name: str) -> VmSize | None:
@@ -392,25 +381,23 @@ def size_name(name: str) -> str:
     return size.size if size else name
 
 
-def _find_compute(options: Any) -> Any | None:
-    """Return the compute target that the options name, None if it does not exist. Raises DistDLError."""
+def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
+    """Return the compute target that the options name, None if it does not exist.
+
+    Raises DistDLError, and with ``only_clusters`` InvalidSpec for a compute target that is not a compute cluster.
+    """
     if not options.compute:
         message = "Serverless nodes are created for each job, so there is nothing to create or delete."
         hint = "Set the option compute to use a compute cluster."
         raise ClusterRefused(message, code="azureml-serverless", hint=hint)
     try:
         with computes(options) as operations:
-            return operations.get(options.compute)
+            compute = operations.get(options.compute)
     except AzureRefused as error:
         if error.status != 404:
             raise
         return None
-
-
-def _find_compute_cluster(options: Any) -> Any | None:
-    """Return the compute target, None if it does not exist. Raises InvalidSpec for one of another type."""
-    compute = _find_compute(options)
-    if compute is not None and compute.type.lower() != "amlcompute":
+    if only_clusters and compute.type.lower() != "amlcompute":
         message = f"{compute.name} is not a compute cluster."
         hint = "Set compute to a compute cluster. List them: distdl clusters compute list"
         raise InvalidSpec(message, code="azureml-not-a-compute-cluster", field="compute", hint=hint)
@@ -445,15 +432,12 @@ def _node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
     )
 
 
-def _size_and_nodes(compute: Any) -> str:
-    return f"{size_name(compute.size)}, {compute.min_instances} to {plural(compute.max_instances, 'node')}"
-
-
-def is_low_priority(compute: Any) -> bool:
-    """Return whether Azure can preempt the nodes of a compute cluster."""
-    return str(compute.tier).lower().replace("_", "") == "lowpriority"
+def _describe_compute(compute: Any) -> str:
+    nodes = f"{compute.min_instances} to {plural(compute.max_instances, 'node')}"
+    return f"{size_name(compute.size)}, {nodes}"
 
 
 def _node_price(compute: Any) -> Price | None:
-    """Return the price of a node from the Retail Prices API, None for preemptible nodes."""
-    return None if is_low_priority(compute) else prices.lookup(size_name(compute.size), compute.location)[0]
+    """Return the price of a node from the Retail Prices API, None for low-priority nodes, which Azure can preempt."""
+    is_preemptible = str(compute.tier).lower().startswith("low")
+    return None if is_preemptible else prices.lookup(size_name(compute.size), compute.location)[0]

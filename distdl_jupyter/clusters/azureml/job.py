@@ -21,9 +21,9 @@ from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
-from distdl_jupyter.clusters.azureml.client import Workspace
+from distdl_jupyter.clusters.azureml.client import API_ENVIRONMENT, Workspace
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
 from distdl_jupyter.core.plan import Distribution, Placement, Plan, option
 from distdl_jupyter.core.spec import JobSpec
@@ -125,7 +125,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     arguments = [shlex.quote(options.python), "launch.py"]
     inputs = {}
     for source in spec.data:
-        arguments += ["--data", f"{source.name}=${{{{inputs.{source.name}}}}}"]
+        arguments.append(f"{source.name}=${{{{inputs.{source.name}}}}}")
         prefix = f"{source.prefix.strip('/')}/" if source.prefix.strip("/") else ""
         path = f"{settings.read().endpoints.blob.format(account=source.account)}/{source.container}/{prefix}"
         inputs[source.name] = ml.Input(type="uri_folder", path=path, mode=_DATA_MODES[source.mode])
@@ -156,9 +156,6 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     if options.job_tier and not options.compute:
         job.set_queue_settings(job_tier=options.job_tier)
     return job
-
-
-# uploaded code ------------------------------------------------------------------------------------
 
 
 def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Path:
@@ -214,9 +211,6 @@ def _plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context
     }
 
 
-# image --------------------------------------------------------------------------------------------
-
-
 def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
     """Return the job's image for azure-ai-ml; an existing generated image is referenced, not uploaded again.
 
@@ -238,7 +232,12 @@ def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, fo
     for file in sorted(files.keys() - {"conda.txt"}):
         text += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
     version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
-    if workspace.has_environment(IMAGE, version):
+    try:
+        workspace.get(f"/environments/{IMAGE}/versions/{version}", API_ENVIRONMENT)
+    except AzureRefused as error:
+        if error.status != 404:
+            raise
+    else:
         return f"{IMAGE}:{version}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for file, content in {"Dockerfile": text, **files}.items():

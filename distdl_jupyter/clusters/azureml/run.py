@@ -25,19 +25,19 @@ from typing import Any
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.azureml import bootstrap, job
-from distdl_jupyter.clusters.azureml.client import Workspace, remedy
+from distdl_jupyter.clusters.azureml.client import ENDED, Workspace, remedy
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
-from distdl_jupyter.core import limits
-from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
+from distdl_jupyter.core import files
+from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.data.sources import translate_errors
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
-from distdl_jupyter.worker.secret_patterns import mask
 
 #: Seconds between two requests for logs: after new output, and otherwise.
 _FAST_SECONDS, _SLOW_SECONDS = 0.3, 2.0
-#: Seconds between two requests for the state and the addresses of the logs.
+#: Seconds between two requests for the state and the addresses of the logs, and between two cancel requests.
 _STATE_SECONDS = 2.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 10.0
@@ -46,34 +46,27 @@ _SILENCE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
 #: Seconds after the start of this supervisor during which an unknown run is not an error; Azure may list new runs late.
 _UNKNOWN_SECONDS = 60.0
-#: Seconds between two cancel requests.
-_CANCEL_SECONDS = 10.0
 #: The maximum number of bytes per log request, and of concurrent requests.
 _MAX_BYTES, _MAX_REQUESTS = 4 * 1024 * 1024, 8
 #: The folder with the logs of the job's processes.
 _PROCESS_LOGS = "user_logs/"
-#: Log files of the node preparation that do not help users.
-_IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 _ARTIFACT_URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
-ENDED = frozenset({"Completed", "Failed", "Canceled"})
 #: Texts for the states of azure-ai-ml's ``RunStatus`` before the ranks run.
 _WAITING = {
-    "": "was submitted",
-    "NotStarted": "was submitted",
+    "": "submitted",
+    "NotStarted": "submitted",
     "Queued": "waiting for free nodes",
     "Preparing": "preparing the image; the first build takes a few minutes",
     "Provisioning": "starting the nodes",
     "Starting": "preparing the nodes",
-    "Paused": "is paused",
+    "Paused": "paused",
 }
 #: The states to which a running job returns if its nodes were preempted.
 _REQUEUED = _WAITING.keys() - {"", "Paused"}
-_PREEMPTED = RunNotice(
-    "warning",
+_PREEMPTED = (
     "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
-    "code loads one.",
-    "preempted",
+    "code loads one."
 )
 
 
@@ -81,22 +74,13 @@ class AzureMLRun(Run):
     """One submitted job; ``read`` is the number of recorded bytes of each (rank, stream)."""
 
     def __init__(
-        self,
-        spec: JobSpec,
-        workspace: Workspace,
-        context: Context,
-        *,
-        read: Mapping[tuple[int, str], int] | None = None,
-        notices: Sequence[RunNotice] = (),
+        self, spec: JobSpec, workspace: Workspace, context: Context, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
         self._name = job.run_name(spec.id)
         self._folder = context.folder
         self._rank_count = spec.process_count
         self._outage = OutageNotifier(_SILENCE_SECONDS)
-        for notice in notices:
-            self._outage.put(notice)
-        limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.variables["DISTDL_NONCE"], spec.process_count, read)
         #: Ranks whose exit has not been reported, whether a rank has failed, and the signals sent.
         self._unreported = set(range(spec.process_count))
@@ -106,8 +90,8 @@ class AzureMLRun(Run):
         self._status = self._error = ""
         #: Whether Azure no longer knows the job; whether it has ended and all output has been forwarded.
         self._is_unknown = self._is_done = False
-        #: Times of the last state request, the last cancel request and the job's end (monotonic, 0: never).
-        self._requested_at = self._canceled_at = self._ended_at = 0.0
+        #: Times of the last state request and of the job's end (monotonic, 0: never).
+        self._requested_at = self._ended_at = 0.0
         self._started_at = time.monotonic()
         self._poll_seconds = _FAST_SECONDS
         self._is_closing = False
@@ -115,58 +99,51 @@ class AzureMLRun(Run):
         self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
         self._thread.start()
 
-    # thread -----------------------------------------------------------------------------------
-
     def _follow(self) -> None:
         """Poll Azure until the job has ended and all output has been read, or the run is closed."""
         while not (self._is_closing or self._is_done):
             self._wake.clear()
-            now = time.monotonic()
+            polled_at = time.monotonic()
             try:
-                if self._sent_signals and not self._has_ended and now >= self._canceled_at + _CANCEL_SECONDS:
-                    cancel(self._workspace, self._name)
-                    self._canceled_at, self._requested_at = now, 0.0
-                if not self._is_unknown and (now - self._requested_at >= _STATE_SECONDS or self._logs.stale):
-                    self._read_state(now)
+                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.stale):
+                    if self._sent_signals and not self._has_ended:
+                        self._workspace.cancel(self._name)
+                    self._read_state(polled_at)
                 if not self._logs.behind:
                     is_new = self._logs.advance(last=self._has_ended)
                     self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
-                    self._ended_at = self._ended_at or (now if self._has_ended else 0.0)
-                    is_settled = now - self._ended_at > _SETTLE_SECONDS or (self._logs.complete and not is_new)
+                    self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
+                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
                 self._poll_seconds = _SLOW_SECONDS
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
                 notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
-                self._outage.record_failure(now, notice, immediately=is_signed_out)
+                self._outage.record_failure(polled_at, notice, immediately=is_signed_out)
             else:
-                self._outage.record_response(RunNotice("info", "Azure ML is reachable again.", "azure-answers"))
+                self._outage.record_response(RunNotice("info", "Azure ML is reachable again.", "azure-reachable"))
             if not self._is_done:
                 self._wake.wait(self._poll_seconds)
 
     @property
     def _has_ended(self) -> bool:
-        """Whether Azure has ended the job."""
         return self._status in ENDED or self._is_unknown
 
-    def _read_state(self, now: float) -> None:
-        """Request the state and the addresses of the log files."""
+    def _read_state(self, polled_at: float) -> None:
         try:
             details = self._workspace.details(self._name)
         except AzureRefused as error:
             if error.status != 404:
                 raise
-            details, self._is_unknown = {}, now - self._started_at > _UNKNOWN_SECONDS
+            details, self._is_unknown = {}, polled_at - self._started_at > _UNKNOWN_SECONDS
         self._requested_at = time.monotonic()
         self._logs.set_addresses(details.get("logFiles") or {})
         self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
         status = str(details.get("status") or self._status)
         if self._status == "Running" and status in _REQUEUED:
-            self._outage.put(_PREEMPTED)
+            self._outage.put(RunNotice("warning", _PREEMPTED, "preempted"))
         self._status = status
-
-    # Run --------------------------------------------------------------------------------------
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -227,6 +204,7 @@ class AzureMLRun(Run):
     def signal(self, name: str) -> None:
         """Cancel the job, because Azure ML supports nothing else; its ranks receive an interrupt."""
         self._sent_signals.append(name)
+        self._requested_at = 0.0
         self._wake.set()
 
     def no_stacks(self) -> str:
@@ -249,22 +227,6 @@ class AzureMLRun(Run):
         self._thread.join(10.0)
         self._logs.close()
         job.remove_code(self._folder)
-
-
-def cancel(workspace: Workspace, name: str) -> bool:
-    """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
-    try:
-        if str(workspace.job(name).get("status")) in ENDED:
-            return False
-        workspace.cancel(name)
-    except AzureRefused as error:
-        if error.status not in (400, 404, 409):
-            raise
-        return False
-    return True
-
-
-# log files ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -351,7 +313,6 @@ class Logs:
             file.line = b""
 
     def _forward(self, file: LogFile, lines: bytes) -> None:
-        """Forward complete lines of a file outside of a rank's output."""
         if lines and self._forwards_other:
             self._system_inbox.feed(lines if file.name == self._last_file else f"[{file.name}]\n".encode() + lines)
             self._last_file = file.name
@@ -360,8 +321,7 @@ class Logs:
         """Set the addresses of the run's files, which expire after some time."""
         self.stale = False
         for name, url in addresses.items():
-            if not _IGNORED.search(name):
-                self._files.setdefault(name, LogFile(name)).url = url
+            self._files.setdefault(name, LogFile(name)).url = url
 
     def advance(self, *, last: bool = False) -> bool:
         """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
@@ -398,16 +358,12 @@ class Logs:
             inbox.feed(b"")
 
 
-# outputs ------------------------------------------------------------------------------------------
-
-
 def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> list[str]:
     """Download values to ``results`` and files to ``outputs`` of the job's folder; return why values were not copied.
 
     The job's record names the datastore and the prefix of its artifacts. Existing files are not downloaded again.
-    Raises LaunchFailed.
+    Raises DataUnavailable, DiskRefused.
     """
-    from azure.core.exceptions import AzureError
     from azure.storage.blob import ContainerClient
 
     match = _ARTIFACT_URI.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
@@ -416,35 +372,22 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     prefix, reasons = f"{match[2].strip('/')}/outputs/", []
     datastore = workspace.datastore(match[1])
     url = settings.read().endpoints.blob.format(account=datastore["accountName"])
-    credential = datastore.get("sasToken") or identity.credential()
-    try:
-        with ContainerClient(url, str(datastore["containerName"]), credential=credential) as container:
-            for blob in container.list_blobs(name_starts_with=prefix):
-                target = target_path(blob.name[len(prefix) :], folder)
-                if target is None or (blob.metadata or {}).get("hdi_isfolder"):
-                    continue
-                value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-                if value is not None and (reason := staging.result_refusal(value, blob.size, range(ranks))):
-                    if not target.name.startswith("."):
-                        reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
-                elif not target.exists() or target.stat().st_size != blob.size:
-                    partial = target.with_name(f".{target.name}.part")
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with open(partial, "wb", opener=owned.private) as file:
-                        container.download_blob(blob.name, max_concurrency=4).readinto(file)
-                    partial.replace(target)
-    except AzureError as error:
-        text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
-        raise LaunchFailed(
-            f"Cannot download the outputs of the ranks: {text}.",
-            code="azureml-outputs-not-downloaded",
-            hint="Ask for the role Storage Blob Data Reader on the workspace's storage account. The files are in the "
-            "outputs of the job in Azure ML.",
-        ) from None
-    except OSError as error:
-        message = f"Cannot store the outputs of the ranks in {folder.path}: {error.strerror}."
-        hint = "Free disk space, or check the permissions of that folder."
-        raise LaunchFailed(message, code="azureml-outputs-not-stored", hint=hint) from error
+    container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.credential())
+    with translate_errors(f"The outputs of {name} in Azure ML"), files.writing(folder.path), container:
+        for blob in container.list_blobs(name_starts_with=prefix):
+            target = target_path(blob.name[len(prefix) :], folder)
+            if target is None or (blob.metadata or {}).get("hdi_isfolder"):
+                continue
+            value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
+            if value is not None and (reason := staging.result_refusal(value, blob.size, range(ranks))):
+                if not target.name.startswith("."):
+                    reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+            elif not target.exists() or target.stat().st_size != blob.size:
+                partial = target.with_name(f".{target.name}.part")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(partial, "wb", opener=owned.private) as file:
+                    container.download_blob(blob.name, max_concurrency=4).readinto(file)
+                partial.replace(target)
     return reasons
 
 

@@ -1,4 +1,14 @@
-"""Spark clusters: a job waits for the slots of one barrier stage, and its nodes are the tasks of the stage."""
+"""Spark clusters: runs an agent in each task of one barrier stage, and any backend on these agents.
+
+* A process of the job, or the kernel of the notebook with the session, runs the stage with one task for each node
+  (``driver``). Until Spark's scheduler has free slots, the job is queued and shows the reason. The process and its
+  stage end with the connection to the supervisor, so nothing outlives the supervisor.
+* Each task connects back to the supervisor over TLS 1.3 and sends the job's secret (``agents.tcp_link``,
+  ``node.connect_back``). It starts the same agent as ``ssh``, as a child with pipes, and forwards its bytes.
+* When the connection or the task ends, the agent's input ends, and the agent ends all processes it has started.
+
+The code of a task is pickled by value, so executors do not need this package.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +30,7 @@ from typing import Any
 
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import Unreachable
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
+from distdl_jupyter.clusters.agents.cluster import AgentCluster
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
@@ -36,18 +46,16 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.rank_socket import peer_uid
 
-#: Timeout in seconds for the executor of a check to start; Spark may still be releasing that of an earlier job.
-_START_SECONDS = 20.0
+#: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing that of an
+#: earlier job.
+_CHECK_SECONDS = 60.0
 _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
 #: The environment variable with the job's id that marks the driver process and its children.
 MARK = "DISTDL_SPARK_DRIVER"
-_POLL_SECONDS = 0.1
-#: Timeout in seconds for a check to open a session.
-_OPEN_SECONDS = 120.0
-#: Timeout in seconds for the stage to end and release its slots.
-_END_SECONDS = 10.0
+#: Seconds between two checks for connected tasks, and the timeout in seconds for the stage to end.
+_POLL_SECONDS, _END_SECONDS = 0.1, 10.0
 #: A sweep finds the driver process by its mark, so a job's handle needs no data.
 _HANDLE = {"marked": True}
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
@@ -77,28 +85,13 @@ class SparkCluster(AgentCluster):
 
     def validate(self, options: SparkOptions) -> None:
         """Raise InvalidSpec for options that do not identify one Spark cluster, and for invalid settings."""
-        count = sum(map(bool, (options.master, options.remote, options.session)))
-        if not count:
-            raise InvalidSpec(
-                "The cluster has neither a master nor a remote, and this process has no Spark session.",
-                code="spark-no-master",
-                field="master",
-                hint=NO_SESSION_HINT,
-            )
-        if count > 1:
-            raise InvalidSpec(
-                "A Spark cluster cannot have both a master and a remote.",
-                code="spark-master-and-remote",
-                field="master",
-                hint='Set master="spark://HOST:7077", or remote="sc://HOST:15002" for Spark Connect.',
-            )
+        if sum(map(bool, (options.master, options.remote, options.session))) != 1:
+            message = "A Spark cluster needs either a master, a remote, or a Spark session in this process."
+            raise InvalidSpec(message, code="spark-no-master", field="master", hint=NO_SESSION_HINT)
         if "token=" in options.remote:
-            raise InvalidSpec(
-                "remote contains a token, which is a secret.",
-                code="spark-remote-secret",
-                field="remote",
-                hint="Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN.",
-            )
+            hint = "Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
+            message = "remote contains a token, which is a secret."
+            raise InvalidSpec(message, code="spark-remote-secret", field="remote", hint=hint)
         within(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
         within(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
         options.settings()
@@ -106,10 +99,6 @@ class SparkCluster(AgentCluster):
     def default_options(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
         return driver.active()
-
-    def process_count_per_node(self, options: SparkOptions, *, use_gpu: bool | None) -> int:
-        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
-        return max(1, options.gpus_per_node) if use_gpu is not False else 1
 
     def detail(self, options: SparkOptions) -> str:
         """Return the address."""
@@ -122,7 +111,7 @@ class SparkCluster(AgentCluster):
         try:
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
-                stage.await_tasks(lambda _reason: None, _START_SECONDS)
+                stage.await_tasks(lambda _reason: None, _CHECK_SECONDS)
                 connections = stage.port.connect(options.directory or DIRECTORY)
                 try:
                     return list(checkup.check_hosts(connections, [], options, modules, programs).checks)
@@ -132,16 +121,8 @@ class SparkCluster(AgentCluster):
             hint = error.hint or "See the log of the Spark master."
             return [NodeCheck("", "Spark", "error", error.message, hint, code=error.code)]
 
-    def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
-        """Place rank r on node r // process_count_per_node; Spark names the nodes when it allocates them."""
-        self.validate(options)
-        return before_contact(spec, options.gpus_per_node)
-
-    # start ------------------------------------------------------------------------------------
-
     def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Wait for a task on each node, and start an agent in each."""
-        self.validate(options)
         context.record_handle(_HANDLE)
         if options.session:
             context.note(_ENDS_WITH_KERNEL)
@@ -151,11 +132,9 @@ class SparkCluster(AgentCluster):
         self._held.callback(stage.close)
         stage.await_tasks(lambda reason: context.report("queue", reason))
         if "mpirun" in context.programs and stage.port.shares_hosts:
-            raise LaunchFailed(
-                "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host.",
-                code="spark-mpi-same-host",
-                hint="Use another backend, or use one node per host with more processes per node.",
-            )
+            message = "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host."
+            hint = "Use another backend, or use one node per host with more processes per node."
+            raise LaunchFailed(message, code="spark-mpi-same-host", hint=hint)
         context.report("stage", f"starting agents on {plural(spec.node_count, 'executor')}")
         self._connections = stage.port.connect(options.directory or DIRECTORY)
         return spec, []
@@ -180,56 +159,49 @@ class SparkCluster(AgentCluster):
         return sorted(pids | processes.kill_all(drivers))
 
 
-# barrier stage: the process with the session, and the port to which tasks connect -------------------
-
-
 class Stage:
     """One barrier stage, in the session of a separate process or of a notebook's kernel (``driver``)."""
 
     def __init__(self, options: SparkOptions, stage: StageSpec) -> None:
         """Start the stage. Raises LaunchFailed."""
         self._options = options
+        self._task_count = stage.tasks
+        #: Why the stage waits, and why it has ended.
         self._reason = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
         self._is_closing = False
-        self._task_count = stage.tasks
-        #: When Spark has opened the session (monotonic), None before.
-        self._opened_at: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        self.port = AgentListener(_local_address(options), self._explain_loss)
-        request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage), "back": self.port.back}
+        request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage)}
         with contextlib.ExitStack() as resources:
-            resources.callback(self._output.close)
+            self._output = resources.enter_context(tempfile.TemporaryFile())
+            self.port = AgentListener(_local_address(options), self._explain_loss)
             resources.callback(self.port.close)
             try:
-                self._connection = self._connect_to_kernel() if options.session else self._start_driver(stage.name)
-                resources.callback(self._connection.close)
-                self._connection.sendall(json.dumps(request).encode() + b"\n")
+                self._connection = resources.enter_context(self._start_driver(stage.name))
+                self._connection.sendall(json.dumps({**request, "back": self.port.back}).encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
                     raise LaunchFailed(_KERNEL_ENDED, code="spark-kernel-ended", hint=hint) from error
                 message = f"Cannot start Spark's driver: {error.strerror or error}."
                 raise LaunchFailed(message, code="spark-driver-not-started") from error
-            resources.pop_all()
+            self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._read_messages, name="spark", daemon=True)
         self._thread.start()
 
-    def _connect_to_kernel(self) -> socket.socket:
-        """Return a connection to the kernel with the session. Raises OSError, also for a listener of another user."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(self._options.session)
-            if peer_uid(connection) != os.getuid():
-                raise ConnectionRefusedError(self._options.session)
-        except OSError:
-            connection.close()
-            raise
-        return connection
-
     def _start_driver(self, job: str) -> socket.socket:
-        """Start a process for the session and return the connection to it. Raises OSError."""
+        """Start a process for the session, or find the kernel that has one; return the connection to it.
+
+        Raises OSError, also for a listener of another user.
+        """
+        if path := self._options.session:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with contextlib.ExitStack() as resources:
+                resources.enter_context(connection).connect(path)
+                if peer_uid(connection) != os.getuid():
+                    raise ConnectionRefusedError(path)
+                resources.pop_all()
+            return connection
         connection, child_socket = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK: job}
         with child_socket:
@@ -248,9 +220,7 @@ class Stage:
         """Read the driver's messages until it ends."""
         with contextlib.suppress(OSError, ValueError), self._connection.makefile("rb") as lines:
             for message in map(json.loads, lines):
-                self._reason = message.get("waits", self._reason)
-                if "opened" in message:
-                    self._opened_at = time.monotonic()
+                self._reason = message.get("reason", self._reason)
                 if "error" in message:
                     self._error = self._driver_error(message["error"], message["code"], message["hint"])
         reason = _KERNEL_ENDED
@@ -273,22 +243,18 @@ class Stage:
         return f"Spark's executor on {name} was lost, because its task ended before the job.{reason}"
 
     def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> None:
-        """Wait until all tasks have connected.
+        """Wait until all tasks have connected, at most ``seconds``.
 
-        ``report`` is called with the reason for waiting. ``seconds`` is the timeout after Spark has opened the session;
-        if it is finite, opening may take ``_OPEN_SECONDS``. Raises LaunchFailed, and any exception of ``report``.
+        ``report`` is called with the reason for waiting. Raises LaunchFailed, and any exception of ``report``.
         """
-        started = time.monotonic()
+        deadline = time.monotonic() + seconds
         while len(self.port.agents) < self._task_count:
             if self._error is not None:
                 raise self._error
-            start, timeout = (started, _OPEN_SECONDS) if self._opened_at is None else (self._opened_at, seconds)
-            if math.isfinite(seconds) and time.monotonic() - start > timeout:
-                raise LaunchFailed(
-                    f"Spark at {self._options.address} has no free executor: {self._reason}.",
-                    code="spark-no-executor",
-                    hint="Try again when its other jobs have ended, or read the log of its driver.",
-                )
+            if time.monotonic() > deadline:
+                message = f"Spark at {self._options.address} has no free executor: {self._reason}."
+                hint = "Try again when its other jobs have ended, or read the log of its driver."
+                raise LaunchFailed(message, code="spark-no-executor", hint=hint)
             report(self._reason)
             time.sleep(_POLL_SECONDS)
         self.port.close()
@@ -307,8 +273,7 @@ class Stage:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        self._connection.close()
-        self._output.close()
+        self._resources.close()
 
 
 def _local_address(options: SparkOptions) -> str:
@@ -322,8 +287,6 @@ def _local_address(options: SparkOptions) -> str:
             probe.connect((host, port))
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise LaunchFailed(
-            f"This machine has no route to {host}: {error.strerror or error}.",
-            code="spark-no-route",
-            hint="Correct the option master or remote, or set the option host.",
-        ) from error
+        message = f"This machine has no route to {host}: {error.strerror or error}."
+        hint = "Correct the option master or remote, or set the option host."
+        raise LaunchFailed(message, code="spark-no-route", hint=hint) from error

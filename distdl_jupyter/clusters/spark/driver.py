@@ -4,8 +4,8 @@
 server. The classic session of a notebook owns the executors of its application, so its stage must run in the kernel,
 where a thread serves the same protocol on a socket that only this user can access.
 
-Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, that the session is open,
-or an error with its remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
+Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, or an error with its
+remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
 """
 
 from __future__ import annotations
@@ -49,9 +49,6 @@ _TaskFunction = Callable[[Iterable[Any]], Iterator[Any]]
 _SessionFunctions = tuple[Callable[[_TaskFunction], None], Callable[[], None]]
 
 
-# options and stage ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
     """The Spark cluster, and the resources of a job on each executor."""
@@ -81,19 +78,13 @@ class SparkOptions:
         try:
             pairs = json.loads(self.conf or "{}").items()
         except (ValueError, AttributeError):
-            raise InvalidSpec(
-                f'conf is {self.conf!r}, but must be JSON such as {{"spark.executor.memory": "4g"}}.',
-                code="spark-conf-invalid",
-                field="conf",
-            ) from None
+            message = f'conf is {self.conf!r}, but must be JSON such as {{"spark.executor.memory": "4g"}}.'
+            raise InvalidSpec(message, code="spark-conf-invalid", field="conf") from None
         settings = {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in pairs}
         if secret_names := [name for name, value in settings.items() if is_secret(name, value)]:
-            raise InvalidSpec(
-                f"conf contains a secret ({secret_names[0]}), which would be visible in the process list.",
-                code="spark-conf-secret",
-                field="conf",
-                hint="Put it into the file spark-defaults.conf in SPARK_CONF_DIR.",
-            )
+            message = f"conf contains a secret ({secret_names[0]}), which would be visible in the process list."
+            hint = "Put it into the file spark-defaults.conf in SPARK_CONF_DIR."
+            raise InvalidSpec(message, code="spark-conf-secret", field="conf", hint=hint)
         return settings
 
 
@@ -116,8 +107,14 @@ def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
         yield options.remote.removeprefix("sc://").split("/")[0], 15002
 
 
-def require_master(options: SparkOptions) -> None:
-    """Raise LaunchFailed if no master or server responds; Spark itself would wait for a minute."""
+def _require_spark(options: SparkOptions, context: Any) -> None:
+    """Raise LaunchFailed if the notebook's session was stopped, or if no master or server responds.
+
+    Spark itself would wait for a minute.
+    """
+    if options.session and context is None:
+        message = "The notebook's Spark session has been stopped."
+        raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
     reason = ""
     for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
         try:
@@ -128,9 +125,6 @@ def require_master(options: SparkOptions) -> None:
     if reason:
         hint = "Check that its master is running, and correct the option master or remote."
         raise LaunchFailed(reason, code="spark-unreachable", hint=hint)
-
-
-# on an executor -----------------------------------------------------------------------------------
 
 
 def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
@@ -165,9 +159,6 @@ def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFu
     return run
 
 
-# sessions -----------------------------------------------------------------------------------------
-
-
 def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: Any) -> _SessionFunctions:
     """Open a session whose driver has the address ``host``, or use that of a kernel (``context``), which stays open."""
     from pyspark import SparkConf, SparkContext
@@ -198,7 +189,6 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
 
 
 def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
-    """Open a session on a Spark Connect server."""
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(options.remote).appName(f"distdl-{stage.name}")
@@ -257,15 +247,12 @@ def _default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dic
     return settings
 
 
-# the protocol ---------------------------------------------------------------------------------
-
 #: Patterns of Spark's errors, their meaning, and the remedy.
 _CAUSES = (
     (
         r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)",
         "{0}.",
-        "Set the option host to an address of this machine that Spark's executors can reach, and open its ports to "
-        "them.",
+        "Set the option host to an address of this machine that executors can reach, and open its ports to them.",
     ),
     (
         r"SPARK-24942",
@@ -300,12 +287,13 @@ def _explain(text: str, options: SparkOptions) -> tuple[str, str]:
 def serve(connection: socket.socket, context: Any = None) -> None:
     """Run the stage that the other side describes; end it when that side closes.
 
-    ``context`` is the SparkContext of this kernel; without one, a session is started and stopped.
+    ``context`` is the SparkContext of this kernel; without one, a session is started and stopped. Raises OSError, and
+    ValueError if the other side has sent no stage.
     """
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
     options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
-    stopped, sessions = threading.Event(), list[_SessionFunctions]()
+    stopped, stops = threading.Event(), list[Callable[[], None]]()
 
     def report(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the other side has closed the connection
@@ -313,20 +301,21 @@ def serve(connection: socket.socket, context: Any = None) -> None:
 
     def work() -> None:
         try:
-            require_master(options)
-            report(waits=f"starting a session of Spark at {options.address}")
-            if context is None and options.remote:
-                sessions.append(_open_connect(options, stage))
-            else:
-                sessions.append(_open_classic(options, stage, back["host"], context))
+            _require_spark(options, context)
+            report(reason=f"starting a session of Spark at {options.address}")
+            host = back["host"]
+            run, stop = (
+                _open_connect(options, stage) if options.remote else _open_classic(options, stage, host, context)
+            )
+            stops.append(stop)
             gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
-            report(opened=True, waits=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
+            report(reason=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
             task = _task_function(source, back, options.python if options.remote else options.python or stage.python)
             while not stopped.is_set():
                 try:
-                    sessions[0][0](task)
+                    run(task)
                     break
                 except Exception as error:
                     if _NO_SLOTS not in str(error):
@@ -344,14 +333,13 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     with contextlib.suppress(OSError):
         lines.read()
     stopped.set()
-    stop_thread = threading.Thread(target=lambda: [stop() for _run, stop in sessions], daemon=True)
+    stop_thread = threading.Thread(target=lambda: [stop() for stop in stops], daemon=True)
     stop_thread.start()
     stop_thread.join(_STOP_SECONDS)
-    if context is None and stop_thread.is_alive():
+    if context is None and not options.session and stop_thread.is_alive():
         os.killpg(0, signal.SIGKILL)  # also kills Java
-
-
-# the session of a notebook ------------------------------------------------------------------------
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it
 
 
 def active() -> dict[str, str] | None:
@@ -390,18 +378,8 @@ def _listen() -> str:
 
 
 def _serve_supervisor(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError, ValueError), connection:
-        try:
-            if (context := _active_context()) is not None:
-                serve(connection, context)
-            else:
-                with connection.makefile("rb") as requests:
-                    requests.readline()  # closing the connection earlier would lose the response
-                message = "The notebook's Spark session has been stopped."
-                error = {"error": message, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
-                connection.sendall(json.dumps(error).encode() + b"\n")
-        finally:
-            connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it
+    with contextlib.suppress(OSError, ValueError), connection:  # the supervisor was killed
+        serve(connection, _active_context())
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from distdl_jupyter.clusters.azureml import job, run
 from distdl_jupyter.clusters.azureml.client import Workspace
 from distdl_jupyter.clusters.azureml.job import AzureMLOptions
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.testing.sample import is_sentence
@@ -124,8 +124,8 @@ def test_files_that_were_downloaded_are_not_downloaded_again(ml, azurite, blob_p
     content = bytes(range(256)) * 20_000
     kept(ml, azurite, "run1", {"deep/a.pt": content, "distdl/results/rank-0.pkl": b"value", "model.pt": content})
     signed_in.blob_at(blob_proxy.template)
-    blob_proxy.add("model.pt", times=99, status=403, code="AuthorizationFailure")
-    with pytest.raises(LaunchFailed) as failed:
+    blob_proxy.add("model.pt", times=99, status=403, code="AuthorizationPermissionMismatch")
+    with pytest.raises(DataUnavailable) as failed:
         run.collect(workspace(ml), "run1", folder, 1)
     assert "Storage Blob Data Reader" in failed.value.hint
     before = blob_proxy.sent("a.pt")

@@ -110,7 +110,7 @@ def test_a_sign_in_that_ends_while_a_job_runs_loses_nothing_of_it(ml, signed_in)
         assert Lab(ml).ended(listener) == [f"line {number}" for number in range(120)]
         assert listener.exits[0].code == 0
         codes = [one.code for one in listener.notices if one.code.startswith("azure-")]
-        assert codes == ["azure-signed-out", "azure-answers"]
+        assert codes == ["azure-signed-out", "azure-reachable"]
 
 
 def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
@@ -126,9 +126,9 @@ def test_a_job_that_is_canceled_in_azure_says_so(ml, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"workspace": "nowhere"}, "no workspace nowhere"),
+        ({"workspace": "nowhere"}, "The workspace nowhere does not exist"),
         ({"compute": "nothing"}, "compute target 'nothing'"),
-        ({"resource_group": "empty"}, "no resource group empty"),
+        ({"resource_group": "empty"}, "The resource group empty does not exist"),
         ({"environment": "none:7"}, "Environment"),
     ],
 )

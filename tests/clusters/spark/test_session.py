@@ -98,9 +98,8 @@ def test_job_in_a_session_of_spark_connect_outlives_its_notebook(on_spark, conne
 def test_without_a_session_there_is_one_sentence(distdl_home):
     with pytest.raises(InvalidSpec) as caught:
         submit(waits, compute_target="spark")
-    assert caught.value.message == (
-        "The cluster has neither a master nor a remote, and this process has no Spark session."
-    )
+    assert caught.value.code == "spark-no-master"
+    assert "Start a session (spark = SparkSession.builder.getOrCreate())" in caught.value.hint
 
 
 @pytest.mark.full
