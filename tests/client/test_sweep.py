@@ -74,7 +74,7 @@ def trial_numbers():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"parameters": {"lr": 0.1}}, "lr must be a range or a list of values, not 0.1"),
+        ({"parameters": {"lr": 0.1}}, "or a list of values, not 0.1"),
         ({"parameters": {"rate": [1, 2]}}, "cannot be called with these arguments"),
         ({"trials": 0}, "trials must be an integer of at least 1, not 0"),
         ({"parallel": -1}, "parallel must be an integer of at least 1, not -1"),

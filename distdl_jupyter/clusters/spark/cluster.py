@@ -48,7 +48,7 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing that of an
 #: earlier job.
-_CHECK_SECONDS = 60.0
+_CHECK_SECONDS = 50.0
 _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
