@@ -34,7 +34,7 @@ def test_a_saved_notebook_keeps_pictures_as_data_of_images(story):
     sources = [value for name, value in page.attributes if name == "src" and "svg" not in value]
     assert [base64.b64decode(one.partition(",")[2]) for one in sources] == [png(64, 48), jpeg(6, 4)]
     assert [one.partition(",")[0] for one in sources] == ["data:image/png;base64", "data:image/jpeg;base64"]
-    assert "picture 1, ranks 0, 1, " in page.text
+    assert "picture 1, ranks 0 and 1, " in page.text
     assert "[picture 2: 6×4]" in page.text
     assert "2 pictures" in plain.splitlines()
 
