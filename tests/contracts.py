@@ -147,7 +147,7 @@ class QueueContract(ClusterTests):
     """For clusters that wait for their machines in ``place``: set ``options`` with which a job waits."""
 
     def waiting(self):
-        assert self.cluster.queues
+        assert self.cluster.has_queue
         sample = self.sample("import time\ntime.sleep(600)")
         placing = Placing(sample)
         placing.until_waiting(self.timeout)

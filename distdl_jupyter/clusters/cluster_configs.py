@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLEr
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
-FILE = "distdl_jupyter.json"
+FILE_NAME = "distdl_jupyter.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
@@ -40,7 +40,7 @@ def config_file() -> Path:
     """Return the path of the file with the named clusters."""
     from jupyter_core.paths import jupyter_config_dir
 
-    return Path(jupyter_config_dir()) / FILE
+    return Path(jupyter_config_dir()) / FILE_NAME
 
 
 def list_named() -> list[ClusterConfig]:

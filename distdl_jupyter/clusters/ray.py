@@ -34,12 +34,12 @@ from distdl_jupyter.clusters.agents.agent import (
     OVERSUBSCRIBE_HELP,
     SHARED_HELP,
     Host,
-    Unreachable,
+    ReachError,
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
-from distdl_jupyter.clusters.agents.tcp_link import distinct
+from distdl_jupyter.clusters.agents.tcp_link import make_names_distinct
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
@@ -54,13 +54,13 @@ _POLL_SECONDS = 0.5
 #: The seconds that an actor's ``read`` waits for output, and the maximum number of bytes that it returns.
 _READ_SECONDS, _MAX_READ_BYTES = 1.0, 1 << 20
 #: Concurrent calls of an actor: one writes, one reads, one ends the agent.
-_CALLS = 4
+_MAX_CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
 _HIDDEN_VARIABLES = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
 #: client did not start within 30 s. A later attempt may succeed.
-_BUSY_ERROR = "Initialization failure from server"
+_BUSY_MESSAGE = "Initialization failure from server"
 #: Timeout in seconds of separate processes, including the start of Ray.
 _QUERY_SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
 
@@ -116,7 +116,7 @@ class RayCluster(AgentCluster):
 
     def nodes(self, options: RayOptions) -> list[NodeInfo]:
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
-        return [_node_info(node) for node in _query("nodes", options)]
+        return [_make_node_info(node) for node in _query("nodes", options)]
 
     def checks(
         self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -128,7 +128,7 @@ class RayCluster(AgentCluster):
             return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
         return [NodeCheck(**row) for row in rows]
 
-    def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connect_ray(options.address)
@@ -210,22 +210,22 @@ class _AgentActor:
 
 def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     custom_resources = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
-    return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
+    amounts = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
+    return ray.remote(_AgentActor).options(**amounts, max_concurrency=_MAX_CALLS, scheduling_strategy=strategy).remote()
 
 
 def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
-    """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
+    """Start an agent in each actor and return the connections. Raises LaunchFailed, ReachError."""
     # The agent's input ends with the actor, which Ray ends with the supervisor.
-    stdin = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
+    stdin = package.build_first_input("{python}", options.directory or DEFAULT_DIRECTORY, [AGENT_TIMEOUT])
     try:
         addresses = ray.get([actor.begin.remote(stdin, _HIDDEN_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
-        message = f"Ray could not start the agents: {_first_line(error)}."
+        message = f"Ray could not start the agents: {_get_first_line(error)}."
         raise LaunchFailed(message, code="ray-agents-not-started") from error
     # Ray assigns bundles to nodes in any order.
     ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
-    names = distinct([hostname for _actor, (hostname, _address) in ordered])
+    names = make_names_distinct([hostname for _actor, (hostname, _address) in ordered])
     links = [
         (Host(name, address), _ActorLink(ray, actor, name))
         for name, (actor, (_hostname, address)) in zip(names, ordered, strict=True)
@@ -262,7 +262,7 @@ class _ActorLink(Link):
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
-            self._reason = self._reason or f"Ray lost the connection to {self._name}: {_first_line(error)}."
+            self._reason = self._reason or f"Ray lost the connection to {self._name}: {_get_first_line(error)}."
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
@@ -306,10 +306,10 @@ def _connect_ray(address: str) -> Any:
             try:
                 ray.init(address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
-                if _BUSY_ERROR not in str(error) or not tries_left:
+                if _BUSY_MESSAGE not in str(error) or not tries_left:
                     raise
     except Exception as error:
-        message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _first_line(error)}."
+        message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _get_first_line(error)}."
         hint = (
             "Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
             "machine, HOST:6379 and auto only on nodes of the cluster."
@@ -330,7 +330,7 @@ def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:
     return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
 
-def _node_info(node: dict[str, Any]) -> NodeInfo:
+def _make_node_info(node: dict[str, Any]) -> NodeInfo:
     resources = node.get("Resources") or {}
     return NodeInfo(
         str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
@@ -342,7 +342,7 @@ def _node_info(node: dict[str, Any]) -> NodeInfo:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _get_first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     return text[:300].rstrip(".:")
@@ -369,7 +369,7 @@ def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
 def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
     nodes = ray.nodes()
-    down = [_node_info(node) for node in nodes if not node["Alive"]]
+    down = [_make_node_info(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     actors = [_create_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
     connections = _start_agents(ray, actors, options)

@@ -22,7 +22,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
 #: The problem of a cluster whose machines this package can create but has not created yet.
-ABSENT = "The machines have not been created yet."
+ABSENT_PROBLEM = "The machines have not been created yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ClusterStatus(ClusterConfig):
         )
 
 
-def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
+def load_plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
     """Return a cluster's plug-in and options. Raises InvalidSpec, PluginUnavailable."""
     cluster: Cluster = registry.get("clusters", target.kind)
     return cluster, registry.check_options("clusters", target.kind, dict(target.options))
@@ -74,11 +74,11 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
 def probe(target: ClusterConfig) -> ClusterStatus:
     """Return the current status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
-        cluster, options = plugin(target)
+        cluster, options = load_plugin(target)
         problem, remedy = cluster.unavailable(options), ""
         machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
         if machines is not None and not machines.exists:
-            problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
+            problem, remedy = ABSENT_PROBLEM, f"Create them: distdl clusters compute create {target.name}"
         return ClusterStatus.of(
             target,
             title=cluster.title or cluster.name,
@@ -102,7 +102,7 @@ def _plugin_error(error: Exception) -> DistDLError:
     return DistDLError(f"The plug-in failed: {type(error).__name__}: {error}", code="cluster-plugin-failed", hint=hint)
 
 
-def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
+def mark_silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
     known = last or ClusterStatus.of(target, checked=False)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
@@ -112,10 +112,10 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
+    ``get_needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
     """
     try:
-        cluster, options = plugin(target)
+        cluster, options = load_plugin(target)
         if reason := cluster.unavailable(options):
             return [NodeCheck("", "Cluster", "error", reason, "", "cluster-unavailable")]
         if rows := cluster.checks(options, **(needs or {})):
@@ -129,7 +129,7 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         return [NodeCheck("", "Cluster", "error", failure.message, failure.hint, failure.code)]
 
 
-def needs(backend_label: str) -> dict[str, Sequence[str]]:
+def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
     backend, options = registry.backend(backend_label, {})
     return {"modules": backend.modules(options), "programs": backend.programs(options)}
@@ -145,7 +145,7 @@ Needs = Mapping[str, Sequence[str]]
 #: Seconds that a request waits for a cluster: if its status is unknown, and if an earlier status is known.
 FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
 #: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
-_NODES_FRESH, _CHECKS_FRESH = 15.0, 300.0
+_NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class StatusCache:
         timeout = min(self._timeout, FIRST_SECONDS if current.known is None else REFRESH_SECONDS)
         await asyncio.wait([asyncio.wrap_future(current.answer)], timeout=timeout)
         if not current.answer.done() and time.monotonic() - current.started_at >= self._timeout:
-            return silent(target, self._timeout, current.known)
+            return mark_silent(target, self._timeout, current.known)
         return current.known or ClusterStatus.of(target, checked=False)
 
     async def run_checks(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
@@ -212,24 +212,24 @@ class StatusCache:
     ) -> CachedStatus:
         """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
 
-        ``needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
+        ``get_needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
-        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH)
+        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
         if current.known is None:
             concurrent.futures.wait([current.answer], timeout)
         known: ClusterStatus | None = current.known
         if known is None or known.problem:
             return CachedStatus(known, None if known is None else (), pending=not current.answer.done())
-        checks = self.start(check, target, needs, max_age=_CHECKS_FRESH)
+        checks = self.start(check, target, needs, max_age=_CHECKS_FRESH_SECONDS)
         is_down = any(node.state == "down" for node in known.nodes)
         if fresh or is_down or any(row.level == "error" for row in checks.known or ()):
-            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH)
+            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
         rows, pending = checks.known, not (current.answer.done() and checks.answer.done())
         return CachedStatus(current.known, None if rows is None else tuple(rows), pending)
 
 
 #: The cache of the forms in this process.
-FORMS = StatusCache()
+FORM_CACHE = StatusCache()
 
 
 def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
@@ -237,4 +237,4 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
     cache = StatusCache(seconds)
     running = [cache.start(probe, target) for target in targets]
     concurrent.futures.wait([current.answer for current in running], seconds)
-    return [current.known or silent(target, seconds) for current, target in zip(running, targets, strict=True)]
+    return [current.known or mark_silent(target, seconds) for current, target in zip(running, targets, strict=True)]

@@ -160,7 +160,7 @@ class ClusterContract(ClusterTests):
                 assert f"rank {rank}" in listener.output(rank)
                 assert {"hello", "result"} <= {report["type"] for report in listener.reports[rank]}
                 assert {report.get("rank", rank) for report in listener.reports[rank]} == {rank}
-            assert listener.run.waiting() == ""
+            assert listener.run.why_waiting() == ""
 
     def test_all_output_of_a_rank_arrives_before_its_end(self) -> None:
         """The last lines contain the reason why a rank failed."""
@@ -257,7 +257,7 @@ class ClusterContract(ClusterTests):
             first.until_ended(self.ranks, self.timeout)
             second.listen()
             assert second.exits == {}
-            assert second.run.alive()
+            assert second.run.list_alive()
             second.run.signal("INT")
             second.until_ended(self.ranks, self.timeout)
             assert {exit_.code for exit_ in second.exits.values()} == {5}, second.exits
@@ -268,7 +268,7 @@ class ClusterContract(ClusterTests):
         """Processes that training code has started end with the rank."""
         with self.running(_FORKS) as (sample, listener):
             self.until_output(listener, "here")
-            assert listener.run.alive()
+            assert listener.run.list_alive()
             listener.run.signal("KILL")
             listener.until_ended(self.ranks, self.timeout)
             assert {exit_.signal for exit_ in listener.exits.values()} == {"KILL"}, listener.exits

@@ -172,7 +172,7 @@ class RunListener:
             self.exits[exit_.rank] = exit_
             for key in ((exit_.rank, "out"), (exit_.rank, "err")):
                 self.lines_at_end[key] = list(self.lines.get(key, []))
-        self.notices += self.run.notices()
+        self.notices += self.run.take_notices()
 
     def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
         """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
@@ -188,13 +188,13 @@ class RunListener:
 
     def until_gone(self, timeout: float) -> None:
         """Listen until no process of the job is alive."""
-        self.until(lambda: not self.run.alive(), timeout, "the end of every process")
+        self.until(lambda: not self.run.list_alive(), timeout, "the end of every process")
 
     def close(self, timeout: float = 20.0) -> None:
         """Kill the remaining processes and close the run, also after a failed test."""
         deadline = time.monotonic() + timeout
         with contextlib.suppress(Exception):  # must not hide the failure of a test
-            while time.monotonic() < deadline and self.run.alive():
+            while time.monotonic() < deadline and self.run.list_alive():
                 self.run.signal("KILL")
                 self.run.poll()
                 time.sleep(_POLL_SECONDS)

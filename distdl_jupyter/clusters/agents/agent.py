@@ -52,7 +52,7 @@ class HostFailed(HostTrouble):
     code = "host-failed"
 
 
-class Unreachable(HostTrouble):
+class ReachError(HostTrouble):
     """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.command``)."""
 
     def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
@@ -110,7 +110,7 @@ class AgentConnection(ABC):
         return
 
 
-def ask_all(
+def query_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
@@ -125,10 +125,10 @@ def ask_all(
     return answers
 
 
-def ask_all_or_raise(
+def query_or_raise(
     requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
-    """Return the answers of ``ask_all``. Raises the first error."""
+    """Return the answers of ``query_all``. Raises the first error."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     wait([answer for _, answer in pending], timeout)
     return [connection.result(answer, type_, 0.0) for connection, answer in pending]
@@ -219,8 +219,8 @@ class JobNodes(ABC):
         """Return the exit of a rank with its cause added; None while the cause is being queried."""
         return exit_
 
-    def interrupted(self) -> str:
-        """Return why a queue preempted a job that had not failed (see ``Run.interrupted``)."""
+    def why_interrupted(self) -> str:
+        """Return why a queue preempted a job that had not failed (see ``Run.why_interrupted``)."""
         return ""
 
     def note_start(self, *, launcher: str = "") -> None:

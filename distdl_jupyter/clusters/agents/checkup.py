@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
-from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
+from distdl_jupyter.clusters.agents.agent import HostTrouble, ReachError, query_all
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.core import humanize, limits, registry
@@ -292,7 +292,7 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
 
 
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason.
-Reached = Mapping[tuple[str, str], str]
+ProbeResults = Mapping[tuple[str, str], str]
 #: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
 _MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
 
@@ -328,7 +328,7 @@ class CommonNetwork:
 
 
 def check_network(
-    offered: Mapping[str, Sequence[Endpoint]], reached: Reached, common: CommonNetwork | None, network: str = ""
+    offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults, common: CommonNetwork | None, network: str = ""
 ) -> list[NodeCheck]:
     """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
     if common is not None:
@@ -383,7 +383,7 @@ def list_endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: 
     return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MAX_ADDRESSES]
 
 
-def loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
+def make_loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
     """Return the network of a job on one machine: the loopback interface, which other machines cannot reach."""
     ends = []
     for host, items in interfaces.items():
@@ -392,7 +392,7 @@ def loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> C
     return CommonNetwork("127.0.0.0/8", tuple(ends))
 
 
-def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> CommonNetwork | None:
+def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults) -> CommonNetwork | None:
     """Return the best network on which all hosts reach each other, or None.
 
     Container bridges come last, then routes between subnets, then the lowest minimum speed, then public addresses.
@@ -450,7 +450,7 @@ class Checkup:
 
 def check_hosts(
     connections: Sequence[Connection],
-    unreachable: Sequence[Unreachable],
+    unreachable: Sequence[ReachError],
     options: Any,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
@@ -467,8 +467,8 @@ def check_hosts(
     twins = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
     offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in twins}
-    reached: Reached = {}
-    common = loopback_network(interfaces) if interfaces else None
+    reached: ProbeResults = {}
+    common = make_loopback_network(interfaces) if interfaces else None
     if len(offered) > 1:
         reached = requests.reach([item for item in connections if item.host in offered], offered)
         offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
@@ -510,7 +510,7 @@ class _Requests:
         requests = [request for request in requests if request[0].host not in self.silent]
         timeout = max(0.5, min(max_wait, self._deadline - time.monotonic()))
         rows = []
-        for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
+        for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
             if isinstance(answer, HostTrouble):
                 self.silent.setdefault(connection.host, answer)
             else:
@@ -528,7 +528,7 @@ class _Requests:
             reports[connection.host] = report
         return reports
 
-    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> Reached:
+    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> ProbeResults:
         """Return the results of the test connections."""
         listening = [(agent, {"address": end.address}) for agent in connections for end in offered[agent.host]]
         targets = [

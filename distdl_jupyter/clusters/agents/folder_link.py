@@ -60,7 +60,7 @@ class Tail:
                     await asyncio.sleep(_POLL_SECONDS)
             inbox.feed(b"")
 
-        asyncio.run_coroutine_threadsafe(feed(), wire.loop())
+        asyncio.run_coroutine_threadsafe(feed(), wire.get_loop())
         return inbox
 
 

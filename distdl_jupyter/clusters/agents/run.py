@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, ask_all
-from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, query_all
+from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, UnkillableProcess
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -198,7 +198,7 @@ class AgentRun(Run):
 
     def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to the variables of its node."""
-        variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
+        variables = {**self._plan.environments[slot.rank], **environment.build_rank_variables(self._placement, slot)}
         return self._nodes.rank_variables(slot, variables)
 
     def _slots_on(self, node: AgentNode) -> list[RankSlot]:
@@ -211,11 +211,11 @@ class AgentRun(Run):
         """The streams of ranks, launcher, services and nodes."""
         return (*self._streams, *self._nodes.streams)
 
-    def started(self) -> list[Start]:
+    def list_starts(self) -> list[Start]:
         """Return the process of each rank, with its process id on its machine."""
         return list(self._starts)
 
-    def notices(self) -> list[RunNotice]:
+    def take_notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         notices, self._nodes.notices = self._nodes.notices, []
         return notices
@@ -265,24 +265,24 @@ class AgentRun(Run):
         """Renew the job's entries in the queues of the machines."""
         self._nodes.keep_slots()
 
-    def samples(self) -> list[NodeSample]:
+    def take_samples(self) -> list[NodeSample]:
         """Return the resource samples since the last call."""
         samples, self._samples = self._samples, []
         return samples
 
-    def alive(self) -> list[str]:
+    def list_alive(self) -> list[str]:
         """Return the host name of each living process; a lost machine counts as having no processes."""
         answers = self._ask_all("alive")
         return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
 
-    def unkillable(self) -> list[Unkillable]:
+    def list_unkillable(self) -> list[UnkillableProcess]:
         """Return processes that survived KILL, on machines that answer."""
-        return [Unkillable(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
+        return [UnkillableProcess(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
 
     def _ask_all(self, type_: str) -> list[tuple[AgentNode, dict[str, Any]]]:
         """Send a request to all machines in parallel and return the answers."""
         nodes = self._nodes.connected
-        answers = ask_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
+        answers = query_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
         return [(node, data) for node, data in zip(nodes, answers, strict=True) if isinstance(data, dict)]
 
     def signal(self, name: str) -> None:
@@ -295,7 +295,7 @@ class AgentRun(Run):
         """Forward output of the launcher or of a service to the nodes."""
         self._nodes.on_launcher_output(text)
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
             ranks = [slot.rank for slot in self._slots_on(node)]
@@ -304,16 +304,16 @@ class AgentRun(Run):
             else:
                 node.connection.begin("stacks", ranks=ranks)
 
-    def stacks(self) -> Mapping[int, StackDump]:
+    def take_stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
         dumps, self._stack_dumps = self._stack_dumps, {}
         return dumps
 
-    def no_stacks(self) -> str:
+    def why_no_stacks(self) -> str:
         """Return "": ranks with an agent support stack traces."""
         return ""
 
-    def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
+    def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
             if ranks_here := [slot.rank for slot in self._slots_on(node) if slot.rank in ranks]:
@@ -350,9 +350,9 @@ class AgentRun(Run):
 
     # end --------------------------------------------------------------------------------------
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why a queue preempted the job."""
-        return self._nodes.interrupted()
+        return self._nodes.why_interrupted()
 
     def handle(self) -> dict[str, Any]:
         """Return the data for a sweep, and for another supervisor if the job can outlive this one."""
@@ -465,7 +465,7 @@ class LauncherRun(AgentRun):
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
         elif relay is not None and data.get("kind") == SHELL:
-            relay.ended(int(data["process"]), _exit_code(data), node.host)
+            relay.ended(int(data["process"]), _get_exit_code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
                 relay.lost(node.host)
@@ -486,7 +486,7 @@ class LauncherRun(AgentRun):
         if self._launcher_end is None:
             self._end_idle_launcher()
         elif self._is_drained:
-            code = _exit_code(self._launcher_end)
+            code = _get_exit_code(self._launcher_end)
             first = self._launcher.first_exit(self._output) if code else None
             for slot in self._placement.ranks:
                 self._record_exit(self._make_exit(slot.rank, code, first))
@@ -533,7 +533,7 @@ class LauncherRun(AgentRun):
             agent.begin("signal", name="KILL", to="all")
 
 
-def _exit_code(end: Mapping[str, Any]) -> int:
+def _get_exit_code(end: Mapping[str, Any]) -> int:
     """Return the exit code of a process by the convention of shells (128 + signal)."""
     return int(end["code"]) if end["code"] is not None else 128 + signal_number(str(end["signal"]))
 

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, ask_all_or_raise
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, query_or_raise
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
@@ -57,7 +57,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         "job": job.spec.id,
         "folder": str(job.folder.path),
         "proof": proof if job.options.shared is not False else None,
-        "base": job.options.directory or DIRECTORY,
+        "base": job.options.directory or DEFAULT_DIRECTORY,
         "working_directory": directory,
     }
     path = job.folder.path / proof[0]
@@ -65,7 +65,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         with contextlib.suppress(OSError):  # without the file, no host shares the folder
             path.touch(mode=0o600)
             path.write_text(proof[1], encoding="utf-8")
-        answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+        answers = query_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
     finally:
         path.unlink(missing_ok=True)
     nodes = []
@@ -143,7 +143,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
-        reason = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
+        reason = why_refused(path.relative_to(RESULTS), bytes_, ranks)
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
@@ -217,7 +217,7 @@ MAX_VALUE_BYTES = 4 * 2**30
 _VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
-def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
+def why_refused(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
     """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
     match = _VALUE_NAME.fullmatch(str(name))
     if match is None:
@@ -253,7 +253,7 @@ class AgentNodes(JobNodes):
 
     def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the variables of all processes on a host, which extend its login environment."""
-        inherited = environment.for_ranks(self._context.inherited)
+        inherited = environment.select_for_remote_ranks(self._context.inherited)
         return {**inherited, **self._context.variables, "DISTDL_JOB_DIR": node.folder}
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, Connection, start_all
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
@@ -109,7 +109,7 @@ class AgentListener:
         """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
         self._lost_message = lost
         self.agents: dict[int, TcpLink] = {}
-        self._ssl_context, certificate = _certificate()
+        self._ssl_context, certificate = _create_certificate()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, 0), family=family, backlog=1024)
@@ -120,7 +120,7 @@ class AgentListener:
         self.back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
         #: The tasks of unproven connections, and when each was accepted.
         self._unproven: dict[asyncio.Task[None], float] = {}
-        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
+        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.get_loop())
 
     @property
     def shares_hosts(self) -> bool:
@@ -184,23 +184,23 @@ class AgentListener:
                 task.cancel()
             self._socket.close()
 
-        wire.loop().call_soon_threadsafe(close)
+        wire.get_loop().call_soon_threadsafe(close)
 
     def cut(self) -> None:
         """Close all connections, which ends the agents."""
         for agent in list(self.agents.values()):
-            wire.loop().call_soon_threadsafe(agent.cut)
+            wire.get_loop().call_soon_threadsafe(agent.cut)
 
     def connect(self, directory: str) -> list[Connection]:
-        """Start an agent on each node; return the connections ordered by host name. Raises Unreachable."""
-        program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
+        """Start an agent on each node; return the connections ordered by host name. Raises ReachError."""
+        program = package.build_first_input("", directory, [AGENT_TIMEOUT]).partition(b"\n")[2]
         agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
-        for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
+        for name, agent in zip(make_names_distinct([agent.hostname for agent in agents]), agents, strict=True):
             agent.name = name
         return start_all(((Host(agent.name, agent.address), agent) for agent in agents), program)
 
 
-def distinct(hostnames: Sequence[str]) -> list[str]:
+def make_names_distinct(hostnames: Sequence[str]) -> list[str]:
     """Return a name for each node: its host name, with -0, -1, ... if a host has several nodes."""
     return [
         f"{name}-{hostnames[:index].count(name)}" if hostnames.count(name) > 1 else name
@@ -208,7 +208,7 @@ def distinct(hostnames: Sequence[str]) -> list[str]:
     ]
 
 
-def _certificate() -> tuple[ssl.SSLContext, str]:
+def _create_certificate() -> tuple[ssl.SSLContext, str]:
     """Return the TLS context of a server with a new self-signed certificate, and the certificate (PEM)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

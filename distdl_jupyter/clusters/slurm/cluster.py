@@ -14,15 +14,15 @@ from typing import Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import AgentNode, Host, Unreachable
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, end_all, start_all
+from distdl_jupyter.clusters.agents.agent import AgentNode, Host, ReachError
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placement
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
-from distdl_jupyter.clusters.ssh.cluster import SshProcess
+from distdl_jupyter.clusters.ssh.cluster import SshLink
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
@@ -49,7 +49,7 @@ class SlurmCluster(AgentCluster):
     name = "slurm"
     title = "Slurm"
     Options = SlurmOptions
-    queues = True
+    has_queue = True
     can_attach = True
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class SlurmCluster(AgentCluster):
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Return the remedy if Slurm's commands are missing."""
-        return commands.missing_commands()
+        return commands.why_commands_missing()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
@@ -70,7 +70,7 @@ class SlurmCluster(AgentCluster):
         partition = f"partition {options.partition}" if options.partition else "default partition"
         return f"{partition}, {options.gpus_per_node} GPUs per node" if options.gpus_per_node else partition
 
-    def requeues(self, options: SlurmOptions) -> int:
+    def max_requeues(self, options: SlurmOptions) -> int:
         """Return how often an interrupted job is requeued."""
         return options.requeue
 
@@ -86,7 +86,7 @@ class SlurmCluster(AgentCluster):
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
-        if missing := commands.missing_commands():
+        if missing := commands.why_commands_missing():
             return [NodeCheck("", "Slurm", "error", "Slurm is not installed here.", missing, "slurm-missing")]
         try:
             nodes = commands.list_nodes(options.partition)
@@ -100,14 +100,14 @@ class SlurmCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
-        placement = before_contact(spec, options.gpus, options.gpus_per_node or "not set")
+        placement = preview_placement(spec, options.gpus, options.gpus_per_node or "not set")
         gpus = options.gpus if spec.use_gpu is not False else 0
         ranks = (dataclasses.replace(slot, gpu=slot.local_rank % gpus if gpus else None) for slot in placement.ranks)
         return dataclasses.replace(placement, ranks=tuple(ranks))
 
     # start ------------------------------------------------------------------------------------
 
-    def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
         job = _find_submitted(context.handle, context) if context.handle is not None else None
         self._slurm = slurm = job or self._submit(spec, options, context)
@@ -133,7 +133,7 @@ class SlurmCluster(AgentCluster):
             if not job:
                 more = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
                 output = directory.output.name
-                arguments = script.sbatch_arguments(spec, options, secrets, directory.run, output, *more)
+                arguments = script.build_sbatch_arguments(spec, options, secrets, directory.run, output, *more)
                 job = commands.submit(arguments, secrets)
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
@@ -141,7 +141,7 @@ class SlurmCluster(AgentCluster):
             code, remedy = commands.explain_refusal(error)
             raise LaunchFailed(error.message, code=code, hint=remedy) from error
         except OSError as error:
-            raise script.unusable(error, directory.job) from error
+            raise script.make_unusable_error(error, directory.job) from error
         return SlurmJob(directory, job)
 
     def _all_have_greeted(self) -> bool:
@@ -152,7 +152,7 @@ class SlurmCluster(AgentCluster):
         slurm = self._slurm
         assert slurm is not None, "a job was submitted"
         while not condition():
-            for notice in slurm.notices():
+            for notice in slurm.take_notices():
                 context.note(notice)
             if self._connections:
                 slurm.on_output(slurm.output())
@@ -190,7 +190,7 @@ class SlurmCluster(AgentCluster):
             self._slurm.close()
             self._slurm = None
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why Slurm ended the job before its ranks ran."""
         return self._interruption
 
@@ -224,7 +224,7 @@ class SlurmCluster(AgentCluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmSilent."""
+        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmTimeout."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.find_jobs(job_id)
@@ -264,7 +264,7 @@ def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | N
 def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
     """Test the submission of a job with one process, and check the nodes."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
-    arguments = script.sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
+    arguments = script.build_sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
     try:
         script.require_containers(options)
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
@@ -294,14 +294,15 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
     command = [
         "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
         f"--immediate={_NODE_SECONDS}", f"--time={_LIMIT_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
-        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container_arguments(options),
+        *(f"--{name}={value}" for name, value in selection.items() if value),
+        *script.build_container_arguments(options),
         "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _RUN_PROGRAM,
     ]  # fmt: skip
-    program = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
+    program = package.build_first_input(python, DEFAULT_DIRECTORY, [AGENT_TIMEOUT]).partition(b"\n")[2]
     try:
-        link = SshProcess(_NODE_NAME, command, commands.build_environment())
+        link = SshLink(_NODE_NAME, command, commands.build_environment())
         connections = start_all([(Host(_NODE_NAME, ""), link)], program)
-    except Unreachable as error:
+    except ReachError as error:
         if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
             return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
         message = f"nodes were not checked. {error.reason}"

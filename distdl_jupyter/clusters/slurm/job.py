@@ -37,17 +37,17 @@ _RELEASE_SECONDS = 15.0
 #: Seconds after a job's end within which its accounting must be complete.
 _ACCOUNTING_SECONDS = 4.0
 #: The maximum number of bytes of batch output in the error of a failed start.
-_MAX_OUTPUT = 20_000
+_MAX_OUTPUT_BYTES = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
-#: detects that its files are missing (``script.UNSEEN``).
-_OUTPUT_FAILED = 53
+#: detects that its files are missing (``script.UNSEEN_EXIT_CODE``).
+_OUTPUT_FAILED_SIGNAL = 53
 #: This package's name for the state of a job that Slurm has purged.
-_FORGOTTEN = "FORGOTTEN"
-_NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
-_TIME_LIMIT = "DUE TO TIME LIMIT ***"
+_PURGED = "FORGOTTEN"
+_NODE_LOST_PATTERN = re.compile(r"srun: error: Node failure on (\S+)")
+_TIME_LIMIT_MESSAGE = "DUE TO TIME LIMIT ***"
 #: slurmstepd's messages about kills that the job's state does not show (cgroups; OverMemoryKill).
-_OUT_OF_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
-_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
+_OUT_OF_MEMORY_PATTERN = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
+_TASK_ENDED_PATTERN = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmJob(threading.Thread):
@@ -71,7 +71,7 @@ class SlurmJob(threading.Thread):
         self._ended_agents: dict[int, str] = {}
         self._fast_until = 0.0
         self._outage = OutageNotifier(_SILENCE_SECONDS)
-        self.notices = self._outage.notices
+        self.take_notices = self._outage.take_notices
         self._blocked_codes: set[str] = set()
         self._cancel_requested = self._stop_requested = False
         self._wake = threading.Event()
@@ -90,7 +90,7 @@ class SlurmJob(threading.Thread):
     @property
     def ended(self) -> bool:
         """Whether the job has ended, was purged, or was requeued by Slurm."""
-        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, commands.QUEUED_AGAIN))
+        return self.state is not None and (self.state.ended or self.state.state in (_PURGED, commands.REQUEUED_STATE))
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
@@ -112,11 +112,11 @@ class SlurmJob(threading.Thread):
             try:
                 state = commands.load_state(self.job)
             except UnknownJob:
-                state = commands.load_accounting(self.job) or JobState(_FORGOTTEN)
+                state = commands.load_accounting(self.job) or JobState(_PURGED)
             if state.pending and self.has_run:
                 # Each attempt is a separate Slurm job, so Slurm must not restart this one.
                 commands.cancel(self.job)
-                state = JobState(commands.QUEUED_AGAIN)
+                state = JobState(commands.REQUEUED_STATE)
         except SlurmFailed as error:
             message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
             self._outage.record_failure(requested_at, RunNotice("warning", message, "slurm-silent"))
@@ -124,7 +124,7 @@ class SlurmJob(threading.Thread):
         self.has_run = self.has_run or state.state == "RUNNING"
         self.requested_at, self.state = requested_at, state
         self._outage.record_response(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
-        notice = commands.blocked_notice(state, self.job) if state.pending else None
+        notice = commands.make_blocked_notice(state, self.job) if state.pending else None
         if notice is not None and notice.code not in self._blocked_codes:
             self._blocked_codes.add(notice.code)
             self._outage.put(notice)
@@ -148,18 +148,18 @@ class SlurmJob(threading.Thread):
         return connection
 
     def output(self) -> str:
-        """Return the last ``_MAX_OUTPUT`` bytes of the output of the batch script and srun."""
+        """Return the last ``_MAX_OUTPUT_BYTES`` bytes of the output of the batch script and srun."""
         with contextlib.suppress(OSError):
-            return self.directory.output.read_bytes()[-_MAX_OUTPUT:].decode(errors="replace")
+            return self.directory.output.read_bytes()[-_MAX_OUTPUT_BYTES:].decode(errors="replace")
         return ""
 
     def on_output(self, output: str) -> None:
         """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
-        for hosts in _NODE_LOST.findall(output):
+        for hosts in _NODE_LOST_PATTERN.findall(output):
             self._lost_hosts.update(hosts.split(","))
-        self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
-        self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY.search(output) is not None
-        for tasks, cause in _TASK_ENDED.findall(output):
+        self.is_timed_out = self.is_timed_out or _TIME_LIMIT_MESSAGE in output
+        self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY_PATTERN.search(output) is not None
+        for tasks, cause in _TASK_ENDED_PATTERN.findall(output):
             for first, last in re.findall(r"(\d+)(?:-(\d+))?", tasks):  # each node has one task
                 for node in range(int(first), int(last or first) + 1):
                     self._ended_agents.setdefault(node, cause)
@@ -178,10 +178,10 @@ class SlurmJob(threading.Thread):
         """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
-        if state.state == _FORGOTTEN:
+        if state.state == _PURGED:
             was_queued = self.directory.link is not None and not self.has_run
             return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
-        if state.exit_signal == _OUTPUT_FAILED or (not started and state.exit_code == script.UNSEEN):
+        if state.exit_signal == _OUTPUT_FAILED_SIGNAL or (not started and state.exit_code == script.UNSEEN_EXIT_CODE):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
@@ -193,7 +193,7 @@ class SlurmJob(threading.Thread):
         """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.ended:
             code = self.state.exit_code
-            end = "" if code in (0, script.UNSEEN) else f" Its script exited with code {code}."
+            end = "" if code in (0, script.UNSEEN_EXIT_CODE) else f" Its script exited with code {code}."
             message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
             return LaunchFailed(message, code="slurm-job-ended-early", output=self.output())
         reasons = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
@@ -261,7 +261,7 @@ class SlurmNodes(AgentNodes):
     def poll(self) -> None:
         """Add the notices about Slurm."""
         super().poll()
-        self.notices += self._slurm.notices()
+        self.notices += self._slurm.take_notices()
 
     def on_launcher_output(self, text: str) -> None:
         """Read srun's messages."""
@@ -292,13 +292,13 @@ class SlurmNodes(AgentNodes):
                 state = JobState("OUT_OF_MEMORY")
             cause = commands.describe_end(state, slurm.job) if state is not None else ""
             return dataclasses.replace(exit_, evidence=cause)
-        if state is None or not slurm.ended or state.state in ("NODE_FAIL", _FORGOTTEN):
+        if state is None or not slurm.ended or state.state in ("NODE_FAIL", _PURGED):
             return exit_
         if slurm.sent:
             return Exit(exit_.rank, None, "KILL" if "KILL" in slurm.sent else "TERM")
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why Slurm ended the job if the code did not fail."""
         return self._slurm.interruption()
 

@@ -29,14 +29,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from distdl_jupyter.clusters.agents import checkup
-from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.agent import ReachError
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.clusters.base import Context, NodeCheck, RunNotice
 from distdl_jupyter.clusters.spark import driver
-from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses
+from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, list_addresses
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
@@ -53,7 +53,7 @@ _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
 #: The environment variable with the job's id that marks the driver process and its children.
-MARK = "DISTDL_SPARK_DRIVER"
+MARK_VARIABLE = "DISTDL_SPARK_DRIVER"
 #: Seconds between two checks for connected tasks, and the timeout in seconds for the stage to end.
 _POLL_SECONDS, _END_SECONDS = 0.1, 10.0
 #: A sweep finds the driver process by its mark, so a job's handle needs no data.
@@ -72,7 +72,7 @@ class SparkCluster(AgentCluster):
     name = "spark"
     title = "Spark"
     Options = SparkOptions
-    queues = True
+    has_queue = True
     several_per_host = True
 
     def unavailable(self, options: SparkOptions) -> str:
@@ -98,7 +98,7 @@ class SparkCluster(AgentCluster):
 
     def default_options(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
-        return driver.active()
+        return driver.find_session_options()
 
     def detail(self, options: SparkOptions) -> str:
         """Return the address."""
@@ -112,7 +112,7 @@ class SparkCluster(AgentCluster):
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
                 stage.await_tasks(lambda _reason: None, _CHECK_SECONDS)
-                connections = stage.port.connect(options.directory or DIRECTORY)
+                connections = stage.port.connect(options.directory or DEFAULT_DIRECTORY)
                 try:
                     return list(checkup.check_hosts(connections, [], options, modules, programs).checks)
                 finally:
@@ -121,7 +121,7 @@ class SparkCluster(AgentCluster):
             hint = error.hint or "See the log of the Spark master."
             return [NodeCheck("", "Spark", "error", error.message, hint, code=error.code)]
 
-    def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Wait for a task on each node, and start an agent in each."""
         context.record_handle(_HANDLE)
         if options.session:
@@ -136,7 +136,7 @@ class SparkCluster(AgentCluster):
             hint = "Use another backend, or use one node per host with more processes per node."
             raise LaunchFailed(message, code="spark-mpi-same-host", hint=hint)
         context.report("stage", f"starting agents on {plural(spec.node_count, 'executor')}")
-        self._connections = stage.port.connect(options.directory or DIRECTORY)
+        self._connections = stage.port.connect(options.directory or DEFAULT_DIRECTORY)
         return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
@@ -149,7 +149,7 @@ class SparkCluster(AgentCluster):
         """
 
         def drivers() -> set[int]:
-            return set(processes.marked(processes.table(), {MARK: job_id}))
+            return set(processes.marked(processes.table(), {MARK_VARIABLE: job_id}))
 
         pids = drivers()
         processes.send(pids, signal.SIGTERM)
@@ -174,7 +174,7 @@ class Stage:
         request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage)}
         with contextlib.ExitStack() as resources:
             self._output = resources.enter_context(tempfile.TemporaryFile())
-            self.port = AgentListener(_local_address(options), self._explain_loss)
+            self.port = AgentListener(_find_local_address(options), self._explain_loss)
             resources.callback(self.port.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
@@ -203,13 +203,13 @@ class Stage:
                 resources.pop_all()
             return connection
         connection, child_socket = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK: job}
+        variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK_VARIABLE: job}
         with child_socket:
             # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", driver.__name__],
                 process_group=0,
-                env=environment,
+                env=variables,
                 stdin=child_socket.fileno(),
                 stdout=self._output,
                 stderr=self._output,
@@ -276,12 +276,12 @@ class Stage:
         self._resources.close()
 
 
-def _local_address(options: SparkOptions) -> str:
+def _find_local_address(options: SparkOptions) -> str:
     """Return this machine's address on the route to the master, which executors can reach. Raises LaunchFailed."""
     if options.host or options.master.startswith("local"):
         return options.host or "127.0.0.1"
     # TEST-NET-1 replaces a master without an address, such as yarn. Nothing is sent.
-    host, port = next(addresses(options), ("192.0.2.1", 9))
+    host, port = next(list_addresses(options), ("192.0.2.1", 9))
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))

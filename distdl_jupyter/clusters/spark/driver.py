@@ -37,7 +37,7 @@ from distdl_jupyter.node import connect_back
 #: Seconds between two attempts to run a stage, and the timeout in seconds for stopping a session.
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
-_NO_SLOTS = "SPARK-24819"
+_NO_SLOTS_ERROR = "SPARK-24819"
 #: The remedy if there is no session.
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
@@ -98,7 +98,7 @@ class StageSpec:
     python: str = ""
 
 
-def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
+def list_addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
     """Yield host and port of each master or of the Connect server in the options."""
     authority = options.address.partition("://")[2].split("/")[0]
     for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority):
@@ -116,7 +116,7 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
         message = "The notebook's Spark session has been stopped."
         raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
     reason = ""
-    for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
+    for address in list_addresses(options) if options.remote or options.master.startswith("spark://") else ():
         try:
             with socket.create_connection(address, 5.0):
                 return
@@ -127,7 +127,7 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
         raise LaunchFailed(reason, code="spark-unreachable", hint=hint)
 
 
-def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
+def _make_task(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
     """Return the function that every task runs: it executes ``source``, the source of ``connect_back``.
 
     It is pickled by value and uses no module-level names, because executors may lack this package.
@@ -166,14 +166,14 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
     if context is None:
         os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
-        settings = {**_default_settings(stage, options, host), **options.settings()}
+        settings = {**_build_default_settings(stage, options, host), **options.settings()}
         spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
         spark.setLogLevel("ERROR")
 
     def run(work: _TaskFunction) -> None:
         spark.setJobGroup(group, f"distdl job {stage.name}", interruptOnCancel=True)
         tasks = spark.parallelize(range(stage.tasks), stage.tasks)
-        if context is not None and (profile := _resource_profile(options, stage)) is not None:
+        if context is not None and (profile := _build_resource_profile(options, stage)) is not None:
             tasks = tasks.withResources(profile)
         tasks.barrier().mapPartitions(work).collect()
 
@@ -199,7 +199,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
 
     def run(work: _TaskFunction) -> None:
         tasks = spark.range(0, stage.tasks, 1, stage.tasks)
-        tasks.mapInArrow(work, "id long", barrier=True, profile=_resource_profile(options, stage)).collect()
+        tasks.mapInArrow(work, "id long", barrier=True, profile=_build_resource_profile(options, stage)).collect()
 
     def stop() -> None:
         spark.interruptAll()
@@ -208,7 +208,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     return run, stop
 
 
-def _resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
+def _build_resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
     """Return the resource profile of a task, None if it only needs one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -219,7 +219,7 @@ def _resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
     return ResourceProfileBuilder().require(requests.resource("gpu", gpus) if gpus else requests).build
 
 
-def _default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
+def _build_default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the default settings of the session, which the user's settings override."""
     bind_address = "0.0.0.0"  # noqa: S104 - the address is translated
     with contextlib.suppress(OSError), socket.create_server((host, 0)):
@@ -312,13 +312,13 @@ def serve(connection: socket.socket, context: Any = None) -> None:
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
             report(reason=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
-            task = _task_function(source, back, options.python if options.remote else options.python or stage.python)
+            task = _make_task(source, back, options.python if options.remote else options.python or stage.python)
             while not stopped.is_set():
                 try:
                     run(task)
                     break
                 except Exception as error:
-                    if _NO_SLOTS not in str(error):
+                    if _NO_SLOTS_ERROR not in str(error):
                         raise
                     stopped.wait(_RETRY_SECONDS)
         except DistDLError as error:
@@ -342,7 +342,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
         connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it
 
 
-def active() -> dict[str, str] | None:
+def find_session_options() -> dict[str, str] | None:
     """Return the options for the session of this process, None without one. Does not import Spark."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if session := module and module.SparkSession.getActiveSession():

@@ -137,7 +137,7 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 
 
 def test_one_host_alone_meets_on_its_loopback():
-    common = checkup.loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
+    common = checkup.make_loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
     assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.clusters.azureml.bootstrap import mark
+from distdl_jupyter.clusters.azureml.bootstrap import build_mark
 from distdl_jupyter.clusters.azureml.run import LogFile, Logs
 from distdl_jupyter.core.errors import AzureRefused
 
@@ -15,7 +15,7 @@ _BEGIN = b"\x1e" + NONCE.encode()
 _TEXT = st.one_of(
     st.binary(max_size=30),
     st.sampled_from([b"line\n", b"\x1e", b"\x1f", _BEGIN[:9], _BEGIN + b' {"type":"metric"}\n']),
-).filter(lambda text: mark(NONCE, "")[:-1] not in text)
+).filter(lambda text: build_mark(NONCE, "")[:-1] not in text)
 
 
 class Workspace:
@@ -62,11 +62,11 @@ def taken(stream):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["out", "err"]), _TEXT)), st.data())
 def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, data):
-    log, current = b"a shell's error\n" + mark(NONCE, "rank 3"), "out"
+    log, current = b"a shell's error\n" + build_mark(NONCE, "rank 3"), "out"
     for stream, text in written:
-        log += (b"" if stream == current else mark(NONCE, stream)) + text
+        log += (b"" if stream == current else build_mark(NONCE, stream)) + text
         current = stream
-    log += mark(NONCE, 'end {"code": 0}') + b"after"
+    log += build_mark(NONCE, 'end {"code": 0}') + b"after"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
     logs, file = Logs(None, NONCE, 4), LogFile("f")
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
@@ -119,7 +119,7 @@ def test_other_refusals_are_raised(workspace, logs):
 
 def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(workspace):
     logs = Logs(workspace, NONCE, 1, {(0, "out"): 7})
-    workspace.files |= {"a": b"step 1\n", "b": mark(NONCE, "rank 0") + b"line 1\nline 2\n"}
+    workspace.files |= {"a": b"step 1\n", "b": build_mark(NONCE, "rank 0") + b"line 1\nline 2\n"}
     logs.set_addresses({"a.txt": "a", "b.txt": "b"})
     logs.advance()
     assert unowned(logs) == ""
@@ -129,7 +129,7 @@ def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(worksp
 
 def test_a_stream_of_a_rank_goes_on_behind_a_mark_at_its_begin(workspace, logs):
     logs.set_addresses({"user_logs/std_log_process_0.txt": "a"})
-    workspace.files["a"] = mark(NONCE, "rank 0") + mark(NONCE, "err") + mark(NONCE, "out") + b"step 1\n"
+    workspace.files["a"] = b"".join(build_mark(NONCE, label) for label in ("rank 0", "err", "out")) + b"step 1\n"
     logs.advance()
     out, err = (stream.source for stream in logs.streams[1:])
     assert (out.take(100), err.take(100)) == (b"step 1\n", None)

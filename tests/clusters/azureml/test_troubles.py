@@ -49,9 +49,9 @@ def test_a_waiting_job_has_a_reason_and_is_ended_at_once(ml, end):
     ml.holds.add("Queued")
     lab = Lab(ml)
     with lab.running("import time\ntime.sleep(600)") as (sample, listener):
-        listener.until(listener.run.waiting, 120, "the reason why the job waits")
-        assert "\n" not in listener.run.waiting()
-        assert (listener.run.started(), listener.exits) == ([], {})
+        listener.until(listener.run.why_waiting, 120, "the reason why the job waits")
+        assert "\n" not in listener.run.why_waiting()
+        assert (listener.run.list_starts(), listener.exits) == ([], {})
         handle = json.loads(json.dumps(listener.run.handle()))
         assert handle == listener.run.handle()
         if end == "sweep":
@@ -72,7 +72,7 @@ def test_who_waits_sees_azures_state_and_the_images_build(ml):
             lambda: "Step 1/9 : FROM pytorch" in listener.lines.get((None, "out"), []), 60, "the build's log"
         )
         wanted = "preparing the image; the first build takes a few minutes (Preparing)"
-        listener.until(lambda: listener.run.waiting().endswith(wanted), 60, "Azure's state")
+        listener.until(lambda: listener.run.why_waiting().endswith(wanted), 60, "Azure's state")
         assert "Step 2/9" not in listener.lines[None, "out"], "a line without its end"
 
 

@@ -43,7 +43,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
         return ""
 
     entered = []
-    monkeypatch.setattr(commands, "missing_commands", lambda: "")
+    monkeypatch.setattr(commands, "why_commands_missing", lambda: "")
     monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
@@ -125,15 +125,15 @@ def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, 
     job = SlurmJob(None, "12")
     job.query()
     job.query()
-    assert len(job.notices()) == notices
+    assert len(job.take_notices()) == notices
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])
 def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     spec = JobSpec(id="20260101-000000-abcde", name="x", max_run_duration_seconds=seconds)
-    arguments = script.sbatch_arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
+    arguments = script.build_sbatch_arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
     assert [word for word in arguments if word.startswith("--time=")] == (
-        [f"--time={limit + script._EXTRA_MINUTES}"] if limit else []
+        [f"--time={limit + script._LIMIT_MARGIN_MINUTES}"] if limit else []
     )
 
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.agent import ReachError
 from distdl_jupyter.clusters.ssh import cluster
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
@@ -71,7 +71,7 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
     monkeypatch.setattr(cluster, "RETRY_SECONDS", 0.0)
-    reach = Mock(side_effect=Unreachable("a", kind, "It is not reachable."), __name__="reach")
+    reach = Mock(side_effect=ReachError("a", kind, "It is not reachable."), __name__="reach")
     monkeypatch.setattr(cluster, "reach", reach)
     for _ in range(2):
         assert SshCluster().nodes(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
