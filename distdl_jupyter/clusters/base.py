@@ -378,11 +378,11 @@ class Cluster(ABC):
         """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
         return ""
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return the known machines, including those that do not respond; it may take seconds."""
         return []
 
-    def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
+    def run_checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
         """Check every node for problems that prevent jobs, within 30 seconds.
 
         ``modules`` and ``programs`` are the requirements of a backend.
@@ -466,14 +466,14 @@ class Provisioner(ABC):
     dynamic_options: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
+    def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the known values of the option ``field``; it may take seconds.
 
         ``options`` are the options that are set so far. Raises DistDLError, which names missing options.
         """
 
     @abstractmethod
-    def machines(self, options: Any) -> Machines | None:
+    def get_machines(self, options: Any) -> Machines | None:
         """Return a summary of the machines, None if they need not be created; it may take seconds."""
 
     @abstractmethod

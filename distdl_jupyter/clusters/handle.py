@@ -94,7 +94,7 @@ class ClusterHandle(table.Display):
         """Return the current state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.load_plugin(self.target)
         with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
-            return NodeTable(cluster.nodes(options))
+            return NodeTable(cluster.list_nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> CheckTable:
         """Check on every node whether jobs can run there. This takes up to 30 seconds.
@@ -127,7 +127,7 @@ class ClusterHandle(table.Display):
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
         cluster, options = status.load_plugin(self.target)
-        return cluster.machines(options) if isinstance(cluster, Provisioner) else None
+        return cluster.get_machines(options) if isinstance(cluster, Provisioner) else None
 
     def create(self, *, wait: bool = False, **compute: Any) -> ClusterHandle:
         """Create the machines of the cluster: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
@@ -142,7 +142,7 @@ class ClusterHandle(table.Display):
         text = f"Interrupted; {self.name} is still being created. To delete its machines, run {command}"
         with explain_interrupt(lambda: text):
             deadline = time.monotonic() + CREATION_SECONDS
-            while wait and (machines := cluster.machines(options)) is not None and time.monotonic() < deadline:
+            while wait and (machines := cluster.get_machines(options)) is not None and time.monotonic() < deadline:
                 if not machines.state and machines.problem:
                     raise ClusterRefused(machines.problem, code="machines-not-changed")
                 if not machines.state:
@@ -229,7 +229,7 @@ def list_choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Opt
     if not isinstance(cluster, Provisioner) or option not in cluster.dynamic_options:
         text = f"Values of {option} cannot be listed for clusters of type {kind}."
         raise InvalidSpec(text, code="choices-unavailable", field=option)
-    return cluster.choices(option, options)
+    return cluster.list_choices(option, options)
 
 
 def list_active_jobs(name: str) -> list[JobFolder]:

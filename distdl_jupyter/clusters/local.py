@@ -79,7 +79,7 @@ class LocalCluster(Cluster):
         count = len(machine.gpu_numbers())
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
         devices, load = machine.gpus(), round(os.getloadavg()[0], 1)
         name, gpu_name = socket.gethostname(), next((gpu.name for gpu in devices), "")

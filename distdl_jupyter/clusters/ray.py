@@ -82,7 +82,7 @@ class RayOptions:
     shared: bool | None = option(None, SHARED_HELP)
     oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
-    def bundle(self, processes: int) -> dict[str, float]:
+    def build_bundle(self, processes: int) -> dict[str, float]:
         """Return the resources of a bundle with this number of processes. Raises InvalidSpec."""
         try:
             bundle = {str(name): float(amount) for name, amount in json.loads(self.resources or "{}").items()}
@@ -108,17 +108,17 @@ class RayCluster(AgentCluster):
 
     def validate(self, options: RayOptions) -> None:
         """Raise InvalidSpec for invalid resources."""
-        options.bundle(1)
+        options.build_bundle(1)
 
     def detail(self, options: RayOptions) -> str:
         """Return the address."""
         return options.address
 
-    def nodes(self, options: RayOptions) -> list[NodeInfo]:
+    def list_nodes(self, options: RayOptions) -> list[NodeInfo]:
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
         return [_make_node_info(node) for node in _query("nodes", options)]
 
-    def checks(
+    def run_checks(
         self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Ray, and each of its nodes with an agent."""
@@ -133,7 +133,7 @@ class RayCluster(AgentCluster):
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connect_ray(options.address)
         self._held.callback(_call_quietly, ray.shutdown)
-        bundle = options.bundle(spec.process_count_per_node)
+        bundle = options.build_bundle(spec.process_count_per_node)
         if context.restart and context.min_node_count is not None:
             count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
             spec = dataclasses.replace(spec, node_count=count)
@@ -274,7 +274,7 @@ class _ActorLink(Link):
         with contextlib.suppress(Exception):
             if self._code is None and not self._reason:
                 self._code, errors = await asyncio.wait_for(self._actor.wait.remote(grace), grace + 5.0)
-                self.keep(errors)
+                self.add_errors(errors)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code

@@ -109,7 +109,7 @@ class AgentStager:
             self.errors = (self.errors + content)[-_MAX_ERROR_BYTES:]
 
         channel, self._out = self._connection.open_stream()
-        argv, err = ["{python}", *_PROGRAM], self._connection.channel(keep_errors)
+        argv, err = ["{python}", *_PROGRAM], self._connection.open_channel(keep_errors)
         process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": err, "open_input": True}
         self._connection.ask("start", _REQUEST_SECONDS, processes=[process])
 

@@ -49,7 +49,7 @@ class ClusterStatus(ClusterConfig):
     currency: str = ""
 
     @classmethod
-    def of(cls, target: ClusterConfig, **known: Any) -> ClusterStatus:
+    def from_config(cls, target: ClusterConfig, **known: Any) -> ClusterStatus:
         """Return the status of a cluster, with the cost of its nodes."""
         billed = [node for node in known.get("nodes", ()) if node.billed]
         costs = [node.cost_per_hour for node in billed if node.cost_per_hour is not None]
@@ -76,23 +76,23 @@ def probe(target: ClusterConfig) -> ClusterStatus:
     try:
         cluster, options = load_plugin(target)
         problem, remedy = cluster.unavailable(options), ""
-        machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
+        machines = cluster.get_machines(options) if isinstance(cluster, Provisioner) and not problem else None
         if machines is not None and not machines.exists:
             problem, remedy = ABSENT_PROBLEM, f"Create them: distdl clusters compute create {target.name}"
-        return ClusterStatus.of(
+        return ClusterStatus.from_config(
             target,
             title=cluster.title or cluster.name,
             detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
             problem=problem,
             remedy=remedy,
-            nodes=() if problem else tuple(cluster.nodes(options)),
+            nodes=() if problem else tuple(cluster.list_nodes(options)),
             is_remote=cluster.is_remote,
             machines=machines,
             can_create=isinstance(cluster, Provisioner),
         )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
         failure = _plugin_error(error)
-        return ClusterStatus.of(target, problem=failure.message, remedy=failure.hint, code=failure.code)
+        return ClusterStatus.from_config(target, problem=failure.message, remedy=failure.hint, code=failure.code)
 
 
 def _plugin_error(error: Exception) -> DistDLError:
@@ -104,7 +104,7 @@ def _plugin_error(error: Exception) -> DistDLError:
 
 def mark_silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
-    known = last or ClusterStatus.of(target, checked=False)
+    known = last or ClusterStatus.from_config(target, checked=False)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
@@ -118,9 +118,9 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         cluster, options = load_plugin(target)
         if reason := cluster.unavailable(options):
             return [NodeCheck("", "Cluster", "error", reason, "", "cluster-unavailable")]
-        if rows := cluster.checks(options, **(needs or {})):
+        if rows := cluster.run_checks(options, **(needs or {})):
             return rows
-        if down_names := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
+        if down_names := ", ".join(node.name for node in cluster.list_nodes(options) if node.state == "down"):
             text = f"{down_names} cannot be used."
             return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
         return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
@@ -157,7 +157,7 @@ class _Probe:
     previous: Any
 
     @property
-    def known(self) -> Any:
+    def latest(self) -> Any:
         """The latest answer."""
         return self.answer.result() if self.answer.done() else self.previous
 
@@ -188,7 +188,7 @@ class StatusCache:
             if last is not None and not (last.answer.done() and now - last.started_at >= max_age):
                 return last
             answer = Future[Any]()
-            current = self._probes[key] = _Probe(now, answer, None if last is None else last.known)
+            current = self._probes[key] = _Probe(now, answer, None if last is None else last.latest)
         threading.Thread(
             target=lambda: answer.set_result(function(target, *needs)), name="distdl-probe", daemon=True
         ).start()
@@ -197,11 +197,11 @@ class StatusCache:
     async def get_status(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
         current = self.start(probe, target)
-        timeout = min(self._timeout, FIRST_SECONDS if current.known is None else REFRESH_SECONDS)
+        timeout = min(self._timeout, FIRST_SECONDS if current.latest is None else REFRESH_SECONDS)
         await asyncio.wait([asyncio.wrap_future(current.answer)], timeout=timeout)
         if not current.answer.done() and time.monotonic() - current.started_at >= self._timeout:
-            return mark_silent(target, self._timeout, current.known)
-        return current.known or ClusterStatus.of(target, checked=False)
+            return mark_silent(target, self._timeout, current.latest)
+        return current.latest or ClusterStatus.from_config(target, checked=False)
 
     async def run_checks(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
@@ -215,17 +215,17 @@ class StatusCache:
         ``get_needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
         current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
-        if current.known is None:
+        if current.latest is None:
             concurrent.futures.wait([current.answer], timeout)
-        known: ClusterStatus | None = current.known
+        known: ClusterStatus | None = current.latest
         if known is None or known.problem:
             return CachedStatus(known, None if known is None else (), pending=not current.answer.done())
         checks = self.start(check, target, needs, max_age=_CHECKS_FRESH_SECONDS)
         is_down = any(node.state == "down" for node in known.nodes)
-        if fresh or is_down or any(row.level == "error" for row in checks.known or ()):
+        if fresh or is_down or any(row.level == "error" for row in checks.latest or ()):
             checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
-        rows, pending = checks.known, not (current.answer.done() and checks.answer.done())
-        return CachedStatus(current.known, None if rows is None else tuple(rows), pending)
+        rows, pending = checks.latest, not (current.answer.done() and checks.answer.done())
+        return CachedStatus(current.latest, None if rows is None else tuple(rows), pending)
 
 
 #: The cache of the forms in this process.
@@ -237,4 +237,4 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
     cache = StatusCache(seconds)
     running = [cache.start(probe, target) for target in targets]
     concurrent.futures.wait([current.answer for current in running], seconds)
-    return [current.known or mark_silent(target, seconds) for current, target in zip(running, targets, strict=True)]
+    return [current.latest or mark_silent(target, seconds) for current, target in zip(running, targets, strict=True)]

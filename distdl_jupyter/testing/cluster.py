@@ -121,7 +121,7 @@ class ClusterContract(ClusterTests):
 
     def test_its_nodes_have_different_names_and_a_reason_for_being_down(self) -> None:
         """The sidebar shows all nodes, and which of them run ranks."""
-        nodes = self.cluster.nodes(self.checked)
+        nodes = self.cluster.list_nodes(self.checked)
         assert len({node.name for node in nodes}) == len(nodes)
         assert all(node.name and (node.detail or node.state != "down") for node in nodes), nodes
 
@@ -139,7 +139,7 @@ class ClusterContract(ClusterTests):
     def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[NodeCheck]:
         """Run the cluster's checks, assert that each row is valid, and return the rows."""
         started = time.monotonic()
-        rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
+        rows = self.cluster.run_checks(self.checked, modules=modules, programs=programs)
         assert time.monotonic() - started < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
         for row in rows:
             assert all((row.what, row.message)), row

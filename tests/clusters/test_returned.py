@@ -82,7 +82,7 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     for notice, name in zip(node.notices, ["results/rank-0.pkl", "results/planted.pkl"], strict=True):
         assert f"node-b: {name}" in notice.text
         assert "it is in /there" in notice.text
-    assert node.keeps_folder
+    assert node.must_keep_folder
 
 
 def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):

@@ -46,11 +46,11 @@ class SlowCluster(LocalCluster):
     Options = SlowOptions
     is_remote = True
 
-    def nodes(self, options):
+    def list_nodes(self, options):
         time.sleep(options.seconds)
         return [NodeInfo("node-a")]
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         time.sleep(options.seconds)
         return checked(modules)
 
@@ -95,10 +95,10 @@ class FailingCluster(LocalCluster):
     def can_attach(self):
         return os.environ.get("FAKE_CAN_ATTACH") == "1"
 
-    def nodes(self, options):
+    def list_nodes(self, options):
         return [NodeInfo("node-a"), NodeInfo("node-b", "down", "no route to host")]
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         return checked(modules)
 
     def start(self, spec, placement, plan, context):
@@ -174,7 +174,7 @@ class NeverCluster(Cluster):
     def preview(self, spec, options):
         return LocalCluster().preview(spec, options)
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         return checked(modules)
 
     def place(self, spec, ports, options, context):

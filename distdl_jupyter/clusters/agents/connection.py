@@ -125,10 +125,10 @@ class Connection(AgentConnection):
         inbox = Inbox(skip)
         with self._lock:
             self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
-        self.channel(inbox.feed, number=channel)
+        self.open_channel(inbox.feed, number=channel)
         return inbox
 
-    def channel(
+    def open_channel(
         self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool, number: int | None = None
     ) -> int:
         """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
@@ -371,7 +371,7 @@ async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader
             await writer.drain()
         connection.begin("hold", channel=channel, held=False)
 
-    channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
+    channel = connection.open_channel(send, lambda held: can_send.clear() if held else can_send.set())
     connected = connection.begin("connect", rank=rank, channel=channel)
     connected.add_done_callback(lambda reply: reply.exception() and wire.get_loop().call_soon_threadsafe(writer.close))
     with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost

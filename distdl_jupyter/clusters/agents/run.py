@@ -140,14 +140,14 @@ class AgentRun(Run):
 
     def _runs_on(self, node: AgentNode, rank: int) -> bool:
         ranks = self._placement.ranks
-        return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
+        return rank < len(ranks) and self._nodes.get_node(ranks[rank]) is node
 
     def _start_service(self, number: int, service: Service) -> None:
         """Start a service on node 0, and wait until it has printed that it is ready."""
         node, progress = self._nodes.nodes[0], functools.partial(self._context.report, "start")
         channel, source = node.connection.open_stream()
         self._add_stream(None, "out", source)
-        variables = self._nodes.environment(node) | self._nodes.service_variables(number)
+        variables = self._nodes.get_environment(node) | self._nodes.get_service_variables(number)
         process: dict[str, Any] = {
             "kind": SERVICE,
             "process": number,
@@ -183,7 +183,7 @@ class AgentRun(Run):
         channels: dict[str, int] = {}
         for name in names:
             channels[name], source = node.connection.open_stream()
-            self._add_stream(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
+            self._add_stream(rank, name, source, 0 if self._nodes.outlives_supervisor else None)
             self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
         return channels
 
@@ -199,10 +199,10 @@ class AgentRun(Run):
     def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.build_rank_variables(self._placement, slot)}
-        return self._nodes.rank_variables(slot, variables)
+        return self._nodes.get_rank_variables(slot, variables)
 
     def _slots_on(self, node: AgentNode) -> list[RankSlot]:
-        return [slot for slot in self._placement.ranks if self._nodes.node_of(slot) is node]
+        return [slot for slot in self._placement.ranks if self._nodes.get_node(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class AgentRun(Run):
 
     def expose_endpoint(self, rank: int) -> None:
         """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
-        node = self._nodes.node_of(self._placement.ranks[rank])
+        node = self._nodes.get_node(self._placement.ranks[rank])
         answer = node.connection.begin("serving", rank=rank)
 
         def on_failure(error: OSError) -> None:
@@ -342,7 +342,7 @@ class AgentRun(Run):
 
     def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
-        node = self._nodes.node_of(self._placement.ranks[rank])
+        node = self._nodes.get_node(self._placement.ranks[rank])
         if not node.shared:
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
@@ -357,7 +357,7 @@ class AgentRun(Run):
     def handle(self) -> dict[str, Any]:
         """Return the data for a sweep, and for another supervisor if the job can outlive this one."""
         handle = self._nodes.handle()
-        if self._nodes.outlive_supervisor:
+        if self._nodes.outlives_supervisor:
             handle["channels"] = [list(channel) for channel in self._channels]
             if (launcher := self._plan.launcher) is not None:
                 handle["first_exit"] = f"{launcher.first_exit.__module__}:{launcher.first_exit.__qualname__}"
@@ -399,7 +399,7 @@ class DirectRun(AgentRun):
             for node, slots_there in slots.items():
                 processes: list[dict[str, Any]] = []
                 for slot in slots_there[first : first + _BATCH_SIZE]:
-                    variables = {**self._nodes.environment(node), **self._rank_environment(slot)}
+                    variables = {**self._nodes.get_environment(node), **self._rank_environment(slot)}
                     process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
                     channels = self._open_channels(node, slot.rank)
                     processes.append({**process, "directory": node.directory or None, **channels})
@@ -439,7 +439,7 @@ class LauncherRun(AgentRun):
         while_waiting = functools.partial(self._context.report, "start", "starting the launcher")
         variables = []  # of each rank; its TMPDIR differs from the launcher's
         for slot in self._placement.ranks:
-            tmpdir = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
+            tmpdir = self._nodes.get_environment(self._nodes.get_node(slot)).get("TMPDIR")
             variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)})
         for node in self._nodes.nodes:
             ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._slots_on(node)]
@@ -447,7 +447,7 @@ class LauncherRun(AgentRun):
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
         shared = {
-            node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **self._launcher.environment}
+            node.host: {**self._nodes.get_environment(node), "TMPDIR": node.run, **self._launcher.environment}
             for node in self._nodes.nodes
         }
         launcher_node = self._nodes.nodes[0]
@@ -465,10 +465,10 @@ class LauncherRun(AgentRun):
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
         elif relay is not None and data.get("kind") == SHELL:
-            relay.ended(int(data["process"]), _get_exit_code(data), node.host)
+            relay.report_exit(int(data["process"]), _get_exit_code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
-                relay.lost(node.host)
+                relay.drop_host(node.host)
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
@@ -565,19 +565,19 @@ class Relay:
         def on_started(reply: Future[dict[str, Any]]) -> None:
             if (error := reply.exception()) is not None:
                 send_answer(err=f"{getattr(error, 'reason', error)}\n")
-                self.ended(number, _SSH_FAILURE)
+                self.report_exit(number, _SSH_FAILURE)
 
         process: dict[str, Any] = {"kind": SHELL, "process": number, "argv": [*_LOGIN_SHELL, str(request["command"])]}
-        process |= {name: target.channel(functools.partial(forward, name)) for name in ("out", "err")}
+        process |= {name: target.open_channel(functools.partial(forward, name)) for name in ("out", "err")}
         process["environment"] = dict(self._environments[target.host])
         target.begin("start", processes=[process]).add_done_callback(on_started)
 
-    def ended(self, number: int, code: int, host: str | None = None) -> None:
+    def report_exit(self, number: int, code: int, host: str | None = None) -> None:
         """Report the exit of a process on ``host``; ignore an unknown process."""
         if number in self._running and host in (None, self._running[number][0]):
             self._running.pop(number)[1](code=code)
 
-    def lost(self, host: str) -> None:
+    def drop_host(self, host: str) -> None:
         """End the commands of a lost host."""
         for number in [number for number, (target, _) in self._running.items() if target == host]:
-            self.ended(number, _SSH_FAILURE)
+            self.report_exit(number, _SSH_FAILURE)

@@ -81,7 +81,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
             remedy = "Submit from a folder that all hosts mount, or set the cluster option shared to False."
             raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
         workdir, run = directory if has_directory else f"{folder}/{_WORK}", str(answer["run"])
-        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, work_is_empty=not has_directory))
+        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, has_empty_directory=not has_directory))
     return nodes
 
 
@@ -121,7 +121,7 @@ def send(
     connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
 ) -> dict[str, Any]:
     """Send a request with a tar archive, which ``produce`` writes; return the answer. Raises HostFailed."""
-    channel = connection.channel(lambda _content: None)
+    channel = connection.open_channel(lambda _content: None)
     answer = connection.begin(type_, channel=channel, **fields)
     produce(lambda content: connection.write(channel, content) if content else None)
     connection.write(channel, b"")
@@ -147,7 +147,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
-            node.keeps_folder = True
+            node.must_keep_folder = True
         return not reason
 
     try:
@@ -251,14 +251,14 @@ class AgentNodes(JobNodes):
         self._context = context
         self._uncollected: set[str] = set()
 
-    def environment(self, node: AgentNode) -> dict[str, str]:
+    def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the variables of all processes on a host, which extend its login environment."""
         inherited = environment.select_for_remote_ranks(self._context.inherited)
         return {**inherited, **self._context.variables, "DISTDL_JOB_DIR": node.folder}
 
-    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the paths of the rank's folder and data on its host."""
-        node = self.node_of(slot)
+        node = self.get_node(slot)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
     def collect(self) -> None:
@@ -277,7 +277,7 @@ class AgentNodes(JobNodes):
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job.folder.checkpoints, copied)
-        self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
+        self._uncollected |= {node.host for node in self.nodes if node.must_keep_folder}
         for node in self.nodes:
             self.notices += node.notices
         if failures:

@@ -66,7 +66,7 @@ class TcpLink(Link):
                 elif frame.channel == _OUTPUT:
                     output.append(frame.bytes)
                 else:
-                    self.keep(frame.bytes)
+                    self.add_errors(frame.bytes)
             if joined := b"".join(output):
                 return joined
         return b""
@@ -89,9 +89,9 @@ class TcpLink(Link):
                 while await self.read():
                     pass
         self._code = 255 if self._code is None else self._code
-        self.cut()
+        self.disconnect()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection, which ends the agent; idempotent. Called on the loop."""
         self._writer.transport.abort()
 
@@ -186,10 +186,10 @@ class AgentListener:
 
         wire.get_loop().call_soon_threadsafe(close)
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Close all connections, which ends the agents."""
         for agent in list(self.agents.values()):
-            wire.get_loop().call_soon_threadsafe(agent.cut)
+            wire.get_loop().call_soon_threadsafe(agent.disconnect)
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent on each node; return the connections ordered by host name. Raises ReachError."""

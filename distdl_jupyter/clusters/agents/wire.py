@@ -118,15 +118,15 @@ class Link(ABC):
         """Close all streams."""
         self.close_input()
 
-    def keep(self, errors: bytes) -> None:
+    def add_errors(self, errors: bytes) -> None:
         """Append error output."""
         self.error_tail = (self.error_tail + errors)[-MAX_ERROR_BYTES:]
 
-    async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+    async def collect_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         """Append error output from ``next_`` until it returns b""."""
         with contextlib.suppress(OSError):
             while content := await next_():
-                self.keep(content)
+                self.add_errors(content)
 
     @property
     def last_line(self) -> str:

@@ -48,7 +48,7 @@ class Workspace:
         self._clients: dict[str, Rest] = {}
 
     @classmethod
-    def of(cls, options: Any) -> Workspace:
+    def from_options(cls, options: Any) -> Workspace:
         """Return the workspace in a cluster's options. Raises InvalidSpec if an option is missing."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
@@ -80,11 +80,11 @@ class Workspace:
         """Return the record of the workspace, or of something in it. Raises AzureRefused."""
         return dict(self._manager.get(self.path + path, api_version))
 
-    def job(self, name: str) -> dict[str, Any]:
+    def get_job(self, name: str) -> dict[str, Any]:
         """Return a job's properties. Raises AzureRefused."""
         return dict(self.get(f"/jobs/{quote(name)}", API_JOB)["properties"])
 
-    def details(self, name: str) -> dict[str, Any]:
+    def get_details(self, name: str) -> dict[str, Any]:
         """Return a run's status, error and log files (``{name: signed URL}``)."""
         path = f"{self._history.address}/history/v1.0{self.path}/runs/{quote(name)}/details"
         return dict(self._history.get(path, "v1.0"))
@@ -92,7 +92,7 @@ class Workspace:
     def cancel(self, name: str) -> bool:
         """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
         try:
-            if self.job(name).get("status") in ENDED_STATES:
+            if self.get_job(name).get("status") in ENDED_STATES:
                 return False
             self._manager.post(f"{self.path}/jobs/{quote(name)}/cancel", API_CANCEL)
         except AzureRefused as error:
@@ -101,7 +101,7 @@ class Workspace:
             return False
         return True
 
-    def datastore(self, name: str) -> dict[str, Any]:
+    def get_datastore(self, name: str) -> dict[str, Any]:
         """Return the properties of a datastore, with a short-lived SAS token as ``sasToken`` if one can be requested.
 
         An account key is never requested, because it grants full access. Raises AzureRefused.
@@ -159,7 +159,7 @@ def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
 def open_computes(options: Any) -> Iterator[Any]:
     """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
     with translate_azure_errors(options):
-        with open_ml_client(Workspace.of(options)) as client:
+        with open_ml_client(Workspace.from_options(options)) as client:
             operations = client.compute
         yield operations
 

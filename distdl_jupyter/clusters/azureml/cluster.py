@@ -82,7 +82,7 @@ class ComputeSpec:
             hint = "Lower min_nodes, or raise max_nodes."
             raise InvalidSpec(message, code="azureml-min-above-max-nodes", field="min_nodes", hint=hint)
 
-    def entity(self, name: str) -> Any:
+    def build_entity(self, name: str) -> Any:
         """Return the compute entity of azure-ai-ml. Raises InvalidSpec for a retired size."""
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
@@ -124,8 +124,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
-        if options.missing:
-            return str(client.make_missing_error(options.missing))
+        if options.missing_option:
+            return str(client.make_missing_error(options.missing_option))
         with contextlib.suppress(ModuleNotFoundError):  # of a parent package
             if find_spec("azure.ai.ml") is not None:
                 return ""
@@ -133,8 +133,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
-        if options.missing:
-            raise client.make_missing_error(options.missing)
+        if options.missing_option:
+            raise client.make_missing_error(options.missing_option)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 if unknown."""
@@ -145,7 +145,7 @@ class AzureMLCluster(Cluster, Provisioner):
         compute = f"compute {options.compute}" if options.compute else "serverless"
         return ", ".join(part for part in (compute, options.vm_size) if part)
 
-    def checks(
+    def run_checks(
         self, options: AzureMLOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check sign-in, workspace, compute and image.
@@ -159,7 +159,7 @@ class AzureMLCluster(Cluster, Provisioner):
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
         step = "Workspace"
         try:
-            Workspace.of(options).get()
+            Workspace.from_options(options).get()
             rows.append(NodeCheck("", step, "ok", options.workspace))
             step = "Compute"
             target = _find_compute(options) if options.compute else None
@@ -207,7 +207,7 @@ class AzureMLCluster(Cluster, Provisioner):
             raise LaunchFailed(message, code="azureml-image-without", hint=hint)
         context.report("stage", "connecting to the Azure ML workspace")
         with translate_azure_errors(options):
-            Workspace.of(options).get()
+            Workspace.from_options(options).get()
         addresses = (job.BY_AZURE,)
         placement = with_ports(
             self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.BY_AZURE, addresses * count)
@@ -221,7 +221,7 @@ class AzureMLCluster(Cluster, Provisioner):
             hint = "Use another backend, or a cluster of type ssh or slurm."
             raise LaunchFailed(message, code="azureml-service", hint=hint)
         options = AzureMLOptions(**spec.cluster_options)
-        workspace = Workspace.of(options)
+        workspace = Workspace.from_options(options)
         code = job.write_code(spec, placement, plan, context)
         uploaded = size(sum(path.stat().st_size for path in code.rglob("*") if path.is_file()))
         context.report("start", f"submitting to Azure ML, {uploaded} of code")
@@ -250,16 +250,16 @@ class AzureMLCluster(Cluster, Provisioner):
         if handle:
             workspace = Workspace(**handle["workspace"])
         else:
-            workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
+            workspace = Workspace.from_options(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
         name = job.build_run_name(job_id)
         if not workspace.cancel(name):
             return []
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while workspace.job(name).get("status") not in client.ENDED_STATES and time.monotonic() < deadline:
+        while workspace.get_job(name).get("status") not in client.ENDED_STATES and time.monotonic() < deadline:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
 
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
+    def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
         values = AzureMLOptions(**{name: str(options.get(name) or "") for name in DYNAMIC_OPTIONS})
         if field == "subscription_id":
@@ -284,7 +284,7 @@ class AzureMLCluster(Cluster, Provisioner):
             for group, name, region in workspaces
         ]
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return the nodes that are up, starting or stopping. Raises DistDLError."""
         compute = _find_compute(options) if options.compute else None  # serverless nodes only exist for one job
         if compute is None or compute.provisioning_state == "Creating":
@@ -293,7 +293,7 @@ class AzureMLCluster(Cluster, Provisioner):
         with open_computes(options) as operations:
             return [_make_node_info(node, compute, price) for node in operations.list_nodes(options.compute)]
 
-    def machines(self, options: Any) -> Machines | None:
+    def get_machines(self, options: Any) -> Machines | None:
         """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
         if not options.compute:
             return None
@@ -326,7 +326,7 @@ class AzureMLCluster(Cluster, Provisioner):
             message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
             hint = "Set the option compute to another name, or use this one."
             raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
-        _request_change(options, "begin_create_or_update", compute_spec.entity(options.compute))
+        _request_change(options, "begin_create_or_update", compute_spec.build_entity(options.compute))
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
@@ -351,7 +351,7 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
         raise client.make_rejection(error) if isinstance(error, AzureRefused) else error from None
     except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types without a common base class
         try:  # the job may have been accepted although the response was lost
-            services = workspace.job(job.build_run_name(spec.id)).get("services") or {}
+            services = workspace.get_job(job.build_run_name(spec.id)).get("services") or {}
         except DistDLError:
             raise client.make_rejection(error) from None
         return str((services.get("Studio") or {}).get("endpoint") or "")

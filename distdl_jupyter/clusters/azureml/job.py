@@ -69,7 +69,7 @@ class AzureMLOptions:
             raise InvalidSpec(message, code="azureml-option-invalid", field="shm_size")
 
     @property
-    def missing(self) -> str:
+    def missing_option(self) -> str:
         """The name of the first required option that is not set, "" if all are set."""
         for name in ("resource_group", "workspace"):
             if not getattr(self, name):

@@ -105,15 +105,15 @@ class AzureMLRun(Run):
             self._wake.clear()
             polled_at = time.monotonic()
             try:
-                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.stale):
+                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.is_stale):
                     if self._sent_signals and not self._has_ended:
                         self._workspace.cancel(self._name)
                     self._read_state(polled_at)
-                if not self._logs.behind:
+                if not self._logs.is_behind:
                     is_new = self._logs.advance(last=self._has_ended)
                     self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
-                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.complete and not is_new)
+                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.is_complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
                 self._poll_seconds = _SLOW_SECONDS
@@ -132,7 +132,7 @@ class AzureMLRun(Run):
 
     def _read_state(self, polled_at: float) -> None:
         try:
-            details = self._workspace.details(self._name)
+            details = self._workspace.get_details(self._name)
         except AzureRefused as error:
             if error.status != 404:
                 raise
@@ -167,7 +167,7 @@ class AzureMLRun(Run):
 
     def poll(self) -> list[Exit]:
         """Return the exits of ranks whose output was forwarded."""
-        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.ends
+        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.exits
         ranks = sorted(self._unreported & ends.keys())
         if len(ranks) == len(self._unreported) and not self._has_ended:
             ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
@@ -271,19 +271,19 @@ class Logs:
         #: The file from which text outside of ranks' output was last forwarded.
         self._last_file = ""
         #: The exits of ranks: exit code, signal and evidence.
-        self.ends: dict[int, dict[str, Any]] = {}
+        self.exits: dict[int, dict[str, Any]] = {}
         #: Ranks that have started.
         self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
-        self.stale = False
+        self.is_stale = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every rank has reported its exit."""
-        return 2 * len(self.ends) == len(self._inboxes)
+        return 2 * len(self.exits) == len(self._inboxes)
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether the supervisor has so much unread output that no more is requested."""
         return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MAX_UNREAD
 
@@ -305,7 +305,7 @@ class Logs:
                 file.rank, file.stream = int(value), "out"
                 self.started_ranks.add(file.rank)
             elif kind == "end":
-                self.ends[file.rank], file.stream = json.loads(value), ""
+                self.exits[file.rank], file.stream = json.loads(value), ""
             elif kind:
                 file.stream = kind
         if last and file.line:
@@ -319,7 +319,7 @@ class Logs:
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Set the addresses of the run's files, which expire after some time."""
-        self.stale = False
+        self.is_stale = False
         for name, url in addresses.items():
             self._files.setdefault(name, LogFile(name)).url = url
 
@@ -343,7 +343,7 @@ class Logs:
             response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
         except AzureRefused as error:
             if error.status in (401, 403, 404):
-                self.stale = True  # its signature has expired
+                self.is_stale = True  # its signature has expired
             elif error.status != 416:  # the range starts at the end of the file
                 raise
             return b""
@@ -366,11 +366,12 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     """
     from azure.storage.blob import ContainerClient
 
-    match = _ARTIFACT_URI.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
+    output = (workspace.get_job(name).get("outputs") or {}).get("default") or {}
+    match = _ARTIFACT_URI.fullmatch(str(output.get("uri")))
     if match is None:
         return []
     prefix, reasons = f"{match[2].strip('/')}/outputs/", []
-    datastore = workspace.datastore(match[1])
+    datastore = workspace.get_datastore(match[1])
     url = settings.read().endpoints.blob.format(account=datastore["accountName"])
     container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.credential())
     with translate_errors(f"The outputs of {name} in Azure ML"), files.writing(folder.path), container:

@@ -74,7 +74,7 @@ class SlurmCluster(AgentCluster):
         """Return how often an interrupted job is requeued."""
         return options.requeue
 
-    def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
+    def list_nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
         return commands.list_nodes(options.partition)
 
@@ -82,7 +82,7 @@ class SlurmCluster(AgentCluster):
         """Return this user's jobs in Slurm."""
         return commands.list_queue()
 
-    def checks(
+    def run_checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
@@ -113,8 +113,8 @@ class SlurmCluster(AgentCluster):
         self._slurm = slurm = job or self._submit(spec, options, context)
         slurm.start()
         slurm.poll_soon()
-        self._wait_until(slurm.hosts, "queue", context)
-        for node, host in enumerate(slurm.hosts()):
+        self._wait_until(slurm.list_hosts, "queue", context)
+        for node, host in enumerate(slurm.list_hosts()):
             self._connections.append(slurm.connect(node, host, takeover=job is not None))
             self._connections[-1].start()
         self._wait_until(self._all_have_greeted, "stage", context)
@@ -125,7 +125,7 @@ class SlurmCluster(AgentCluster):
         secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
         try:
             script.require_containers(options)
-            if directory.copied:
+            if directory.is_copied:
                 context.report("stage", "copying the job's files")
             directory.write(context.folder, spec, options)
             context.report("queue", "submitting to Slurm")
@@ -155,9 +155,9 @@ class SlurmCluster(AgentCluster):
             for notice in slurm.take_notices():
                 context.note(notice)
             if self._connections:
-                slurm.on_output(slurm.output())
-            if slurm.ended or any(connection.lost for connection in self._connections):
-                raise slurm.refusal()
+                slurm.on_output(slurm.read_output())
+            if slurm.has_ended or any(connection.lost for connection in self._connections):
+                raise slurm.make_error()
             state, detail = slurm.state, f"Slurm job {slurm.job}: waiting for its agents"
             if state is None or state.pending:
                 detail = f"Slurm job {slurm.job}: {commands.describe_waiting(state) if state else 'submitted'}"
@@ -183,7 +183,7 @@ class SlurmCluster(AgentCluster):
         if self._slurm is not None:
             state = self._slurm.state
             if state is not None and not state.pending:  # canceling first would change the reason of its end
-                self._interruption = self._slurm.interruption()
+                self._interruption = self._slurm.why_interrupted()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
             super()._release_nodes()
@@ -217,7 +217,7 @@ class SlurmCluster(AgentCluster):
         job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
         position = slurm.directory.output.stat().st_size
         slurm_nodes = SlurmNodes(job, placement, context, nodes, slurm, position)
-        slurm.on_output(slurm.output())
+        slurm.on_output(slurm.read_output())
         run = agent_run.resume(placement, context, slurm_nodes, handle, read)
         for connection in connections:
             connection.start()

@@ -81,7 +81,7 @@ class JobState:
         return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all of its ranks have ended, as far as Slurm knows."""
         return _ENDED.fullmatch(self.state) is not None
 
@@ -145,7 +145,7 @@ def load_state(job: str) -> JobState:
     """
     output = run("scontrol", "show", "job", "--oneliner", job, timeout=_QUERY_SECONDS).strip()
     states = [parse_state(line) for line in output.split("\n")]
-    return next((state for state in states if not state.ended), states[0])
+    return next((state for state in states if not state.has_ended), states[0])
 
 
 def parse_state(line: str) -> JobState:
@@ -162,7 +162,7 @@ def parse_state(line: str) -> JobState:
 def has_ended(job: str) -> bool:
     """Return whether a job, or all tasks of an array, have ended or were purged. Raises SlurmTimeout."""
     try:
-        return load_state(job).ended
+        return load_state(job).has_ended
     except UnknownJob:
         return True
 
@@ -277,12 +277,12 @@ _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
 _LIMIT_PREFIXES = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
 
 #: This package's name for the state of a job that Slurm has requeued after its start.
-REQUEUED_STATE = "QUEUED_AGAIN"
+REQUEUED = "QUEUED_AGAIN"
 _REQUEUE_HINT = "To resume such jobs automatically, set requeue."
 #: Final states that are not failures of the code. With ``requeue``, a new Slurm job continues.
 _INTERRUPTIONS = {
     "TIMEOUT": "Slurm job {job} hit its time limit (TIMEOUT). Raise time_limit, or set requeue and save checkpoints.",
-    REQUEUED_STATE: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
+    REQUEUED: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
     "PREEMPTED": f"Slurm gave the nodes of job {{job}} to a job with higher priority (PREEMPTED). {_REQUEUE_HINT}",
     "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
     "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
@@ -347,7 +347,7 @@ def describe_end(state: JobState, job: str) -> str:
 
 def describe_interruption(state: JobState, job: str) -> str:
     """Return the sentence about the interruption that ended a job, "" for any other end."""
-    state_name = "PREEMPTED" if state.preempted and not state.ended else state.state
+    state_name = "PREEMPTED" if state.is_preempted and not state.has_ended else state.state
     sentence = _INTERRUPTIONS.get(state_name, "").format(job=job).partition(". ")[0]
     return f"{sentence.rstrip('.')}." if sentence else ""
 

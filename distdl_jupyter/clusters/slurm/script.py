@@ -128,7 +128,7 @@ class JobDirectory:
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
-        self.copied = self.job.resolve() != folder.path.resolve()
+        self.is_copied = self.job.resolve() != folder.path.resolve()
         #: Each attempt has a separate folder, because agents of an earlier attempt may still be writing.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
@@ -141,8 +141,8 @@ class JobDirectory:
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Write all files. Raises LaunchFailed."""
         try:
-            self.make()
-            if self.copied:
+            self.create()
+            if self.is_copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(self.run / "lib")
             agent_files = [name for node in range(spec.node_count) for name in agents.files(node)]
@@ -155,9 +155,9 @@ class JobDirectory:
         except OSError as error:
             raise make_unusable_error(error, self.job) from error
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create missing folders. Raises OSError."""
-        if self.copied:
+        if self.is_copied:
             permissions.user_folder(self.job.parent)
         permissions.private_folder(self.job)
         permissions.private_folder(self.run)
@@ -174,7 +174,7 @@ class JobDirectory:
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
         """Return the plain data from which another supervisor finds the submitted job."""
-        handle = {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied}
+        handle = {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.is_copied}
         return handle | ({"link": str(link)} if link else {})
 
     def _copy(self, folder: JobFolder) -> None:
@@ -193,7 +193,7 @@ class JobDirectory:
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
         """Copy results and outputs into the job's folder; return why values were not copied. Raises OSError."""
-        if not self.copied:
+        if not self.is_copied:
             return []
         self.has_uncollected_files = True
         reasons = list[str]()
@@ -210,8 +210,8 @@ class JobDirectory:
 
     def remove(self) -> None:
         """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
-        folder = self.job if self.copied and not self.has_uncollected_files else self.run
-        if permissions.is_own(folder) and (not self.copied or (self.run / _START_FILE).is_file()):
+        folder = self.job if self.is_copied and not self.has_uncollected_files else self.run
+        if permissions.is_own(folder) and (not self.is_copied or (self.run / _START_FILE).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -371,7 +371,7 @@ def claim_task(
     if group is None or number is None or not _sweep_folder(group).path.exists():
         return ""
     sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
-    sweep.make()
+    sweep.create()
     with _lock(sweep.run):
         arrays = _list_arrays(sweep.run)
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
@@ -418,7 +418,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
                 with contextlib.suppress(commands.UnknownJob):
                     commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
             jobs += [job] if job else []
-        if not sweep.copied:
+        if not sweep.is_copied:
             return
         deadline = time.monotonic() + _END_SECONDS
         while not (ended := all(map(commands.has_ended, jobs))) and time.monotonic() < deadline:

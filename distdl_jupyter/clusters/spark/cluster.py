@@ -73,7 +73,7 @@ class SparkCluster(AgentCluster):
     title = "Spark"
     Options = SparkOptions
     has_queue = True
-    several_per_host = True
+    can_share_host = True
 
     def unavailable(self, options: SparkOptions) -> str:
         """Return the remedy if Spark is not installed here, or Java if this machine is the driver."""
@@ -94,7 +94,7 @@ class SparkCluster(AgentCluster):
             raise InvalidSpec(message, code="spark-remote-secret", field="remote", hint=hint)
         within(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
         within(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
-        options.settings()
+        options.parse_settings()
 
     def default_options(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
@@ -104,7 +104,7 @@ class SparkCluster(AgentCluster):
         """Return the address."""
         return options.address
 
-    def checks(
+    def run_checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check a free executor with an agent; a job checks all its executors when it starts."""
@@ -112,7 +112,7 @@ class SparkCluster(AgentCluster):
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
                 stage.await_tasks(lambda _reason: None, _CHECK_SECONDS)
-                connections = stage.port.connect(options.directory or DEFAULT_DIRECTORY)
+                connections = stage.listener.connect(options.directory or DEFAULT_DIRECTORY)
                 try:
                     return list(checkup.check_hosts(connections, [], options, modules, programs).checks)
                 finally:
@@ -131,12 +131,12 @@ class SparkCluster(AgentCluster):
         stage = Stage(options, StageSpec(spec.id, spec.node_count, cpus, spec.python))
         self._held.callback(stage.close)
         stage.await_tasks(lambda reason: context.report("queue", reason))
-        if "mpirun" in context.programs and stage.port.shares_hosts:
+        if "mpirun" in context.programs and stage.listener.shares_hosts:
             message = "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host."
             hint = "Use another backend, or use one node per host with more processes per node."
             raise LaunchFailed(message, code="spark-mpi-same-host", hint=hint)
         context.report("stage", f"starting agents on {plural(spec.node_count, 'executor')}")
-        self._connections = stage.port.connect(options.directory or DEFAULT_DIRECTORY)
+        self._connections = stage.listener.connect(options.directory or DEFAULT_DIRECTORY)
         return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
@@ -174,11 +174,11 @@ class Stage:
         request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage)}
         with contextlib.ExitStack() as resources:
             self._output = resources.enter_context(tempfile.TemporaryFile())
-            self.port = AgentListener(_find_local_address(options), self._explain_loss)
-            resources.callback(self.port.close)
+            self.listener = AgentListener(_find_local_address(options), self._explain_loss)
+            resources.callback(self.listener.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
-                self._connection.sendall(json.dumps({**request, "back": self.port.back}).encode() + b"\n")
+                self._connection.sendall(json.dumps({**request, "back": self.listener.back}).encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
@@ -228,7 +228,7 @@ class Stage:
             reason = f"Spark's driver exited with code {self._process.wait()}."
         if not self._is_closing and self._error is None:
             self._error = self._driver_error(reason, "spark-driver-ended")
-        self.port.cut()  # tasks of a remote session could continue otherwise
+        self.listener.disconnect()  # tasks of a remote session could continue otherwise
 
     def _driver_error(self, message: str, code: str, hint: str = "") -> LaunchFailed:
         """Return an error; if the driver did not start or has ended, the error includes its output."""
@@ -248,7 +248,7 @@ class Stage:
         ``report`` is called with the reason for waiting. Raises LaunchFailed, and any exception of ``report``.
         """
         deadline = time.monotonic() + seconds
-        while len(self.port.agents) < self._task_count:
+        while len(self.listener.agents) < self._task_count:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
@@ -257,14 +257,14 @@ class Stage:
                 raise LaunchFailed(message, code="spark-no-executor", hint=hint)
             report(self._reason)
             time.sleep(_POLL_SECONDS)
-        self.port.close()
+        self.listener.close()
 
     def close(self) -> None:
         """End the stage, which releases its slots; idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.port.close()
+        self.listener.close()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         self._thread.join(_END_SECONDS)

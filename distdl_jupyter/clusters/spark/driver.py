@@ -73,7 +73,7 @@ class SparkOptions:
         """The address of the master or of the Connect server."""
         return self.remote or self.master or "the notebook's session"
 
-    def settings(self) -> dict[str, str]:
+    def parse_settings(self) -> dict[str, str]:
         """Return the user's settings of Spark. Raises InvalidSpec."""
         try:
             pairs = json.loads(self.conf or "{}").items()
@@ -166,7 +166,7 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
     if context is None:
         os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
-        settings = {**_build_default_settings(stage, options, host), **options.settings()}
+        settings = {**_build_default_settings(stage, options, host), **options.parse_settings()}
         spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
         spark.setLogLevel("ERROR")
 
@@ -192,7 +192,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(options.remote).appName(f"distdl-{stage.name}")
-    for name, value in options.settings().items():
+    for name, value in options.parse_settings().items():
         builder = builder.config(name, value)
     spark = builder.create()
     spark.version  # noqa: B018 - it queries the server

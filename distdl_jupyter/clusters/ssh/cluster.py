@@ -73,7 +73,7 @@ class SshCluster(AgentCluster):
         slots = [host.slots for host in hostlist.parse_hosts(options) if host.slots]
         if slots or use_gpu is False:
             return min(slots, default=1)
-        return max(1, min((node.gpus for node in self.nodes(options) if node.state == "up"), default=1))
+        return max(1, min((node.gpus for node in self.list_nodes(options) if node.state == "up"), default=1))
 
     def validate(self, options: SshOptions) -> None:
         """Raise InvalidSpec for invalid options, or if they name no hosts."""
@@ -90,7 +90,7 @@ class SshCluster(AgentCluster):
         except InvalidSpec:
             return ""
 
-    def nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
+    def list_nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
         """Return the hosts in the cluster's order with their last known state, within ``timeout`` seconds.
 
         A state expires after some seconds; after a refused login much later, because failures may lock the account.
@@ -123,7 +123,7 @@ class SshCluster(AgentCluster):
             store(node, QUERY_SECONDS)
         return [_states[host, options][1] for host in hosts]
 
-    def checks(
+    def run_checks(
         self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
@@ -239,7 +239,7 @@ class SshLink(wire.Link):
 
     async def open(self) -> None:
         """Start collecting the error output of the process."""
-        self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._stderr_fd)))
+        self._errors = asyncio.create_task(self.collect_errors(functools.partial(wire.read, self._stderr_fd)))
 
     async def read(self) -> bytes:
         """Return the next output of the process."""

@@ -224,4 +224,4 @@ def test_two_names_of_one_machine_are_red():
     reports = [report("a", interfaces=nets), report("b", interfaces=other), report("c", interfaces=nets)]
     (red,) = [row for row in rows("Reachable", reports) if row.level == "error"]
     assert (red.node, red.message) == ("c", "is the same machine as a")
-    assert len(rows("Reachable", reports, several_per_host=True)) == 3
+    assert len(rows("Reachable", reports, can_share_host=True)) == 3

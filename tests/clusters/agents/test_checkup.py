@@ -18,7 +18,7 @@ pytestmark = needs_hosts
 
 
 def check(lab, modules=("torch",), programs=(), **options):
-    return SshCluster().checks(SshOptions(**lab.options(**options)), modules=modules, programs=programs)
+    return SshCluster().run_checks(SshOptions(**lab.options(**options)), modules=modules, programs=programs)
 
 
 def red(rows):

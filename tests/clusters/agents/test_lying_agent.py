@@ -44,10 +44,10 @@ while content := os.read(0, 65536):
 class Machines(JobNodes):
     """Two machines with an agent each."""
 
-    def environment(self, _node):
+    def get_environment(self, _node):
         return {}
 
-    def rank_variables(self, _place, variables):
+    def get_rank_variables(self, _place, variables):
         return variables
 
     def handle(self):

@@ -166,7 +166,7 @@ class Agent(AgentConnection):
 def test_several_agents_on_one_machine_share_its_address(machines, network):
     agents = [Agent(f"agent-{number}", machine) for number, machine in enumerate(machines)]
     options = SimpleNamespace(network="", oversubscribe=False)
-    result = checkup.check_hosts(agents, [], options, several_per_host=True)
+    result = checkup.check_hosts(agents, [], options, can_share_host=True)
     assert (result.network.network, len(result.network.endpoints)) == (network, len(machines))
     for agent, machine in zip(agents, machines, strict=True):
         assert result.network.endpoint(agent.host).address in (machine, "127.0.0.1")

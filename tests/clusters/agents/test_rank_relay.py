@@ -25,7 +25,7 @@ class Recorded:
     def __init__(self):
         self.asked, self.sent, self.sinks = [], [], []
 
-    def channel(self, sink, hold=bool):
+    def open_channel(self, sink, hold=bool):
         self.sinks.append(sink)
         return len(self.sinks)
 

@@ -24,7 +24,7 @@ def folder():
 
 
 def workspace(ml):
-    return Workspace.of(AzureMLOptions(**ml.options))
+    return Workspace.from_options(AzureMLOptions(**ml.options))
 
 
 def spec(**more):
@@ -75,10 +75,10 @@ def test_an_environment_that_is_there_is_named(ml, tmp_path, given):
 def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):
     cluster = registry.get("clusters", "azureml")
     options = AzureMLOptions(**{**ml.options, "environment": "generated"})
-    rows = cluster.checks(options, modules=("horovod", "json", "nowhere"), programs=("mpirun",))
+    rows = cluster.run_checks(options, modules=("horovod", "json", "nowhere"), programs=("mpirun",))
     assert [row.what for row in rows if row.level == "error"] == ["nowhere"]
     assert [row.what for row in rows if row.level == "ok"] == ["Azure", "Workspace", "Compute", "Image"]
-    wrong = cluster.checks(AzureMLOptions(**{**ml.options, "compute": "other"}))
+    wrong = cluster.run_checks(AzureMLOptions(**{**ml.options, "compute": "other"}))
     assert [(row.what, row.level) for row in wrong if row.level == "error"] == [("Compute", "error")]
 
 

@@ -77,7 +77,7 @@ def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, d
     for stream in (out, err):
         assert taken(stream) == b"".join(text for name, text in written if name == stream.name)
     assert taken(other) == b"[f]\na shell's error\nafter\n"
-    assert logs.ends == {3: {"code": 0}}
+    assert logs.exits == {3: {"code": 0}}
 
 
 def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):
@@ -98,14 +98,14 @@ def test_a_refused_address_is_requested_again(workspace, logs, status):
     logs.set_addresses({"a.txt": "old"})
     workspace.files["old"] = b"one\n"
     logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
     workspace.files["old"] = status
     assert not logs.advance()
-    assert logs.stale
+    assert logs.is_stale
     logs.set_addresses({"a.txt": "new"})
     workspace.files["new"] = b"one\ntwo\n"
     assert logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
     assert unowned(logs) == "[a.txt]\none\ntwo\n"
 
 
@@ -114,7 +114,7 @@ def test_other_refusals_are_raised(workspace, logs):
     workspace.files["a"] = 500
     with pytest.raises(AzureRefused):
         logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
 
 
 def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(workspace):

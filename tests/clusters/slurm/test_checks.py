@@ -47,7 +47,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
     monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
-    found = cluster.SlurmCluster().checks(SlurmOptions(**options))
+    found = cluster.SlurmCluster().run_checks(SlurmOptions(**options))
     (nodes,) = [row for row in found if row.what == "Nodes"]
     assert (nodes.level, nodes.message) == ("warning", "1 of 2 nodes are down: n2 (down: no power)")
     assert {row.what: row.level for row in found if row.what not in ("Slurm", "Nodes")} == rows
@@ -153,7 +153,7 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
     folder = JobFolder(tmp_path / "20260101-000000-abcde")
     slurm = SlurmJob(script.JobDirectory(folder, ""), "12")
     slurm.start()
-    slurm.sent.update({sent} - {""})
+    slurm.sent_signals.update({sent} - {""})
     job = StagedJob(JobSpec(id=folder.id, name="x"), folder, None)
     machines = SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:

@@ -173,7 +173,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
             f"echo '{name}: {said}' >&2\necho '{name}: fatal: Could not establish a configuration source' >&2\nexit 1",
         )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
+    (row,) = registry.get("clusters", "slurm").run_checks(registry.check_options("clusters", "slurm", {}))
     assert (row.level, row.message) == ("error", "Slurm is not configured on this machine.")
     assert "SLURM_CONF" in row.remedy
 
