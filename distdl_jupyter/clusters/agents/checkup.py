@@ -68,7 +68,7 @@ class Survey:
     """
 
     reports: Sequence[HostReport]
-    here: Mapping[str, Any]
+    local_facts: Mapping[str, Any]
     modules: Sequence[str] = ()
     programs: Sequence[str] = ()
     processes: int = 0

@@ -61,8 +61,8 @@ class JobState:
     """The state of a job. ``state`` and ``reason`` are Slurm's terms; ``reason`` is "" without one.
 
     ``number`` is the plain job id, also for a started array task, because srun does not accept "12_3". A job is
-    ``preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting has ``seconds`` (run
-    time) and ``memory`` (bytes; sacct's MaxRSS: the maximum over the nodes, each with all of its ranks).
+    ``is_preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting has ``seconds``
+    (run time) and ``memory`` (bytes; sacct's MaxRSS: the maximum over the nodes, each with all of its ranks).
     """
 
     state: str
@@ -71,7 +71,7 @@ class JobState:
     exit_signal: int = 0
     nodes: str = ""
     number: str = ""
-    preempted: bool = False
+    is_preempted: bool = False
     seconds: int = 0
     memory: int = 0
 
