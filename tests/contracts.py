@@ -73,7 +73,7 @@ class DataContract(ClusterTests):
         with self.run_job(sample) as (_, listener):
             listener.wait_until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                assert "content world" in listener.output(rank), listener.lines
+                assert "content world" in listener.get_lines(rank), listener.lines
         assert sorted(staging.ordered) == sorted(staging.staged) == list(range(self.node_count))
 
     def test_without_its_data_no_rank_runs(self):

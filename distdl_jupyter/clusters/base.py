@@ -89,7 +89,7 @@ class Context:
     note: Callable[[RunNotice], object] = bool
     note_position: Callable[[QueueView], object] = bool
     #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
-    priority: Callable[[], int] = int
+    get_priority: Callable[[], int] = int
     queue_number: int | None = None
     #: Called with plain data for ``Cluster.sweep`` once something runs that outlives the supervisor. A new
     #: supervisor that places the job receives it as ``handle``.

@@ -135,9 +135,9 @@ class ClusterHandle(table.Display):
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
         ClusterRefused if clusters of this type cannot create machines.
         """
-        cluster, options = self._provisioner()
-        about = f"machines of a cluster of type {self.kind}"
-        cluster.create(options, registry.make_options(cluster.compute_spec, compute, about))
+        cluster, options = self._get_provisioner()
+        description = f"machines of a cluster of type {self.kind}"
+        cluster.create(options, registry.make_options(cluster.compute_spec, compute, description))
         command = f"clusters()[{self.name!r}].delete()"
         text = f"Interrupted; {self.name} is still being created. To delete its machines, run {command}"
         with explain_interrupt(lambda: text):
@@ -153,11 +153,11 @@ class ClusterHandle(table.Display):
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
         cluster_configs.refuse_active(self.name, list_active_jobs(self.name))
-        cluster, options = self._provisioner()
+        cluster, options = self._get_provisioner()
         cluster.delete(options)
         return self
 
-    def _provisioner(self) -> tuple[Provisioner, Any]:
+    def _get_provisioner(self) -> tuple[Provisioner, Any]:
         cluster, options = status.load_plugin(self.target)
         if not isinstance(cluster, Provisioner):
             text = f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines."

@@ -162,14 +162,14 @@ class LocalNodes(JobNodes):
         """Add the data of the rank's node; rank 0 records its imports."""
         merged = {**variables, **(self._staged[slot.node][0] if self._staged else {})}
         if slot.rank == 0:
-            merged |= self._import_recording("rank-0")
+            merged |= self._get_import_variables("rank-0")
         return merged
 
     def get_service_variables(self, number: int) -> dict[str, str]:
         """Make a service, which runs on the first node, record its imports."""
-        return self._import_recording(f"service-{number}")
+        return self._get_import_variables(f"service-{number}")
 
-    def _import_recording(self, name: str) -> dict[str, str]:
+    def _get_import_variables(self, name: str) -> dict[str, str]:
         """Return the variables that make a process record its imports for the next warm start."""
         folder = installed.folder_of(self._context.folder.path)
         return {installed.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}

@@ -132,7 +132,7 @@ class RayCluster(AgentCluster):
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connect_ray(options.address)
-        self._held.callback(_call_quietly, ray.shutdown)
+        self._allocation.callback(_call_quietly, ray.shutdown)
         bundle = options.build_bundle(spec.process_count_per_node)
         if context.restart and context.min_node_count is not None:
             count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
@@ -141,7 +141,7 @@ class RayCluster(AgentCluster):
         message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
-        self._held.callback(_call_quietly, ray.util.remove_placement_group, group)
+        self._allocation.callback(_call_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
             fitting_count = _count_fitting(ray, bundle)
             size_note = f"{fitting_count or 'none'} of its nodes {'is' if fitting_count == 1 else 'are'} that large"
@@ -151,9 +151,9 @@ class RayCluster(AgentCluster):
         self._connections = _start_agents(ray, actors, options)
         return spec, []
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         handle = {"address": job.options.address}
-        return AgentNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
+        return AgentNodes(job, placement, context, self._nodes, handle, self._allocation.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Remove the job's placement group with its actors; agents end the processes they have started."""
@@ -245,7 +245,7 @@ class _ActorLink(Link):
 
     async def read(self) -> bytes:
         """Return the next output of the agent."""
-        with self._reporting_loss():
+        with self._record_loss():
             while (content := await self._actor.read.remote(_READ_SECONDS, _MAX_READ_BYTES)) is not None:
                 if content:
                     return bytes(content)
@@ -253,11 +253,11 @@ class _ActorLink(Link):
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
-        with self._reporting_loss():
+        with self._record_loss():
             await self._actor.write.remote(content)
 
     @contextlib.contextmanager
-    def _reporting_loss(self) -> Iterator[None]:
+    def _record_loss(self) -> Iterator[None]:
         """Record why the actor does not respond, so that its output ends and ``why_ended`` returns the reason."""
         try:
             yield
@@ -266,7 +266,7 @@ class _ActorLink(Link):
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
-        with self._reporting_loss():
+        with self._record_loss():
             self._actor.write.remote(b"")
 
     async def end(self, grace: float = 0.0) -> None:

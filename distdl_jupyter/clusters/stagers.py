@@ -153,7 +153,7 @@ class AgentStager:
 
     def _copy(self, name: str, folder: _Folder, put: Callable[[Message], object]) -> str:
         """Copy a folder, unless the host has its content at the same path or in its cache; return the path there."""
-        path, connection, done = folder.path, self._connection, 0
+        path, connection, copied_bytes = folder.path, self._connection, 0
         if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
             return str(path)
 
@@ -163,13 +163,13 @@ class AgentStager:
 
         def produce(write: Callable[[bytes], object]) -> None:
             def write_part(content: bytes) -> None:
-                nonlocal done
+                nonlocal copied_bytes
                 if self._has_ended:
                     raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
                 write(content)
-                done += len(content)
-                if done % _REPORT_BYTES < len(content):
-                    report(min(done, folder.total), 0)
+                copied_bytes += len(content)
+                if copied_bytes % _REPORT_BYTES < len(content):
+                    report(min(copied_bytes, folder.total), 0)
 
             files.pack(path.parent, [path.name], write_part)
 
@@ -242,13 +242,13 @@ def run(
     return staged
 
 
-def _make_failure(stager: NodeStager, what: str) -> DataUnavailable:
+def _make_failure(stager: NodeStager, description: str) -> DataUnavailable:
     """Return the error for a stager that has ended without a result."""
     if reason := stager.lost_reason:
-        text = f"The connection to {stager.host} was lost while copying {what}: {reason}"
+        text = f"The connection to {stager.host} was lost while copying {description}: {reason}"
         return DataUnavailable(text, code="stager-host-lost")
     cause = ": ".join(["", *stager.errors.decode(errors="replace").strip().splitlines()[-1:]])
-    text = f"{stager.host}: the program that copies {what} ended without a message{cause}."
+    text = f"{stager.host}: the program that copies {description} ended without a message{cause}."
     return DataUnavailable(text, code="stager-ended", hint="Submit the job again. Files already copied are kept.")
 
 
@@ -275,10 +275,10 @@ def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
     answers = query_or_raise([(node.connection, {"path": path}) for node in nodes], "fingerprint", _REQUEST_SECONDS)
     fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
-    (first_host, expected), *others = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
-    for host, actual in others:
+    (first_host, expected), *other_fingerprints = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
+    for host, actual in other_fingerprints:
         if actual != expected:
-            text = f"{host}: {path} does not hold the same files as on {first_host}."
+            text = f"{path} on {host} differs from {path} on {first_host}."
             hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
             raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
 

@@ -91,22 +91,22 @@ def probe(target: ClusterConfig) -> ClusterStatus:
             can_create=isinstance(cluster, Provisioner),
         )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        failure = _plugin_error(error)
+        failure = _make_plugin_error(error)
         return ClusterStatus.from_config(target, problem=failure.message, remedy=failure.hint, code=failure.code)
 
 
-def _plugin_error(error: Exception) -> DistDLError:
+def _make_plugin_error(error: Exception) -> DistDLError:
     if isinstance(error, DistDLError):
         return error
     hint = "Report the error to the authors of the plug-in."
     return DistDLError(f"The plug-in failed: {type(error).__name__}: {error}", code="cluster-plugin-failed", hint=hint)
 
 
-def mark_silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
+def mark_silent(target: ClusterConfig, seconds: float, previous: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
-    known = last or ClusterStatus.from_config(target, checked=False)
-    nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
-    return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
+    status = previous or ClusterStatus.from_config(target, checked=False)
+    nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in status.nodes)
+    return dataclasses.replace(status, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
@@ -125,7 +125,7 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
             return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
         return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
     except Exception as error:  # noqa: BLE001 - as in ``probe``
-        failure = _plugin_error(error)
+        failure = _make_plugin_error(error)
         return [NodeCheck("", "Cluster", "error", failure.message, failure.hint, failure.code)]
 
 
@@ -184,11 +184,11 @@ class StatusCache:
         options = [target.name, target.kind, dict(target.options)]
         key = json.dumps([function.__name__, options, needs], sort_keys=True, default=str)
         with self._lock:
-            now, last = time.monotonic(), self._probes.get(key)
-            if last is not None and not (last.answer.done() and now - last.started_at >= max_age):
-                return last
+            now, previous = time.monotonic(), self._probes.get(key)
+            if previous is not None and not (previous.answer.done() and now - previous.started_at >= max_age):
+                return previous
             answer = Future[Any]()
-            current = self._probes[key] = _Probe(now, answer, None if last is None else last.latest)
+            current = self._probes[key] = _Probe(now, answer, None if previous is None else previous.latest)
         threading.Thread(
             target=lambda: answer.set_result(function(target, *needs)), name="distdl-probe", daemon=True
         ).start()
@@ -217,11 +217,11 @@ class StatusCache:
         current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
         if current.latest is None:
             concurrent.futures.wait([current.answer], timeout)
-        known: ClusterStatus | None = current.latest
-        if known is None or known.problem:
-            return CachedStatus(known, None if known is None else (), pending=not current.answer.done())
+        known_status: ClusterStatus | None = current.latest
+        if known_status is None or known_status.problem:
+            return CachedStatus(known_status, None if known_status is None else (), pending=not current.answer.done())
         checks = self.start(check, target, needs, max_age=_CHECKS_FRESH_SECONDS)
-        is_down = any(node.state == "down" for node in known.nodes)
+        is_down = any(node.state == "down" for node in known_status.nodes)
         if fresh or is_down or any(row.level == "error" for row in checks.latest or ()):
             checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
         rows, pending = checks.latest, not (current.answer.done() and checks.answer.done())

@@ -245,7 +245,7 @@ class Launch:
             report=self._report_phase,
             note=self._recorder.record_notice,
             note_position=self._note_position,
-            priority=lambda: self._wait.priority,
+            get_priority=lambda: self._wait.priority,
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,

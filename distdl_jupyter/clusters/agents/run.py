@@ -196,12 +196,12 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             self._subscribe(node)
 
-    def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
+    def _build_rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.build_rank_variables(self._placement, slot)}
         return self._nodes.get_rank_variables(slot, variables)
 
-    def _slots_on(self, node: AgentNode) -> list[RankSlot]:
+    def _list_slots(self, node: AgentNode) -> list[RankSlot]:
         return [slot for slot in self._placement.ranks if self._nodes.get_node(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class AgentRun(Run):
         if data["type"] == "exit":
             self._on_process_end(node, data)
         elif data["type"] == "lost":
-            for slot in self._slots_on(node):
+            for slot in self._list_slots(node):
                 self._record_exit(Exit(slot.rank, None, None, str(data["reason"])))
         elif data["type"] == "warned":
             if not self._has_warned:
@@ -298,7 +298,7 @@ class AgentRun(Run):
     def request_stacks(self) -> None:
         """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
-            ranks = [slot.rank for slot in self._slots_on(node)]
+            ranks = [slot.rank for slot in self._list_slots(node)]
             if node.connection.lost:
                 self._stack_dumps |= dict.fromkeys(ranks, StackDump(missing=node.connection.lost))
             else:
@@ -316,7 +316,7 @@ class AgentRun(Run):
     def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
-            if ranks_here := [slot.rank for slot in self._slots_on(node) if slot.rank in ranks]:
+            if ranks_here := [slot.rank for slot in self._list_slots(node) if slot.rank in ranks]:
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
@@ -393,13 +393,13 @@ class DirectRun(AgentRun):
         def report() -> None:
             self._context.report("start", f"{len(self._starts)} of {count}")
 
-        slots = {node: self._slots_on(node) for node in self._nodes.nodes}
+        slots = {node: self._list_slots(node) for node in self._nodes.nodes}
         for first in range(0, max(map(len, slots.values())), _BATCH_SIZE):
             requests = []
             for node, slots_there in slots.items():
                 processes: list[dict[str, Any]] = []
                 for slot in slots_there[first : first + _BATCH_SIZE]:
-                    variables = {**self._nodes.get_environment(node), **self._rank_environment(slot)}
+                    variables = {**self._nodes.get_environment(node), **self._build_rank_environment(slot)}
                     process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
                     channels = self._open_channels(node, slot.rank)
                     processes.append({**process, "directory": node.directory or None, **channels})
@@ -440,9 +440,9 @@ class LauncherRun(AgentRun):
         variables = []  # of each rank; its TMPDIR differs from the launcher's
         for slot in self._placement.ranks:
             tmpdir = self._nodes.get_environment(self._nodes.get_node(slot)).get("TMPDIR")
-            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)})
+            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_environment(slot)})
         for node in self._nodes.nodes:
-            ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._slots_on(node)]
+            ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._list_slots(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.

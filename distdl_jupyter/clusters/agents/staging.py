@@ -224,8 +224,8 @@ def why_refused(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
         return f"results/{name} is not the value of a rank"
     if int(match[1]) not in ranks:
         return f"results/{name} is the value of a rank that did not run on this host"
-    sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(MAX_VALUE_BYTES)}"
-    return f"results/{name} has {sizes}; save it in outputs/ instead" if bytes_ > MAX_VALUE_BYTES else ""
+    problem = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(MAX_VALUE_BYTES)}"
+    return f"results/{name} has {problem}; save it in outputs/ instead" if bytes_ > MAX_VALUE_BYTES else ""
 
 
 # the hosts of a started job ---------------------------------------------------------------------

@@ -48,7 +48,7 @@ class TcpLink(Link):
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
         self._lost_message = lost
         self._frames = frames.Reader(greeting=False)
-        self._input_ended = False
+        self._has_closed_input = False
 
     async def read(self) -> bytes:
         """Return the next output of the agent; store its exit code and error output."""
@@ -78,8 +78,8 @@ class TcpLink(Link):
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
-        if not self._input_ended:
-            self._input_ended = True
+        if not self._has_closed_input:
+            self._has_closed_input = True
             self._writer.write(frames.data(_INPUT, b""))
 
     async def end(self, grace: float = 0.0) -> None:

@@ -59,7 +59,7 @@ def main() -> int:
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)
     if processes != plan["ranks"]:
-        sys.exit(f"Azure ML started {processes} processes, but the job has {plan['ranks']} ranks.")
+        sys.exit(f"Azure ML set the number of processes to {processes}, but the job needs {plan['ranks']}.")
     _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
     environment = _worker_environment(folder, plan, rank, local_rank)

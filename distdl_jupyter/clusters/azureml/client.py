@@ -64,11 +64,11 @@ class Workspace:
     def _history(self) -> Rest:
         """Client of the workspace's run history, whose address is in the workspace's discovery document."""
         discovery = str(self.get()["properties"]["discoveryUrl"])
-        api = str(self.without_token(discovery).get(discovery)["api"])
+        api = str(self.get_anonymous_client(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
         return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
-    def without_token(self, url: str) -> Rest:
+    def get_anonymous_client(self, url: str) -> Rest:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
         parts = urlsplit(url)
         host = f"{parts.scheme}://{parts.netloc}"
@@ -147,7 +147,7 @@ def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
         previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
         os.environ.update(variables)
         try:
-            cloud = _cloud_options()
+            cloud = _get_cloud_options()
             yield MLClient(identity.credential(), *names, **cloud, enable_telemetry=False, show_progress=False)
         finally:
             for name, value in previous.items():
@@ -164,7 +164,7 @@ def open_computes(options: Any) -> Iterator[Any]:
         yield operations
 
 
-def _cloud_options() -> dict[str, Any]:
+def _get_cloud_options() -> dict[str, Any]:
     """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
     cloud = settings.read().endpoints
     if settings.CLOUDS.get(cloud.name) == cloud:

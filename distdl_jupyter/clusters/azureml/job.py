@@ -94,7 +94,7 @@ def check_spec(spec: JobSpec) -> None:
         raise InvalidSpec(message, code="azureml-one-process-per-node", field="process_count_per_node", hint=hint)
     if spec.secret_variables:
         message = (
-            f"{spec.secret_variables[0]} looks like a secret, but everybody in the workspace can read the variables "
+            f"{spec.secret_variables[0]} looks like a secret, but everyone in the workspace can read the variables "
             "and code of Azure ML jobs."
         )
         hint = "Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute target."
@@ -133,8 +133,8 @@ def build_command(spec: JobSpec, options: AzureMLOptions, code: Path, image: Any
     if distribution == "tensorflow":
         launcher = ml.TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
     else:
-        kind = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
-        launcher = kind(process_count_per_instance=spec.process_count_per_node)
+        distribution_class = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
+        launcher = distribution_class(process_count_per_instance=spec.process_count_per_node)
     job = ml.command(
         name=build_run_name(spec.id),
         display_name=spec.name,

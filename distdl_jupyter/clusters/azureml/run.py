@@ -340,7 +340,7 @@ class Logs:
         range_ = f"bytes={file.position}-{file.position + _MAX_BYTES - 1}"
         headers = {"x-ms-range": range_, "Range": range_}
         try:
-            response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
+            response = self._workspace.get_anonymous_client(file.url).send("GET", file.url, headers=headers)
         except AzureRefused as error:
             if error.status in (401, 403, 404):
                 self.is_stale = True  # its signature has expired

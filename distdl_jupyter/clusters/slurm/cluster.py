@@ -131,9 +131,9 @@ class SlurmCluster(AgentCluster):
             context.report("queue", "submitting to Slurm")
             job = script.claim_task(directory, spec, options, secrets, context)
             if not job:
-                more = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
+                extra = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
                 output = directory.output.name
-                arguments = script.build_sbatch_arguments(spec, options, secrets, directory.run, output, *more)
+                arguments = script.build_sbatch_arguments(spec, options, secrets, directory.run, output, *extra)
                 job = commands.submit(arguments, secrets)
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
@@ -166,14 +166,14 @@ class SlurmCluster(AgentCluster):
             context.report(phase, detail)
             time.sleep(_POLL_SECONDS)
 
-    def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
+    def _make_job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
         # Agents use ``directory`` for data on their local disks.
         return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
         """Return the nodes of the job."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
@@ -214,7 +214,7 @@ class SlurmCluster(AgentCluster):
         limits.allow_files(4 * spec.process_count)
         slots = (RankSlot(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(slots), address="", ports=(), interface="")
-        job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
+        job = self._make_job(spec, SlurmOptions(**spec.cluster_options), context)
         position = slurm.directory.output.stat().st_size
         slurm_nodes = SlurmNodes(job, placement, context, nodes, slurm, position)
         slurm.on_output(slurm.read_output())

@@ -120,11 +120,11 @@ def run(*command: str, variables: Mapping[str, str] | None = None, timeout: floa
         message = "Slurm is not configured on this machine."
         hint = "Use a login node of the cluster, or set SLURM_CONF to its slurm.conf."
         raise SlurmFailed(message, code="slurm-not-configured", hint=hint)
-    kind = SlurmTimeout if _NO_RESPONSE.search(output) else UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
+    cls = SlurmTimeout if _NO_RESPONSE.search(output) else UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
     # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
     last_line = next((line for line in reversed(lines) if line), "no error message")
-    raise kind(f"{command[0]} failed: {last_line.rstrip('.')}.")
+    raise cls(f"{command[0]} failed: {last_line.rstrip('.')}.")
 
 
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:

@@ -92,7 +92,7 @@ class SlurmOptions:
             message = "container_mounts is set without container_image. Set both, or remove container_mounts."
             raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
         try:
-            reserved = next(filter(_is_reserved, self.more), None)
+            reserved = next(filter(_is_reserved, self.extra_arguments), None)
         except ValueError as error:
             message = f"extra cannot be read as a command line: {error}."
             raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
@@ -107,7 +107,7 @@ class SlurmOptions:
         return commands.count_gpus(self.gpus_per_node)[0]
 
     @property
-    def more(self) -> list[str]:
+    def extra_arguments(self) -> list[str]:
         """The arguments in ``extra``."""
         return shlex.split(self.extra)
 
@@ -196,17 +196,17 @@ class JobDirectory:
         if not self.is_copied:
             return []
         self.has_uncollected_files = True
-        reasons = list[str]()
+        problems = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
             reason = owned.refusal(status) or staging.why_refused(PurePath(path.name), status.st_size, range(ranks))
             if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                reasons.append(f"{path} was not copied: {reason}.")
+                problems.append(f"{path} was not copied: {reason}.")
         _copy_tree(self.job / "outputs", folder.outputs)
-        self.has_uncollected_files = bool(reasons)
-        return reasons
+        self.has_uncollected_files = bool(problems)
+        return problems
 
     def remove(self) -> None:
         """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
@@ -305,7 +305,7 @@ def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOpt
 
 
 def build_sbatch_arguments(
-    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *more: str
+    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *extra: str
 ) -> list[str]:
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
@@ -326,8 +326,8 @@ def build_sbatch_arguments(
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
         *(f"--{name}={value}" for name, value in values.items() if value),
-        *options.more,
-        *more,
+        *options.extra_arguments,
+        *extra,
     ]
 
 
@@ -368,9 +368,9 @@ def claim_task(
     Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmTimeout, OSError.
     """
     group, number = spec.group, spec.trial
-    if group is None or number is None or not _sweep_folder(group).path.exists():
+    if group is None or number is None or not _get_sweep_folder(group).path.exists():
         return ""
-    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
+    sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.of(group)
     sweep.create()
     with _lock(sweep.run):
         arrays = _list_arrays(sweep.run)
@@ -402,7 +402,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
 
     The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
     """
-    sweep = JobDirectory(_sweep_folder(group), options.directory)
+    sweep = JobDirectory(_get_sweep_folder(group), options.directory)
     if not sweep.run.is_dir():
         return
     with _lock(sweep.run):
@@ -428,7 +428,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
             sweep.job.rmdir()
 
 
-def _sweep_folder(group: Group) -> JobFolder:
+def _get_sweep_folder(group: Group) -> JobFolder:
     return JobStore(kind="sweeps").folder(group.id)
 
 

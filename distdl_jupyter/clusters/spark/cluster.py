@@ -129,7 +129,7 @@ class SparkCluster(AgentCluster):
         context.report("queue", f"waiting for Spark at {options.address}")
         cpus = options.cpus_per_process * spec.process_count_per_node
         stage = Stage(options, StageSpec(spec.id, spec.node_count, cpus, spec.python))
-        self._held.callback(stage.close)
+        self._allocation.callback(stage.close)
         stage.await_tasks(lambda reason: context.report("queue", reason))
         if "mpirun" in context.programs and stage.listener.shares_hosts:
             message = "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host."
@@ -139,8 +139,8 @@ class SparkCluster(AgentCluster):
         self._connections = stage.listener.connect(options.directory or DEFAULT_DIRECTORY)
         return spec, []
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._held.pop_all().close)
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+        return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._allocation.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """End the driver process with the job's session, and its children, unless they have already ended.
@@ -148,15 +148,15 @@ class SparkCluster(AgentCluster):
         Nothing remains on executors: a task ends with its connection, and an agent with its task.
         """
 
-        def drivers() -> set[int]:
+        def find_drivers() -> set[int]:
             return set(processes.marked(processes.table(), {MARK_VARIABLE: job_id}))
 
-        pids = drivers()
+        pids = find_drivers()
         processes.send(pids, signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
-        while drivers() and time.monotonic() < deadline:
+        while find_drivers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        return sorted(pids | processes.kill_all(drivers))
+        return sorted(pids | processes.kill_all(find_drivers))
 
 
 class Stage:

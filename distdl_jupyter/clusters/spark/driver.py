@@ -293,7 +293,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
     options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
-    stopped, stops = threading.Event(), list[Callable[[], None]]()
+    stop_event, stop_functions = threading.Event(), list[Callable[[], None]]()
 
     def report(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the other side has closed the connection
@@ -307,20 +307,20 @@ def serve(connection: socket.socket, context: Any = None) -> None:
             run, stop = (
                 _open_connect(options, stage) if options.remote else _open_classic(options, stage, host, context)
             )
-            stops.append(stop)
+            stop_functions.append(stop)
             gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
             report(reason=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
             task = _make_task(source, back, options.python if options.remote else options.python or stage.python)
-            while not stopped.is_set():
+            while not stop_event.is_set():
                 try:
                     run(task)
                     break
                 except Exception as error:
                     if _NO_SLOTS_ERROR not in str(error):
                         raise
-                    stopped.wait(_RETRY_SECONDS)
+                    stop_event.wait(_RETRY_SECONDS)
         except DistDLError as error:
             report(error=error.message, code=error.code, hint=error.hint)
         except Exception as error:  # noqa: BLE001 - Spark may raise anything
@@ -332,8 +332,8 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     threading.Thread(target=work, daemon=True).start()
     with contextlib.suppress(OSError):
         lines.read()
-    stopped.set()
-    stop_thread = threading.Thread(target=lambda: [stop() for stop in stops], daemon=True)
+    stop_event.set()
+    stop_thread = threading.Thread(target=lambda: [stop() for stop in stop_functions], daemon=True)
     stop_thread.start()
     stop_thread.join(_STOP_SECONDS)
     if context is None and not options.session and stop_thread.is_alive():
@@ -348,13 +348,13 @@ def find_session_options() -> dict[str, str] | None:
     if session := module and module.SparkSession.getActiveSession():
         builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
         return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
-    if (context := _active_context()) is None:
+    if (context := _get_active_context()) is None:
         return None
     is_local = str(context.master).startswith("local")
     return {"session": _listen(), "host": "127.0.0.1" if is_local else str(context.getConf().get("spark.driver.host"))}
 
 
-def _active_context() -> Any:
+def _get_active_context() -> Any:
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     return getattr(getattr(module, "SparkContext", None), "_active_spark_context", None)
 
@@ -379,7 +379,7 @@ def _listen() -> str:
 
 def _serve_supervisor(connection: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError), connection:  # the supervisor was killed
-        serve(connection, _active_context())
+        serve(connection, _get_active_context())
 
 
 def main() -> None:

@@ -169,7 +169,7 @@ class SshCluster(AgentCluster):
         self._connections += connections
         return unreachable
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
         hosts = [
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
@@ -406,15 +406,15 @@ _START_COMMAND = (
 def build_agent_command(host: Host, ssh_config: str = "") -> list[str]:
     """Return the command that starts an agent on ``host``; its input is ``package.build_first_input``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
+    return ["ssh", "-T", *_get_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
 
 
 def build_shell_command(host: Host, ssh_config: str, *command: str) -> str:
     """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
-    return shlex.join(["ssh", *_config_arguments(ssh_config), host.target, *command])
+    return shlex.join(["ssh", *_get_config_arguments(ssh_config), host.target, *command])
 
 
-def _config_arguments(ssh_config: str) -> list[str]:
+def _get_config_arguments(ssh_config: str) -> list[str]:
     return ["-F", ssh_config] if ssh_config else []
 
 

@@ -24,7 +24,7 @@ class Workspace:
     def __init__(self):
         self.files = {}
 
-    def without_token(self, _url):
+    def get_anonymous_client(self, _url):
         return self
 
     def send(self, _method, url, headers):

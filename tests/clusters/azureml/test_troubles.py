@@ -33,14 +33,14 @@ class Lab(ClusterTests):
     def counting(self, lines):
         """Start a job that counts, and yield its listener when it has begun to."""
         with self.run_job(COUNT.format(lines=lines)) as (_, listener):
-            listener.wait_until(lambda: len(listener.output(0)) > 5, self.timeout, "the first lines")
+            listener.wait_until(lambda: len(listener.get_lines(0)) > 5, self.timeout, "the first lines")
             yield listener
 
     def ended(self, listener):
         """Return what the rank said, when it has ended."""
         listener.wait_until_ended(1, self.timeout)
         listener.drain()
-        return [line for line in listener.output(0) if line.startswith("line")]
+        return [line for line in listener.get_lines(0) if line.startswith("line")]
 
 
 @pytest.mark.full
