@@ -159,16 +159,16 @@ class LocalCluster(Cluster):
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
         queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
-        emulated, host_name = spec.node_count > 1, socket.gethostname()
+        is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
-        if emulated:
+        if is_emulated:
             from distdl_jupyter.clusters import emulated_node
 
             shell = emulated_node.get_shell()
         ranks, per_rank = [], spec.gpus or 1
         for rank in range(spec.process_count):
             node, local_rank = divmod(rank, spec.process_count_per_node)
-            host, first_gpu = f"node-{node}" if emulated else host_name, rank * per_rank
+            host, first_gpu = f"node-{node}" if is_emulated else host_name, rank * per_rank
             gpu = devices[first_gpu % len(devices)] if devices else None
             gpus = tuple(devices[first_gpu : first_gpu + per_rank]) if per_rank > 1 else ()
             ranks.append(RankSlot(rank, node, host, local_rank, gpu=gpu, gpus=gpus))
@@ -178,7 +178,7 @@ class LocalCluster(Cluster):
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=spec.cores or max(1, cores() // spec.most_processes),
-            emulated=emulated,
+            emulated=is_emulated,
             remote_shell=shell,
         )
 

@@ -279,7 +279,7 @@ class _ActorLink(Link):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code
 
-    async def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent_seconds: float) -> str:
         """Return why the output ended."""
         if not self._reason:
             await self.end(2.0)

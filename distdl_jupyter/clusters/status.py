@@ -49,9 +49,9 @@ class ClusterStatus(ClusterConfig):
     currency: str = ""
 
     @classmethod
-    def from_config(cls, target: ClusterConfig, **known: Any) -> ClusterStatus:
+    def from_config(cls, target: ClusterConfig, **fields: Any) -> ClusterStatus:
         """Return the status of a cluster, with the cost of its nodes."""
-        billed = [node for node in known.get("nodes", ()) if node.billed]
+        billed = [node for node in fields.get("nodes", ()) if node.billed]
         costs = [node.cost_per_hour for node in billed if node.cost_per_hour is not None]
         return cls(
             target.name,
@@ -61,7 +61,7 @@ class ClusterStatus(ClusterConfig):
             billed=len(billed),
             cost_per_hour=sum(costs) if billed and len(costs) == len(billed) else None,
             currency=next((node.currency for node in billed if node.currency), ""),
-            **{"title": target.kind, **known},
+            **{"title": target.kind, **fields},
         )
 
 

@@ -229,8 +229,8 @@ class AgentRun(Run):
             self._handle_event(*self._events.get())
         self._on_poll()
         explained = [(exit_, self._nodes.explain_exit(exit_)) for exit_ in self._exits]
-        self._exits = [exit_ for exit_, known in explained if known is None]
-        return [known for _, known in explained if known is not None]
+        self._exits = [exit_ for exit_, explained_exit in explained if explained_exit is None]
+        return [explained_exit for _, explained_exit in explained if explained_exit is not None]
 
     def _handle_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":

@@ -131,11 +131,11 @@ def send(
 # copy back from the hosts ------------------------------------------------------------------------------------
 
 
-def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
+def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: Collection[int]) -> None:
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
-    ``copied`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
+    ``copied_paths`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
     subfolder named after the host, except for checkpoints, where the first file wins.
     """
 
@@ -159,7 +159,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
                 node.notices.append(RunNotice("warning", text, "files-left-on-host"))
             for name in _RESULT_FOLDERS:
                 for path in sorted(path for path in Path(folder, name).rglob("*") if path.is_file()):
-                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied)
+                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied_paths)
     except OSError as error:
         text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
         hint = "Free disk space, or check the permissions of that folder."
@@ -190,25 +190,25 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None
         )
 
 
-def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Path]) -> None:
+def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied_paths: set[Path]) -> None:
     target = folder / name
     is_same = target.exists() and filecmp.cmp(path, target, shallow=False)
-    if name.parts[0] == "checkpoints" and (is_same or target in copied):
-        copied.add(target)
+    if name.parts[0] == "checkpoints" and (is_same or target in copied_paths):
+        copied_paths.add(target)
         return  # keep the file of the first host, or the file that all hosts started with
-    if target in copied and not is_same:
+    if target in copied_paths and not is_same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
         node.notices.append(RunNotice("warning", text, "file-of-several-hosts"))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
-    copied.add(target)
+    copied_paths.add(target)
 
 
-def remove_stale_checkpoints(folder: Path, copied: Collection[Path]) -> None:
+def remove_stale_checkpoints(folder: Path, copied_paths: Collection[Path]) -> None:
     """Remove earlier checkpoints that training has deleted on all hosts; the target of a link is not the job's own."""
     for path in [] if folder.is_symlink() else list(folder.rglob("*")):
-        if path.is_file() and path not in copied:
+        if path.is_file() and path not in copied_paths:
             path.unlink(missing_ok=True)
 
 
@@ -263,20 +263,20 @@ class AgentNodes(JobNodes):
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        unshared, failures, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
+        unshared, failures, copied_paths = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
         if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
             for name in _RESULT_FOLDERS:
-                copied.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())
+                copied_paths.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())
         for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
                 ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
-                copy_back(self._job, node, copied, ranks_here)
+                copy_back(self._job, node, copied_paths, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
-            remove_stale_checkpoints(self._job.folder.checkpoints, copied)
+            remove_stale_checkpoints(self._job.folder.checkpoints, copied_paths)
         self._uncollected |= {node.host for node in self.nodes if node.must_keep_folder}
         for node in self.nodes:
             self.notices += node.notices

@@ -35,10 +35,10 @@ _INPUT, _OUTPUT = 0, 1
 
 
 class TcpLink(Link):
-    """The link to an agent over a connection that it has opened; ``lost`` returns the message for a lost node."""
+    """The link to an agent over a connection that it opened; ``explain_loss`` returns the message for a lost node."""
 
     def __init__(
-        self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, lost: Callable[[str], str]
+        self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, explain_loss: Callable[[str], str]
     ) -> None:
         super().__init__()
         self.number, self.hostname, self.address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
@@ -46,7 +46,7 @@ class TcpLink(Link):
         self.name = ""
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
-        self._lost_message = lost
+        self._lost_message = explain_loss
         self._frames = frames.Reader(greeting=False)
         self._has_closed_input = False
 
@@ -95,7 +95,7 @@ class TcpLink(Link):
         """Close the connection, which ends the agent; idempotent. Called on the loop."""
         self._writer.transport.abort()
 
-    async def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent_seconds: float) -> str:
         """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} exited with code {self._code}{self.last_line}."
@@ -105,9 +105,9 @@ class TcpLink(Link):
 class AgentListener:
     """A port for the nodes of one job; ``agents`` holds the connected nodes, ``back`` what they need to connect."""
 
-    def __init__(self, host: str, lost: Callable[[str], str]) -> None:
-        """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
-        self._lost_message = lost
+    def __init__(self, host: str, explain_loss: Callable[[str], str]) -> None:
+        """Listen on the address ``host``; ``explain_loss`` returns the message for a lost node of a given name."""
+        self._lost_message = explain_loss
         self.agents: dict[int, TcpLink] = {}
         self._ssl_context, certificate = _create_certificate()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

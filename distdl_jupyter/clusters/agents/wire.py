@@ -111,8 +111,8 @@ class Link(ABC):
         """Wait for the agent to exit; kill it after ``grace`` seconds."""
 
     @abstractmethod
-    async def why_ended(self, silent: float) -> str:
-        """Return why the output ended, after ``silent`` seconds without a byte."""
+    async def why_ended(self, silent_seconds: float) -> str:
+        """Return why the output ended, after ``silent_seconds`` without a byte."""
 
     async def close(self) -> None:
         """Close all streams."""
@@ -122,10 +122,10 @@ class Link(ABC):
         """Append error output."""
         self.error_tail = (self.error_tail + errors)[-MAX_ERROR_BYTES:]
 
-    async def collect_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        """Append error output from ``next_`` until it returns b""."""
+    async def collect_errors(self, read_errors: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        """Append error output from ``read_errors`` until it returns b""."""
         with contextlib.suppress(OSError):
-            while content := await next_():
+            while content := await read_errors():
                 self.add_errors(content)
 
     @property

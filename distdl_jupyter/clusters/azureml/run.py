@@ -110,7 +110,7 @@ class AzureMLRun(Run):
                         self._workspace.cancel(self._name)
                     self._read_state(polled_at)
                 if not self._logs.is_behind:
-                    is_new = self._logs.advance(last=self._has_ended)
+                    is_new = self._logs.advance(is_last=self._has_ended)
                     self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
                     is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.is_complete and not is_new)
@@ -287,8 +287,8 @@ class Logs:
         """Whether the supervisor has so much unread output that no more is requested."""
         return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MAX_UNREAD
 
-    def feed(self, file: LogFile, content: bytes, *, last: bool = False) -> None:
-        """Forward new text of a file; with ``last``, also an incomplete line."""
+    def feed(self, file: LogFile, content: bytes, *, is_last: bool = False) -> None:
+        """Forward new text of a file; with ``is_last``, also an incomplete line."""
         file.position += len(content)
         *parts, text = self._mark_pattern.split(file.mark + content)
         mark = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
@@ -308,7 +308,7 @@ class Logs:
                 self.exits[file.rank], file.stream = json.loads(value), ""
             elif kind:
                 file.stream = kind
-        if last and file.line:
+        if is_last and file.line:
             self._forward(file, file.line + b"\n")
             file.line = b""
 
@@ -323,8 +323,8 @@ class Logs:
         for name, url in addresses.items():
             self._files.setdefault(name, LogFile(name)).url = url
 
-    def advance(self, *, last: bool = False) -> bool:
-        """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
+    def advance(self, *, is_last: bool = False) -> bool:
+        """Request new content of every file once; return whether there was any. ``is_last`` completes unfinished lines.
 
         Raises DistDLError if Azure does not respond.
         """
@@ -332,7 +332,7 @@ class Logs:
         is_new = False
         for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
             is_new = is_new or bool(content)
-            self.feed(file, content, last=last)
+            self.feed(file, content, is_last=is_last)
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:

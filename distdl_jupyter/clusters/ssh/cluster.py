@@ -270,14 +270,14 @@ class SshLink(wire.Link):
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    async def why_ended(self, silent: float) -> str:
-        """Return why the output ended, ``silent`` seconds after the last byte."""
+    async def why_ended(self, silent_seconds: float) -> str:
+        """Return why the output ended, ``silent_seconds`` after the last byte."""
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
         code, last_line = self.code, self.last_line
-        if code == _SSH_FAILED and silent > _SILENCE_SECONDS:
-            return f"No response from {self._name} for {silent:.0f} s."
+        if code == _SSH_FAILED and silent_seconds > _SILENCE_SECONDS:
+            return f"No response from {self._name} for {silent_seconds:.0f} s."
         if code == _SSH_FAILED:
             return f"Lost the connection to {self._name}{last_line}."
         return f"The agent on {self._name} exited with code {code}{last_line}."

@@ -71,7 +71,7 @@ def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, d
     logs, file = Logs(None, NONCE, 4), LogFile("f")
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         logs.feed(file, log[start:end])
-    logs.feed(file, b"", last=True)
+    logs.feed(file, b"", is_last=True)
     other, *_, out, err = logs.streams
     assert (out.rank, err.rank) == (3, 3)
     for stream in (out, err):
@@ -89,7 +89,7 @@ def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):
     workspace.files["a"] += b"p 2"
     assert logs.advance()
     assert unowned(logs) == ""
-    assert not logs.advance(last=True)
+    assert not logs.advance(is_last=True)
     assert unowned(logs) == "step 2\n"
 
 
