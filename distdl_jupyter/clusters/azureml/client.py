@@ -4,8 +4,7 @@ azure-ai-ml takes about two seconds to import, so it is imported only to submit 
 telemetry is off. azure-ai-ml can only read the log of the first process, and downloads the whole file each time.
 Therefore this module uses ``azure.rest`` for the details, the logs and the cancellation of a run.
 
-Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors are translated into one sentence and a
-remedy.
+Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors become one sentence and a remedy.
 """
 
 from __future__ import annotations

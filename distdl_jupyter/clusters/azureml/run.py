@@ -272,7 +272,6 @@ class Logs:
         self._last_file = ""
         #: The exits of ranks: exit code, signal and evidence.
         self.exits: dict[int, dict[str, Any]] = {}
-        #: Ranks that have started.
         self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
         self.is_stale = False

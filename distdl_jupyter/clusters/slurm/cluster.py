@@ -174,7 +174,6 @@ class SlurmCluster(AgentCluster):
         return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
     def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
-        """Return the nodes of the job."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
         return SlurmNodes(job, placement, context, self._nodes, slurm)

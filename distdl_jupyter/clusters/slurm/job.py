@@ -62,7 +62,6 @@ class SlurmJob(threading.Thread):
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
-        #: Signals that this package has sent.
         self.sent_signals: set[str] = set()
         #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
         self.is_out_of_memory = self.is_timed_out = False
