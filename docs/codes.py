@@ -28,10 +28,10 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "note": (2, 1, None),
     "NodeCheck": (5, 3, 4),
     "problem": (0, 2, 3),
-    "check_row": (4, 1, 3),
+    "make_check": (4, 1, 3),
 }
 #: Error classes whose message is not the first argument: message and remedy.
-_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "Unreachable": (2, 3)}
+_MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "ReachError": (2, 3)}
 
 
 class Entry(NamedTuple):
@@ -99,7 +99,7 @@ def _of_error(
     if "code" in keywords and not isinstance(keywords["code"], ast.Constant):
         return  # copied from another error
     code = str(keywords["code"].value) if isinstance(keywords.get("code"), ast.Constant) else ""
-    if name == "Unreachable":
+    if name == "ReachError":
         kind = _argument(node, 1)
         if not isinstance(kind, ast.Constant):
             return  # one of the causes that ``clusters.ssh.cluster`` explains

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
-from distdl_jupyter.clusters.slurm.commands import REFUSALS
+from distdl_jupyter.clusters.slurm.commands import REFUSAL_REMEDIES
 from distdl_jupyter.clusters.ssh.cluster import CAUSES
 from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
@@ -419,7 +419,7 @@ def tables() -> Iterator[codes.Entry]:
     refusals = dict((*limits.LIMITS.values(), *files.DISK.values(), files.OTHER, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
-    for pattern, code, remedy in REFUSALS:
+    for pattern, code, remedy in REFUSAL_REMEDIES:
         message = f"sbatch failed: … {pattern} …"
         yield codes.Entry(code, message, remedy, "clusters/slurm", 0, explicit=True)
 

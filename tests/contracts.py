@@ -62,7 +62,7 @@ class DataContract(ClusterTests):
     """Data is on every node before any rank starts; without it no rank runs; a cancel takes effect at once."""
 
     def with_data(self, code, *, endless=False):
-        sample = self.sample(code)
+        sample = self.make_sample(code)
         sample.context.staging = PathStaging(sample.folder.path / "data", endless)
         return sample, sample.context.staging
 
@@ -70,18 +70,18 @@ class DataContract(ClusterTests):
         sample, staging = self.with_data(READS)
         staging.path.mkdir()
         (staging.path / "hello").write_text("world")
-        with self.running(sample) as (_, listener):
-            listener.until_ended(self.ranks, self.timeout)
+        with self.run_job(sample) as (_, listener):
+            listener.wait_until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                assert "content world" in listener.output(rank), listener.lines
+                assert "content world" in listener.get_lines(rank), listener.lines
         assert sorted(staging.ordered) == sorted(staging.staged) == list(range(self.node_count))
 
     def test_without_its_data_no_rank_runs(self):
         sample, staging = self.with_data(MARKS)
         texts = []
         try:
-            with self.running(sample) as (_, listener):
-                listener.until_ended(self.ranks, self.timeout)
+            with self.run_job(sample) as (_, listener):
+                listener.wait_until_ended(self.ranks, self.timeout)
                 assert all(exit_.code != 0 for exit_ in listener.exits.values()), "ranks started without their data"
                 texts += [exit_.evidence for exit_ in listener.exits.values()]
         except DataUnavailable as error:
@@ -98,10 +98,10 @@ class DataContract(ClusterTests):
                 raise StartCanceled
 
         sample.context.report = report
-        with contextlib.suppress(StartCanceled), self.running(sample) as (_, listener):
-            listener.until(staging.asked.is_set, self.timeout, "a request from a stager")
+        with contextlib.suppress(StartCanceled), self.run_job(sample) as (_, listener):
+            listener.wait_until(staging.asked.is_set, self.timeout, "a request from a stager")
             listener.run.signal("TERM")
-            listener.until_ended(self.ranks, self.timeout)
+            listener.wait_until_ended(self.ranks, self.timeout)
         assert staging.asked.is_set()
         assert not list(sample.folder.outputs.glob("ran-*"))
         self.wait_until_gone(sample.id)
@@ -147,8 +147,8 @@ class QueueContract(ClusterTests):
     """For clusters that wait for their machines in ``place``: set ``options`` with which a job waits."""
 
     def waiting(self):
-        assert self.cluster.queues
-        sample = self.sample("import time\ntime.sleep(600)")
+        assert self.cluster.has_queue
+        sample = self.make_sample("import time\ntime.sleep(600)")
         placing = Placing(sample)
         placing.until_waiting(self.timeout)
         return sample, placing

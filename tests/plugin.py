@@ -33,7 +33,7 @@ RACK = """
         def detail(self, options):
             return f"{options.machines} machines in a rack"
 
-        def nodes(self, options):
+        def list_nodes(self, options):
             time.sleep(options.silent_seconds)
             up = options.machines - options.down
             return [NodeInfo(f"node-{n}", "up" if n < up else "down", "" if n < up else "no answer", 4, "A100")
@@ -80,7 +80,7 @@ FORGE = """
         def default_options(self):
             return None
 
-        def choices(self, field, options):
+        def list_choices(self, field, options):
             if field == "place":
                 south = OptionValue("south", "The south", "hot", {"yard": "quay"})
                 return [OptionValue("north", "The north", "cold"), south]
@@ -90,7 +90,7 @@ FORGE = """
                 raise InvalidSpec("place is missing.", field="place", hint="Choose a place first.")
             return [OptionValue("of " + options["place"])]
 
-        def machines(self, options):
+        def get_machines(self, options):
             told = kept()
             return self._of(told, True) if told else Machines(exists=False)
 
@@ -100,7 +100,7 @@ FORGE = """
                             cost_per_hour=None if told["size"] == "large" else 0.5, currency="USD",
                             price_source="the smith")
 
-        def nodes(self, options):
+        def list_nodes(self, options):
             told = kept() or {"up": 0, "size": ""}
             cost = None if told["size"] == "large" else 0.5
             return [NodeInfo(f"anvil-{at}", billed=True, cost_per_hour=cost, currency="USD")
@@ -123,7 +123,7 @@ BROKEN = """
     class Clumsy(LocalCluster):
         name = "clumsy"
 
-        def nodes(self, options):
+        def list_nodes(self, options):
             raise ZeroDivisionError("counted the machines")
 
     import a_module_that_is_nowhere

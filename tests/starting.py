@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import tests
-from distdl_jupyter.clusters.environment import for_ranks_here
+from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import machine
 from distdl_jupyter.node.job import WARM
 from distdl_jupyter.warm import preload
@@ -119,7 +119,7 @@ def revive():
     if said is not None and said["pid"] != _own.get(where.key):
         warm_start.stop(where)
     said = _made(where)
-    if preload.differing(psutil.Process(said["pid"]).environ(), for_ranks_here(os.environ), {"TMPDIR"}):
+    if preload.differing(psutil.Process(said["pid"]).environ(), select_for_local_ranks(os.environ), {"TMPDIR"}):
         # A job of an earlier test was still having it made.
         warm_start.stop(where)
         said = _made(where)

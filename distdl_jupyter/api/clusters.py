@@ -57,7 +57,7 @@ async def check(context: ServerContext, name: str) -> list[NodeCheck]:
 @post("/choices", action="execute", slow=True)
 def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> list[OptionValue]:
     """List the known values of one option of a cluster type, given its other options; this can take seconds."""
-    return handle.choices(kind, option, options or {})
+    return handle.list_choices(kind, option, options or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,9 @@ def _show(args: argparse.Namespace) -> Reply:
     (status,) = probe_all([cluster.target], 2 * TIMEOUT)
     if args.json:
         return Reply(status)
-    lines = [table.text(handle.cluster_rows([status]))]
+    lines = [table.text(handle.build_cluster_rows([status]))]
     lines += [f"{name}: {value}" for name, value in cluster.options.items()]
-    nodes = [table.text(handle.node_rows(status.nodes))] if status.nodes else []
+    nodes = [table.text(handle.build_node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
@@ -143,7 +143,7 @@ def _machines(args: argparse.Namespace) -> Reply:
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
-    return Reply(statuses, table.text(handle.cluster_rows(statuses)) if statuses else empty_message)
+    return Reply(statuses, table.text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
 
 
 def _sizes(args: argparse.Namespace) -> Any:
@@ -159,7 +159,7 @@ def _create(args: argparse.Namespace) -> Reply | None:
     options = vars(parser.parse_args(args.flags))
     yes, wait = options.pop("yes", False), options.pop("wait", False)
     summary = ", ".join(f"{name}={value}" for name, value in options.items())
-    warning = handle.idle_cost_warning(int(options.get("min_nodes") or 0))
+    warning = handle.format_idle_cost(int(options.get("min_nodes") or 0))
     print(f"Machines of {cluster.name}: {summary}. {warning}".strip())
     if not (yes or _confirm("Create them?")):
         return Reply(code=1)

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 
-class _Clusters(ModuleType):
+class _CallableModule(ModuleType):
     """The callable type of this module."""
 
     def __call__(self) -> Any:
@@ -20,4 +20,4 @@ class _Clusters(ModuleType):
         return importlib.import_module("distdl_jupyter.clusters.handle").clusters()
 
 
-sys.modules[__name__].__class__ = _Clusters
+sys.modules[__name__].__class__ = _CallableModule

@@ -41,7 +41,7 @@ class Stream:
     start: int | None = None
 
 
-class Unkillable(NamedTuple):
+class UnkillableProcess(NamedTuple):
     """A process that survived KILL; ``host`` is "" if all ranks are on one machine."""
 
     host: str
@@ -89,7 +89,7 @@ class Context:
     note: Callable[[RunNotice], object] = bool
     note_position: Callable[[QueueView], object] = bool
     #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
-    priority: Callable[[], int] = int
+    get_priority: Callable[[], int] = int
     queue_number: int | None = None
     #: Called with plain data for ``Cluster.sweep`` once something runs that outlives the supervisor. A new
     #: supervisor that places the job receives it as ``handle``.
@@ -214,7 +214,7 @@ class OutageNotifier:
             self._notices.put(notice)
         self._outage_since, self._reported = None, False
 
-    def notices(self) -> list[RunNotice]:
+    def take_notices(self) -> list[RunNotice]:
         """Return the notices since the last call."""
         return [self._notices.get() for _ in range(self._notices.qsize())]
 
@@ -235,22 +235,22 @@ class Run(ABC):
         """The output streams; each is read until its end."""
 
     @abstractmethod
-    def started(self) -> list[Start]:
+    def list_starts(self) -> list[Start]:
         """Return the processes that were started directly; ranks of a launcher report their own start."""
 
     def keep_slots(self) -> None:
         """Renew the job's entries in the queues of the machines. Called about once per second."""
         return
 
-    def waiting(self) -> str:
+    def why_waiting(self) -> str:
         """Return why the ranks have not started yet ("pending: Resources"), "" if they have."""
         return ""
 
-    def notices(self) -> list[RunNotice]:
+    def take_notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         return []
 
-    def samples(self) -> Sequence[NodeSample]:
+    def take_samples(self) -> Sequence[NodeSample]:
         """Return the resource samples since the last call; clusters without agents of this package have none."""
         return ()
 
@@ -258,7 +258,7 @@ class Run(ABC):
     def poll(self) -> list[Exit]:
         """Return the exits since the last call; all output of these ranks is available. Each rank exits once."""
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why a queue preempted ranks that had not failed, as one sentence; "" if it did not.
 
         Called once when ranks have ended; it may take some seconds.
@@ -266,7 +266,7 @@ class Run(ABC):
         return ""
 
     @abstractmethod
-    def alive(self) -> Sequence[object]:
+    def list_alive(self) -> Sequence[object]:
         """Return all living processes of the job, including descendants.
 
         A machine that does not respond counts as having no processes, because its agent ends them.
@@ -276,26 +276,26 @@ class Run(ABC):
     def signal(self, name: str) -> None:
         """Send INT to the ranks, or TERM or KILL to every process of the job."""
 
-    def unkillable(self) -> Sequence[Unkillable]:
+    def list_unkillable(self) -> Sequence[UnkillableProcess]:
         """Return the processes in uninterruptible sleep (state D), which survive KILL."""
         return ()
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Request the stacks of all threads of every rank, without waiting."""
         return
 
-    def stacks(self) -> Mapping[int, StackDump]:
+    def take_stacks(self) -> Mapping[int, StackDump]:
         """Return the dumps since the last call by rank: the rank's stacks, or the reason why they are missing."""
         return {}
 
     #: Seconds within which all responsive ranks have answered.
     stacks_seconds: ClassVar[float] = 6.0
 
-    def no_stacks(self) -> str:
+    def why_no_stacks(self) -> str:
         """Return why this type of cluster does not support stack traces, as one sentence; "" if it does."""
         return "This type of cluster does not support stack traces of running ranks."
 
-    def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
+    def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Request a profile of some steps from ranks, without waiting (``worker.hooks.profile``)."""
         return
 
@@ -340,15 +340,15 @@ class Cluster(ABC):
     #: Whether the nodes are other machines, with packages of their own; queries take seconds.
     is_remote: ClassVar[bool] = False
     #: Whether jobs can wait in a queue of the cluster before any process starts.
-    queues: ClassVar[bool] = False
+    has_queue: ClassVar[bool] = False
     #: Whether jobs acquire GPUs, cores and memory (``acquire``), and wait while other jobs hold them.
-    slots: ClassVar[bool] = False
+    has_slots: ClassVar[bool] = False
     #: Whether agents run on the nodes, which copy data there (``Context.staging``) and relay to persistent ranks.
     has_agents: ClassVar[bool] = False
     #: Whether it installs a job's packages on the nodes before ranks start.
-    installs: ClassVar[bool] = False
+    can_install: ClassVar[bool] = False
     #: Whether it supports sources with ``mode=mount``, which are read over the network during training.
-    mounts: ClassVar[bool] = False
+    can_mount: ClassVar[bool] = False
     #: Whether ranks can restart and resume from their checkpoints.
     can_restart: ClassVar[bool] = True
     #: Whether a job continues without its supervisor, and a new supervisor can ``attach`` to it.
@@ -370,19 +370,19 @@ class Cluster(ABC):
         """Raise InvalidSpec for options that do not describe a cluster. Called when a cluster is added."""
         return
 
-    def requeues(self, options: Any) -> int:
-        """Return how often an interrupted job is requeued (``Run.interrupted``)."""
+    def max_requeues(self, options: Any) -> int:
+        """Return how often an interrupted job is requeued (``Run.why_interrupted``)."""
         return 0
 
     def detail(self, options: Any) -> str:
         """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
         return ""
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return the known machines, including those that do not respond; it may take seconds."""
         return []
 
-    def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
+    def run_checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
         """Check every node for problems that prevent jobs, within 30 seconds.
 
         ``modules`` and ``programs`` are the requirements of a backend.
@@ -430,7 +430,7 @@ class Cluster(ABC):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start the plan. Raises LaunchFailed and leaves nothing running."""
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why a queue preempted a start that failed, as one sentence; "" if it did not."""
         return ""
 
@@ -466,14 +466,14 @@ class Provisioner(ABC):
     dynamic_options: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
+    def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the known values of the option ``field``; it may take seconds.
 
         ``options`` are the options that are set so far. Raises DistDLError, which names missing options.
         """
 
     @abstractmethod
-    def machines(self, options: Any) -> Machines | None:
+    def get_machines(self, options: Any) -> Machines | None:
         """Return a summary of the machines, None if they need not be created; it may take seconds."""
 
     @abstractmethod

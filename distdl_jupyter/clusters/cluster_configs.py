@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLEr
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
-FILE = "distdl_jupyter.json"
+FILE_NAME = "distdl_jupyter.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
@@ -36,18 +36,18 @@ class ClusterConfig:
     named: bool = False
 
 
-def config_file() -> Path:
+def get_config_path() -> Path:
     """Return the path of the file with the named clusters."""
     from jupyter_core.paths import jupyter_config_dir
 
-    return Path(jupyter_config_dir()) / FILE
+    return Path(jupyter_config_dir()) / FILE_NAME
 
 
 def list_named() -> list[ClusterConfig]:
     """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
     return [
         ClusterConfig(name, entry["kind"], dict(entry["options"]), named=True)
-        for name, entry in sorted(_read_entries(config_file()).items())
+        for name, entry in sorted(_read_entries(get_config_path()).items())
     ]
 
 
@@ -71,13 +71,13 @@ def list_defaults() -> list[ClusterConfig]:
 
 def get(name: str) -> ClusterConfig:
     """Return a cluster by name. Raises ClusterNotFound, whose hint lists all clusters or explains ``add``."""
-    known = {config.name: config for config in list_clusters()}
-    if name in known:
-        return known[name]
+    configs = {config.name: config for config in list_clusters()}
+    if name in configs:
+        return configs[name]
     text = f"{name} is a type of cluster, not the name of a cluster."
     hint = f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.'
     if name not in registry.names("clusters"):
-        hint = unknown(name, list(known), "cluster").partition(". ")[2]
+        hint = unknown(name, list(configs), "cluster").partition(". ")[2]
         text = f"Unknown cluster {name!r}."
     raise ClusterNotFound(text, code="cluster-not-in-list", hint=hint)
 
@@ -107,13 +107,13 @@ def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     if name in registry.names("clusters"):
         text = f"{name} is a cluster type and cannot be the name of a cluster."
         raise InvalidSpec(text, code="cluster-name-is-a-kind", field="name")
-    checked = _check_options(kind, options)
+    checked_options = _check_options(kind, options)
     with _edit_entries() as entries:
         if name in entries:
             text = f"Cluster {name} already exists. Use another name, or remove it first."
             raise ClusterRefused(text, code="cluster-exists")
-        entries[name] = {"kind": kind, "options": checked}
-    return ClusterConfig(name, kind, checked, named=True)
+        entries[name] = {"kind": kind, "options": checked_options}
+    return ClusterConfig(name, kind, checked_options, named=True)
 
 
 def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
@@ -122,8 +122,8 @@ def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
         if name not in entries:
             raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
         entry = entries[name]
-        entry["options"] = checked = _check_options(entry["kind"], options)
-    return ClusterConfig(name, entry["kind"], checked, named=True)
+        entry["options"] = checked_options = _check_options(entry["kind"], options)
+    return ClusterConfig(name, entry["kind"], checked_options, named=True)
 
 
 def remove(name: str, active: Sequence[object] = ()) -> None:
@@ -149,10 +149,10 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if secret := next((name for name in options if looks_secret(name)), ""):
         text = f"{secret} looks like a secret, which must not be stored. Put it into an environment variable."
         raise InvalidSpec(text, code="cluster-option-secret", field=secret)
-    checked = registry.check_options("clusters", kind, dict(options))
-    registry.get("clusters", kind).validate(checked)
+    checked_options = registry.check_options("clusters", kind, dict(options))
+    registry.get("clusters", kind).validate(checked_options)
     redact.refuse_secrets(options)
-    return {name: getattr(checked, name) for name in options}
+    return {name: getattr(checked_options, name) for name in options}
 
 
 def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
@@ -173,7 +173,7 @@ def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def _edit_entries() -> Iterator[dict[str, dict[str, Any]]]:
     """Yield the entries under a lock, then write the changed entries unless an exception was raised."""
-    path = config_file()
+    path = get_config_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -28,7 +28,7 @@ _REMEDY = (
 )
 
 
-def shell() -> tuple[str, ...]:
+def get_shell() -> tuple[str, ...]:
     """Return the arguments before ``HOST COMMAND...``; () if this machine cannot emulate nodes for a launcher."""
     if sys.platform != "linux":
         return ()
@@ -55,7 +55,7 @@ def _can_run(command: tuple[str, ...]) -> bool:
     return output.strip() == b"node-0"
 
 
-def enter(host: str) -> None:
+def enter_namespace(host: str) -> None:
     """Set the host name of this process and its descendants. Raises OSError."""
     user, group = os.getuid(), os.getgid()
     try:
@@ -78,7 +78,7 @@ def _unshare(flags: int) -> None:
 def main(host: str, *command: str) -> None:
     """Become the shell that runs ``command`` on the emulated node ``host``."""
     try:
-        enter(host)
+        enter_namespace(host)
     except OSError as error:
         sys.exit(f"Cannot give processes their own host name: {error.strerror}. {_REMEDY}")
     os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  runs any command, like ssh

@@ -29,7 +29,7 @@ _NOTEBOOK_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "modul
 _PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
+def select_for_local_ranks(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment without the variables that no rank should inherit."""
     inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
@@ -39,7 +39,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     return environment | HASH_SEED
 
 
-def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
+def select_for_remote_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are valid on another machine, except variables that look like secrets."""
     return {
         name: value
@@ -48,13 +48,13 @@ def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def select_for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of the ssh program; it is minimal so that ``SendEnv`` cannot leak variables."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in _SSH_NAMES if name in environ}
 
 
-def rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:
+def build_rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:
     """Return the ``DISTDL_`` variables of a rank, which the worker reads (``worker.identity``)."""
     identity = {
         "DISTDL_RANK": slot.rank,

@@ -23,9 +23,9 @@ from distdl_jupyter.core.state import ENDED
 from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds after which a cluster is shown as not responding.
-TIMEOUT = 5.0
+STATUS_SECONDS = 5.0
 #: Seconds between two polls of machines that are being created, and the timeout of ``create(wait=True)``.
-_POLL_SECONDS, CREATION = 2.0, 900.0
+_POLL_SECONDS, CREATION_SECONDS = 2.0, 900.0
 #: The number of bytes at the end of a job's events that are searched for the end of the job.
 _TAIL_BYTES = 64 * 1024
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
@@ -39,10 +39,10 @@ class NodeTable(table.Display, list[NodeInfo]):
     """The machines of a cluster, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [node_rows(self) if self else "No known nodes."]
+        return [build_node_rows(self) if self else "No known nodes."]
 
 
-class Choices(table.Display, list[OptionValue]):
+class ChoiceTable(table.Display, list[OptionValue]):
     """The allowed values of an option, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
@@ -50,7 +50,7 @@ class Choices(table.Display, list[OptionValue]):
         return [[("Value", "Name", "Detail"), *rows] if rows else "No values available."]
 
 
-class Checks(table.Display, list[NodeCheck]):
+class CheckTable(table.Display, list[NodeCheck]):
     """The checks of each node, displayed as a table with a fix for each failed check."""
 
     @property
@@ -63,10 +63,10 @@ class Checks(table.Display, list[NodeCheck]):
             return ["Nothing was checked."]
         checks = merge_hosts(self)
         rows = [(_LEVEL_SIGNS[check.level], check.node, check.what, check.message, check.remedy) for check in checks]
-        return [[("", "Node", "Check", "Result", "Fix"), *rows], "", check_summary(checks)]
+        return [[("", "Node", "Check", "Result", "Fix"), *rows], "", summarize_checks(checks)]
 
     def __str__(self) -> str:
-        return check_text(merge_hosts(self)) if self else "Nothing was checked."
+        return format_checks(merge_hosts(self)) if self else "Nothing was checked."
 
 
 class ClusterHandle(table.Display):
@@ -92,19 +92,19 @@ class ClusterHandle(table.Display):
 
     def nodes(self) -> NodeTable:
         """Return the current state of its machines, including machines that do not respond. Raises DistDLError."""
-        cluster, options = status.plugin(self.target)
+        cluster, options = status.load_plugin(self.target)
         with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
-            return NodeTable(cluster.nodes(options))
+            return NodeTable(cluster.list_nodes(options))
 
-    def check(self, distributed_backend: str | None = None) -> Checks:
+    def check(self, distributed_backend: str | None = None) -> CheckTable:
         """Check on every node whether jobs can run there. This takes up to 30 seconds.
 
         With ``distributed_backend``, the requirements of that backend are checked too. Raises InvalidSpec for an
         unknown backend.
         """
-        needs = status.needs(distributed_backend) if distributed_backend else None
+        needs = status.get_needs(distributed_backend) if distributed_backend else None
         with explain_interrupt(lambda: f"Interrupted; the check of {self.name} was stopped. Nothing was changed."):
-            return Checks(status.check(self.target, needs))
+            return CheckTable(status.check(self.target, needs))
 
     def change(self, **options: Any) -> ClusterHandle:
         """Change options of the cluster; None resets an option to its default. Raises InvalidSpec, ClusterNotFound."""
@@ -116,18 +116,18 @@ class ClusterHandle(table.Display):
         cluster_configs.change(self.name, merged)
         return self
 
-    def choices(self, field: str) -> Choices:
+    def choices(self, field: str) -> ChoiceTable:
         """Return the allowed values of an option, or of an argument of ``create``; this can take some seconds.
 
         Raises InvalidSpec, DistDLError.
         """
         target = self.target
-        return Choices(choices(target.kind, field, target.options))
+        return ChoiceTable(list_choices(target.kind, field, target.options))
 
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
-        cluster, options = status.plugin(self.target)
-        return cluster.machines(options) if isinstance(cluster, Provisioner) else None
+        cluster, options = status.load_plugin(self.target)
+        return cluster.get_machines(options) if isinstance(cluster, Provisioner) else None
 
     def create(self, *, wait: bool = False, **compute: Any) -> ClusterHandle:
         """Create the machines of the cluster: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
@@ -135,14 +135,14 @@ class ClusterHandle(table.Display):
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
         ClusterRefused if clusters of this type cannot create machines.
         """
-        cluster, options = self._provisioner()
-        about = f"machines of a cluster of type {self.kind}"
-        cluster.create(options, registry.make_options(cluster.compute_spec, compute, about))
+        cluster, options = self._get_provisioner()
+        description = f"machines of a cluster of type {self.kind}"
+        cluster.create(options, registry.make_options(cluster.compute_spec, compute, description))
         command = f"clusters()[{self.name!r}].delete()"
         text = f"Interrupted; {self.name} is still being created. To delete its machines, run {command}"
         with explain_interrupt(lambda: text):
-            deadline = time.monotonic() + CREATION
-            while wait and (machines := cluster.machines(options)) is not None and time.monotonic() < deadline:
+            deadline = time.monotonic() + CREATION_SECONDS
+            while wait and (machines := cluster.get_machines(options)) is not None and time.monotonic() < deadline:
                 if not machines.state and machines.problem:
                     raise ClusterRefused(machines.problem, code="machines-not-changed")
                 if not machines.state:
@@ -152,13 +152,13 @@ class ClusterHandle(table.Display):
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
-        cluster_configs.refuse_active(self.name, active_jobs(self.name))
-        cluster, options = self._provisioner()
+        cluster_configs.refuse_active(self.name, list_active_jobs(self.name))
+        cluster, options = self._get_provisioner()
         cluster.delete(options)
         return self
 
-    def _provisioner(self) -> tuple[Provisioner, Any]:
-        cluster, options = status.plugin(self.target)
+    def _get_provisioner(self) -> tuple[Provisioner, Any]:
+        cluster, options = status.load_plugin(self.target)
         if not isinstance(cluster, Provisioner):
             text = f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines."
             raise ClusterRefused(text, code="cluster-machines-fixed")
@@ -166,10 +166,10 @@ class ClusterHandle(table.Display):
 
     def remove(self) -> None:
         """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
-        cluster_configs.remove(self.name, active_jobs(self.name))
+        cluster_configs.remove(self.name, list_active_jobs(self.name))
 
     def _parts(self) -> list[str | table.Rows]:
-        return [cluster_rows(status.probe_all([self.target], TIMEOUT))]
+        return [build_cluster_rows(status.probe_all([self.target], STATUS_SECONDS))]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClusterHandle) and other.name == self.name
@@ -196,13 +196,13 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
         name = key.name if isinstance(key, ClusterHandle) else key
         return any(target.name == name for target in self._targets)
 
-    def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
+    def look(self, seconds: float = STATUS_SECONDS) -> list[ClusterStatus]:
         """Return the current state of all clusters within ``seconds`` seconds."""
         with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
             return status.probe_all(self._targets, seconds)
 
     def _parts(self) -> list[str | table.Rows]:
-        return [cluster_rows(self.look())]
+        return [build_cluster_rows(self.look())]
 
 
 def clusters() -> ClusterList:
@@ -223,16 +223,16 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
     return ClusterHandle(name)
 
 
-def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[OptionValue]:
+def list_choices(kind: str, option: str, options: Mapping[str, Any]) -> list[OptionValue]:
     """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
     if not isinstance(cluster, Provisioner) or option not in cluster.dynamic_options:
         text = f"Values of {option} cannot be listed for clusters of type {kind}."
         raise InvalidSpec(text, code="choices-unavailable", field=option)
-    return cluster.choices(option, options)
+    return cluster.list_choices(option, options)
 
 
-def active_jobs(name: str) -> list[JobFolder]:
+def list_active_jobs(name: str) -> list[JobFolder]:
     """Return the jobs on a cluster without an end in their summary or in their last events."""
     active = []
     for folder in JobStore().folders():
@@ -249,7 +249,7 @@ def active_jobs(name: str) -> list[JobFolder]:
 # tables ---------------------------------------------------------------------------------------------
 
 
-def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
+def build_cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
     """Return the rows of a table of clusters, header first."""
     rows: list[tuple[str, ...]] = [("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem")]
     for cluster in statuses:
@@ -271,7 +271,7 @@ def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
     return rows
 
 
-def idle_cost_warning(min_nodes: int) -> str:
+def format_idle_cost(min_nodes: int) -> str:
     """Return a warning about nodes that stay up without a job, "" if there are none."""
     if not min_nodes:
         return ""
@@ -279,7 +279,7 @@ def idle_cost_warning(min_nodes: int) -> str:
     return f"{plural(min_nodes, 'node')} {verb} money even without a job."
 
 
-def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
+def build_node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
     """Return the rows of a table of nodes, header first; unknown values are empty."""
     rows: list[tuple[str, ...]] = [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail")]
     for node in nodes:
@@ -291,7 +291,7 @@ def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
     return rows
 
 
-def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
+def format_checks(checks: Sequence[NodeCheck], width: int = 100) -> str:
     """Return the checks as a text table of ``width`` characters, each problem followed by its fix, then a summary.
 
     A fix is never wrapped, so that commands can be copied.
@@ -306,7 +306,7 @@ def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
         lines += wrapper.wrap(check.message) or [wrapper.initial_indent.rstrip()]
         if check.remedy and check.level in ("warning", "error"):
             lines.append(f"{indent}\N{RIGHTWARDS ARROW} {check.remedy}")
-    return "\n".join([*lines, "", check_summary(checks)])
+    return "\n".join([*lines, "", summarize_checks(checks)])
 
 
 def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
@@ -331,7 +331,7 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     return merged
 
 
-def check_summary(checks: Iterable[NodeCheck]) -> str:
+def summarize_checks(checks: Iterable[NodeCheck]) -> str:
     """Return the number of errors and warnings (``1 error, 2 warnings.``); a row of several hosts counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
     counts = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]

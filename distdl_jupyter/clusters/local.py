@@ -30,7 +30,7 @@ from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.stagers import Staged
+    from distdl_jupyter.clusters.stagers import NodeData
     from distdl_jupyter.data.staging import JobStaging
 
 
@@ -54,15 +54,15 @@ class LocalCluster(Cluster):
     title = "Local"
     Options = LocalOptions
     has_agents = True
-    installs = True
-    slots = True
+    can_install = True
+    has_slots = True
 
     def __init__(self) -> None:
         self._ports = Ports()
         self._slot: slots.QueueSlot | None = None
         #: The numbers of the job's GPUs; None until they are acquired.
         self._gpu_numbers: list[int] | None = None
-        self._staged: dict[int, Staged] = {}
+        self._staged: dict[int, NodeData] = {}
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -79,7 +79,7 @@ class LocalCluster(Cluster):
         count = len(machine.gpu_numbers())
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
         devices, load = machine.gpus(), round(os.getloadavg()[0], 1)
         name, gpu_name = socket.gethostname(), next((gpu.name for gpu in devices), "")
@@ -122,7 +122,7 @@ class LocalCluster(Cluster):
     ) -> QueueView | None:
         """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
         devices = machine.gpus() if spec.use_gpu is not False else ()
-        need = queueing.need(spec, spec.process_count, [gpu.uuid for gpu in devices])
+        need = queueing.compute_need(spec, spec.process_count, [gpu.uuid for gpu in devices])
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
@@ -136,7 +136,7 @@ class LocalCluster(Cluster):
             numbers = {gpu.uuid: gpu.number for gpu in devices}
             self._gpu_numbers = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
             return None
-        view = queueing.view(position, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
+        view = queueing.build_view(position, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
         if not blocked and not position.problem and not getattr(options, "wait", True):
             self.release()
             text = f"wait=False is set, but the job is {view.why}."
@@ -158,17 +158,17 @@ class LocalCluster(Cluster):
         if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
-        emulated, host_name = spec.node_count > 1, socket.gethostname()
+        queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
+        is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
-        if emulated:
+        if is_emulated:
             from distdl_jupyter.clusters import emulated_node
 
-            shell = emulated_node.shell()
+            shell = emulated_node.get_shell()
         ranks, per_rank = [], spec.gpus or 1
         for rank in range(spec.process_count):
             node, local_rank = divmod(rank, spec.process_count_per_node)
-            host, first_gpu = f"node-{node}" if emulated else host_name, rank * per_rank
+            host, first_gpu = f"node-{node}" if is_emulated else host_name, rank * per_rank
             gpu = devices[first_gpu % len(devices)] if devices else None
             gpus = tuple(devices[first_gpu : first_gpu + per_rank]) if per_rank > 1 else ()
             ranks.append(RankSlot(rank, node, host, local_rank, gpu=gpu, gpus=gpus))
@@ -178,7 +178,7 @@ class LocalCluster(Cluster):
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=spec.cores or max(1, cores() // spec.most_processes),
-            emulated=emulated,
+            emulated=is_emulated,
             remote_shell=shell,
         )
 
@@ -199,7 +199,7 @@ class LocalCluster(Cluster):
         return sorted(killed)
 
 
-def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, Staged]:
+def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, NodeData]:
     """Run a stager for each node, including emulated ones; return the paths of the data by node."""
     from distdl_jupyter.clusters import stagers
 

@@ -36,7 +36,7 @@ class LocalChannels(Channels):
         #: The two ends of each pipe; the write end is -1 after a process has received it.
         self._pipes: dict[int, list[int]] = {}
 
-    def pipe(self) -> tuple[int, int]:
+    def create_pipe(self) -> tuple[int, int]:
         """Create a channel; return its number and the read end."""
         number = len(self._pipes) + 1
         self._pipes[number] = list(os.pipe())
@@ -106,7 +106,7 @@ class LocalAgent(AgentConnection):
 
     def open_stream(self) -> tuple[int, int]:
         """Open a channel; return its number and the read end of its pipe."""
-        return self._channels.pipe()
+        return self._channels.create_pipe()
 
     def poll(self) -> None:
         """Deliver the exits of processes, their stacks and a sample of their resource usage."""
@@ -145,7 +145,7 @@ class LocalNodes(JobNodes):
         for _variables, python in staged.values():  # all nodes share this machine's environment
             self.nodes[0].python = python
 
-    def node_of(self, slot: RankSlot) -> AgentNode:
+    def get_node(self, slot: RankSlot) -> AgentNode:
         """Return this machine."""
         return self.nodes[0]
 
@@ -154,22 +154,22 @@ class LocalNodes(JobNodes):
         if self._slot is not None:
             self._slot.beat()
 
-    def environment(self, node: AgentNode) -> dict[str, str]:
+    def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the supervisor's environment, extended by the job's variables."""
         return {**self._context.inherited, **self._context.variables}
 
-    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
         merged = {**variables, **(self._staged[slot.node][0] if self._staged else {})}
         if slot.rank == 0:
-            merged |= self._import_recording("rank-0")
+            merged |= self._get_import_variables("rank-0")
         return merged
 
-    def service_variables(self, number: int) -> dict[str, str]:
+    def get_service_variables(self, number: int) -> dict[str, str]:
         """Make a service, which runs on the first node, record its imports."""
-        return self._import_recording(f"service-{number}")
+        return self._get_import_variables(f"service-{number}")
 
-    def _import_recording(self, name: str) -> dict[str, str]:
+    def _get_import_variables(self, name: str) -> dict[str, str]:
         """Return the variables that make a process record its imports for the next warm start."""
         folder = installed.folder_of(self._context.folder.path)
         return {installed.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}

@@ -26,7 +26,7 @@ class PackageZip(NamedTuple):
 
 
 @functools.cache
-def built() -> PackageZip:
+def build_package() -> PackageZip:
     """Return the zip of the package that this process uses."""
     content = pack(_ROOT)
     return PackageZip(hashlib.sha256(content).hexdigest()[:16], content)
@@ -50,9 +50,9 @@ def pack(root: Path) -> bytes:
 # it must not read further than that, because the rest is for the agent. Files of another user are not run.
 
 #: The minimum Python version of the worker.
-OLDEST = (3, 11)
+MIN_PYTHON = (3, 11)
 #: The first statements, in syntax that every Python accepts, so that an old Python can report its version.
-_VERSION_CHECK = r"""
+_HEADER = r"""
 import sys
 if sys.version_info < @OLDEST@:
     sys.stderr.write("distdl: old python: %d.%d\n" % sys.version_info[:2])
@@ -110,25 +110,25 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + 
 """
 
 
-def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
+def build_first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     """Return the input of the ssh process before the agent's first frame, except the package itself.
 
     ``python`` and ``base`` are paths on the host (``~/`` is its home folder). ``arguments`` are passed to the agent.
-    A host that lacks this version of the package sends ``request_marker()`` and then reads the zip.
+    A host that lacks this version of the package sends ``build_request_marker()`` and then reads the zip.
     """
-    package, request = built(), request_marker().decode()
+    package, request = build_package(), build_request_marker().decode()
     values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])
     program = (_ROOT / "permissions.py").read_text(encoding="utf-8") + _PROGRAM.replace("@VALUES@", values)
-    return first_lines(python, _VERSION_CHECK.replace("@OLDEST@", repr(OLDEST)).replace("@PROGRAM@", ascii(program)))
+    return build_first_lines(python, _HEADER.replace("@OLDEST@", repr(MIN_PYTHON)).replace("@PROGRAM@", ascii(program)))
 
 
-def first_lines(python: str, program: str) -> bytes:
+def build_first_lines(python: str, program: str) -> bytes:
     """Return the first lines of input: the path of Python on the host and its first program. Raises ValueError."""
     if "\n" in python:
         raise ValueError("The path of Python must not contain a line break.")
     return f"{python}\n{program.encode().hex()}\n".encode()
 
 
-def request_marker() -> bytes:
+def build_request_marker() -> bytes:
     """Return the line with which a host requests this version of the package. No login shell prints such a line."""
-    return f"\n\x1edistdl-wants {built().digest}\n".encode()
+    return f"\n\x1edistdl-wants {build_package().digest}\n".encode()

@@ -15,7 +15,7 @@ from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition
 _MAX_DEVICES = 32
 
 
-def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
+def compute_need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
     """Return the needs of a job's ``processes`` on a machine with these GPUs.
 
     Without the option ``gpus``, each process gets one GPU; if there are fewer, the processes share all of them.
@@ -27,7 +27,7 @@ def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
     return Need(gpus, tuple(devices) if gpus else (), amounts)
 
 
-def refuse_too_much(
+def refuse_excess(
     spec: JobSpec, processes: int, gpus: int, cores: float | None, memory: float | None, host: str = ""
 ) -> None:
     """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
@@ -48,7 +48,7 @@ def refuse_too_much(
         raise InvalidSpec(text, code="too-few-resources", field=name, hint=hint)
 
 
-def view(
+def build_view(
     position: QueuePosition,
     need_: Need,
     labels: Mapping[str, str],
@@ -61,8 +61,8 @@ def view(
 
     ``limits`` are the cores and memory of the host, by default those of this machine.
     """
-    holder_names = holders(position, {entry.key: entry for entry in position.entries})
-    amounts = needs(need_)
+    holder_names = name_holders(position, {entry.key: entry for entry in position.entries})
+    amounts = get_needs(need_)
     return QueueView(
         position=position.position,
         of=position.of,
@@ -70,26 +70,26 @@ def view(
         priority=priority,
         needs=amounts,
         free=dict(position.free),
-        total={name: value for name, value in totals(len(labels), limits).items() if name in amounts},
+        total={name: value for name, value in get_totals(len(labels), limits).items() if name in amounts},
         lacks=position.lacks,
         names=holder_names,
-        holding=tuple(holding(entry, labels) for entry in position.entries if entry.holds),
+        holding=tuple(make_holding(entry, labels) for entry in position.entries if entry.holds),
         host=host,
         number=position.number,
     )
 
 
-def needs(need_: Need) -> dict[str, float]:
+def get_needs(need_: Need) -> dict[str, float]:
     """Return the needs of a job as amounts by name."""
     return {**({"gpus": float(need_.gpus)} if need_.gpus else {}), **need_.amounts}
 
 
-def totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
+def get_totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the resources of a machine with ``gpus`` GPUs; ``limits`` defaults to this machine."""
     return {"gpus": float(gpus), **(slots.limits() if limits is None else limits)}
 
 
-def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
+def make_holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
     """Return the resources that a running job holds."""
     return Holding(
         entry.job,
@@ -101,7 +101,7 @@ def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
     )
 
 
-def holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> tuple[str, ...]:
+def name_holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> tuple[str, ...]:
     """Return the names of the first jobs ahead of a position, and the number of other jobs ahead of it."""
     jobs = [entries[key] for key in position.holders if key in entries]
     names = [f"{job.name} ({short_id(job.job)})" + ("" if job.is_own else f" of {job.user}") for job in jobs]

@@ -34,12 +34,12 @@ from distdl_jupyter.clusters.agents.agent import (
     OVERSUBSCRIBE_HELP,
     SHARED_HELP,
     Host,
-    Unreachable,
+    ReachError,
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
-from distdl_jupyter.clusters.agents.tcp_link import distinct
+from distdl_jupyter.clusters.agents.tcp_link import make_names_distinct
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
@@ -54,13 +54,13 @@ _POLL_SECONDS = 0.5
 #: The seconds that an actor's ``read`` waits for output, and the maximum number of bytes that it returns.
 _READ_SECONDS, _MAX_READ_BYTES = 1.0, 1 << 20
 #: Concurrent calls of an actor: one writes, one reads, one ends the agent.
-_CALLS = 4
+_MAX_CALLS = 4
 #: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
 _HIDDEN_VARIABLES = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
 #: client did not start within 30 s. A later attempt may succeed.
-_BUSY_ERROR = "Initialization failure from server"
+_BUSY_MESSAGE = "Initialization failure from server"
 #: Timeout in seconds of separate processes, including the start of Ray.
 _QUERY_SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
 
@@ -82,7 +82,7 @@ class RayOptions:
     shared: bool | None = option(None, SHARED_HELP)
     oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
-    def bundle(self, processes: int) -> dict[str, float]:
+    def build_bundle(self, processes: int) -> dict[str, float]:
         """Return the resources of a bundle with this number of processes. Raises InvalidSpec."""
         try:
             bundle = {str(name): float(amount) for name, amount in json.loads(self.resources or "{}").items()}
@@ -108,17 +108,17 @@ class RayCluster(AgentCluster):
 
     def validate(self, options: RayOptions) -> None:
         """Raise InvalidSpec for invalid resources."""
-        options.bundle(1)
+        options.build_bundle(1)
 
     def detail(self, options: RayOptions) -> str:
         """Return the address."""
         return options.address
 
-    def nodes(self, options: RayOptions) -> list[NodeInfo]:
+    def list_nodes(self, options: RayOptions) -> list[NodeInfo]:
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
-        return [_node_info(node) for node in _query("nodes", options)]
+        return [_make_node_info(node) for node in _query("nodes", options)]
 
-    def checks(
+    def run_checks(
         self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Ray, and each of its nodes with an agent."""
@@ -128,12 +128,12 @@ class RayCluster(AgentCluster):
             return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
         return [NodeCheck(**row) for row in rows]
 
-    def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: RayOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Wait for a bundle on each node, and start an agent in each."""
         context.report("stage", f"connecting to Ray at {options.address}")
         ray = _connect_ray(options.address)
-        self._held.callback(_call_quietly, ray.shutdown)
-        bundle = options.bundle(spec.process_count_per_node)
+        self._allocation.callback(_call_quietly, ray.shutdown)
+        bundle = options.build_bundle(spec.process_count_per_node)
         if context.restart and context.min_node_count is not None:
             count = min(spec.node_count, max(_count_fitting(ray, bundle), context.min_node_count))
             spec = dataclasses.replace(spec, node_count=count)
@@ -141,7 +141,7 @@ class RayCluster(AgentCluster):
         message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
-        self._held.callback(_call_quietly, ray.util.remove_placement_group, group)
+        self._allocation.callback(_call_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
             fitting_count = _count_fitting(ray, bundle)
             size_note = f"{fitting_count or 'none'} of its nodes {'is' if fitting_count == 1 else 'are'} that large"
@@ -151,9 +151,9 @@ class RayCluster(AgentCluster):
         self._connections = _start_agents(ray, actors, options)
         return spec, []
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         handle = {"address": job.options.address}
-        return AgentNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
+        return AgentNodes(job, placement, context, self._nodes, handle, self._allocation.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Remove the job's placement group with its actors; agents end the processes they have started."""
@@ -210,22 +210,22 @@ class _AgentActor:
 
 def _create_actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     custom_resources = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
-    return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
+    amounts = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom_resources}
+    return ray.remote(_AgentActor).options(**amounts, max_concurrency=_MAX_CALLS, scheduling_strategy=strategy).remote()
 
 
 def _start_agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
-    """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
+    """Start an agent in each actor and return the connections. Raises LaunchFailed, ReachError."""
     # The agent's input ends with the actor, which Ray ends with the supervisor.
-    stdin = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
+    stdin = package.build_first_input("{python}", options.directory or DEFAULT_DIRECTORY, [AGENT_TIMEOUT])
     try:
         addresses = ray.get([actor.begin.remote(stdin, _HIDDEN_VARIABLES) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
-        message = f"Ray could not start the agents: {_first_line(error)}."
+        message = f"Ray could not start the agents: {_get_first_line(error)}."
         raise LaunchFailed(message, code="ray-agents-not-started") from error
     # Ray assigns bundles to nodes in any order.
     ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
-    names = distinct([hostname for _actor, (hostname, _address) in ordered])
+    names = make_names_distinct([hostname for _actor, (hostname, _address) in ordered])
     links = [
         (Host(name, address), _ActorLink(ray, actor, name))
         for name, (actor, (_hostname, address)) in zip(names, ordered, strict=True)
@@ -245,7 +245,7 @@ class _ActorLink(Link):
 
     async def read(self) -> bytes:
         """Return the next output of the agent."""
-        with self._reporting_loss():
+        with self._record_loss():
             while (content := await self._actor.read.remote(_READ_SECONDS, _MAX_READ_BYTES)) is not None:
                 if content:
                     return bytes(content)
@@ -253,20 +253,20 @@ class _ActorLink(Link):
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
-        with self._reporting_loss():
+        with self._record_loss():
             await self._actor.write.remote(content)
 
     @contextlib.contextmanager
-    def _reporting_loss(self) -> Iterator[None]:
+    def _record_loss(self) -> Iterator[None]:
         """Record why the actor does not respond, so that its output ends and ``why_ended`` returns the reason."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
-            self._reason = self._reason or f"Ray lost the connection to {self._name}: {_first_line(error)}."
+            self._reason = self._reason or f"Ray lost the connection to {self._name}: {_get_first_line(error)}."
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
-        with self._reporting_loss():
+        with self._record_loss():
             self._actor.write.remote(b"")
 
     async def end(self, grace: float = 0.0) -> None:
@@ -274,12 +274,12 @@ class _ActorLink(Link):
         with contextlib.suppress(Exception):
             if self._code is None and not self._reason:
                 self._code, errors = await asyncio.wait_for(self._actor.wait.remote(grace), grace + 5.0)
-                self.keep(errors)
+                self.add_errors(errors)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
         self._code = 255 if self._code is None else self._code
 
-    async def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent_seconds: float) -> str:
         """Return why the output ended."""
         if not self._reason:
             await self.end(2.0)
@@ -306,10 +306,10 @@ def _connect_ray(address: str) -> Any:
             try:
                 ray.init(address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
-                if _BUSY_ERROR not in str(error) or not tries_left:
+                if _BUSY_MESSAGE not in str(error) or not tries_left:
                     raise
     except Exception as error:
-        message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _first_line(error)}."
+        message = f"Ray at {address} does not respond: {getattr(error, 'strerror', None) or _get_first_line(error)}."
         hint = (
             "Start Ray with 'ray start --head', or correct the option address: ray://HOST:10001 works from any "
             "machine, HOST:6379 and auto only on nodes of the cluster."
@@ -330,7 +330,7 @@ def _count_fitting(ray: Any, bundle: dict[str, float]) -> int:
     return sum(all(size.get(name, 0) >= amount for name, amount in bundle.items()) for size in sizes)
 
 
-def _node_info(node: dict[str, Any]) -> NodeInfo:
+def _make_node_info(node: dict[str, Any]) -> NodeInfo:
     resources = node.get("Resources") or {}
     return NodeInfo(
         str(node["NodeManagerHostname"] or node["NodeManagerAddress"]),
@@ -342,7 +342,7 @@ def _node_info(node: dict[str, Any]) -> NodeInfo:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _get_first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     return text[:300].rstrip(".:")
@@ -369,7 +369,7 @@ def _query(kind: str, options: RayOptions, **fields: Any) -> list[Any]:
 def _check_nodes(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
     nodes = ray.nodes()
-    down = [_node_info(node) for node in nodes if not node["Alive"]]
+    down = [_make_node_info(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     actors = [_create_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
     connections = _start_agents(ray, actors, options)

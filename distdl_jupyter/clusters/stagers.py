@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, ask_all_or_raise
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, query_or_raise
 from distdl_jupyter.clusters.agents.staging import send
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
@@ -36,9 +36,9 @@ _PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
 #: Seconds between two checks for a cancellation, and timeout of requests to an agent.
 _POLL_SECONDS, _REQUEST_SECONDS = 0.25, 60.0
 #: Bytes of error output to store, characters per message to an agent, and bytes between two progress messages.
-_ERROR_TAIL, _MESSAGE_SIZE, _REPORT_BYTES = 2000, 1 << 20, 1 << 23
+_MAX_ERROR_BYTES, _MAX_MESSAGE_CHARS, _REPORT_BYTES = 2000, 1 << 20, 1 << 23
 #: The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python).
-Staged = tuple[dict[str, str], str]
+NodeData = tuple[dict[str, str], str]
 #: A message of a stager (see ``data.stager``).
 Message = dict[str, Any]
 
@@ -78,7 +78,7 @@ class LocalStager:
             yield from lines
         self._has_closed_output = True
         self._error_file.seek(0)
-        self.errors = self._error_file.read()[-_ERROR_TAIL:]
+        self.errors = self._error_file.read()[-_MAX_ERROR_BYTES:]
 
     def end(self) -> None:
         """Close the input of the process, then end it."""
@@ -106,10 +106,10 @@ class AgentStager:
         self._has_ended = False
 
         def keep_errors(content: bytes) -> None:
-            self.errors = (self.errors + content)[-_ERROR_TAIL:]
+            self.errors = (self.errors + content)[-_MAX_ERROR_BYTES:]
 
         channel, self._out = self._connection.open_stream()
-        argv, err = ["{python}", *_PROGRAM], self._connection.channel(keep_errors)
+        argv, err = ["{python}", *_PROGRAM], self._connection.open_channel(keep_errors)
         process = {"kind": DATA, "process": 0, "argv": argv, "out": channel, "err": err, "open_input": True}
         self._connection.ask("start", _REQUEST_SECONDS, processes=[process])
 
@@ -117,8 +117,8 @@ class AgentStager:
         """Send a message in small parts, so that other messages on the connection are not delayed."""
         text = json.dumps(message) + "\n"
         with contextlib.suppress(HostFailed):
-            for start in range(0, len(text), _MESSAGE_SIZE):
-                self._connection.ask("feed", _REQUEST_SECONDS, kind=DATA, text=text[start : start + _MESSAGE_SIZE])
+            for start in range(0, len(text), _MAX_MESSAGE_CHARS):
+                self._connection.ask("feed", _REQUEST_SECONDS, kind=DATA, text=text[start : start + _MAX_MESSAGE_CHARS])
 
     def read_lines(self) -> Iterator[bytes]:
         """Yield the lines of its output."""
@@ -153,7 +153,7 @@ class AgentStager:
 
     def _copy(self, name: str, folder: _Folder, put: Callable[[Message], object]) -> str:
         """Copy a folder, unless the host has its content at the same path or in its cache; return the path there."""
-        path, connection, done = folder.path, self._connection, 0
+        path, connection, copied_bytes = folder.path, self._connection, 0
         if connection.ask("fingerprint", _REQUEST_SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
             return str(path)
 
@@ -163,13 +163,13 @@ class AgentStager:
 
         def produce(write: Callable[[bytes], object]) -> None:
             def write_part(content: bytes) -> None:
-                nonlocal done
+                nonlocal copied_bytes
                 if self._has_ended:
                     raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
                 write(content)
-                done += len(content)
-                if done % _REPORT_BYTES < len(content):
-                    report(min(done, folder.total), 0)
+                copied_bytes += len(content)
+                if copied_bytes % _REPORT_BYTES < len(content):
+                    report(min(copied_bytes, folder.total), 0)
 
             files.pack(path.parent, [path.name], write_part)
 
@@ -181,10 +181,10 @@ class AgentStager:
 
 
 NodeStager = LocalStager | AgentStager
-_Received = queue.SimpleQueue[tuple[NodeStager, Any]]
+_MessageQueue = queue.SimpleQueue[tuple[NodeStager, Any]]
 
 
-def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _Received) -> None:
+def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
     """Send the order of a node and answer requests; put other messages, and at the end None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
@@ -209,13 +209,13 @@ def run(
     report: Callable[[str, str], object],
     *,
     base: str = "",
-) -> dict[int, Staged]:
+) -> dict[int, NodeData]:
     """Run the stagers that ``start`` starts on ``nodes`` to completion; return the result of each node.
 
     An exception from ``start`` or ``report`` and the first failure (DataUnavailable) end all stagers.
     """
-    stagers, staged = list[NodeStager](), dict[int, Staged]()
-    received: _Received = queue.SimpleQueue()
+    stagers, staged = list[NodeStager](), dict[int, NodeData]()
+    received: _MessageQueue = queue.SimpleQueue()
     try:
         for node in nodes:
             stagers.append(stager := start(node))
@@ -230,7 +230,7 @@ def run(
                 if message is None:
                     pending.remove(stager)
                     if stager.node not in staged:
-                        raise _failure(stager, staging.what)
+                        raise _make_failure(stager, staging.what)
                 elif isinstance(message, dict):
                     staging.on_message(stager.node, stager.host, message)
                     if message.get("type") == "staged":
@@ -242,13 +242,13 @@ def run(
     return staged
 
 
-def _failure(stager: NodeStager, what: str) -> DataUnavailable:
+def _make_failure(stager: NodeStager, description: str) -> DataUnavailable:
     """Return the error for a stager that has ended without a result."""
     if reason := stager.lost_reason:
-        text = f"The connection to {stager.host} was lost while copying {what}: {reason}"
+        text = f"The connection to {stager.host} was lost while copying {description}: {reason}"
         return DataUnavailable(text, code="stager-host-lost")
     cause = ": ".join(["", *stager.errors.decode(errors="replace").strip().splitlines()[-1:]])
-    text = f"{stager.host}: the program that copies {what} ended without a message{cause}."
+    text = f"{stager.host}: the program that copies {description} ended without a message{cause}."
     return DataUnavailable(text, code="stager-ended", hint="Submit the job again. Files already copied are kept.")
 
 
@@ -273,12 +273,12 @@ def stage_on_hosts(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context
 
 def _require_equal(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
-    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "fingerprint", _REQUEST_SECONDS)
+    answers = query_or_raise([(node.connection, {"path": path}) for node in nodes], "fingerprint", _REQUEST_SECONDS)
     fingerprints = [(node.host, answer["fingerprint"]) for node, answer in zip(nodes, answers, strict=True)]
-    (first_host, expected), *others = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
-    for host, actual in others:
+    (first_host, expected), *other_fingerprints = [pair for pair in fingerprints if pair[1] is not None] or [("", None)]
+    for host, actual in other_fingerprints:
         if actual != expected:
-            text = f"{host}: {path} does not hold the same files as on {first_host}."
+            text = f"{path} on {host} differs from {path} on {first_host}."
             hint = "Use a path on a file system that all nodes share, or upload the data to Azure Blob storage."
             raise DataUnavailable(text, code="data-differs-between-hosts", hint=hint)
 

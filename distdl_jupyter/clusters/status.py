@@ -22,7 +22,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
 #: The problem of a cluster whose machines this package can create but has not created yet.
-ABSENT = "The machines have not been created yet."
+ABSENT_PROBLEM = "The machines have not been created yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class ClusterStatus(ClusterConfig):
     currency: str = ""
 
     @classmethod
-    def of(cls, target: ClusterConfig, **known: Any) -> ClusterStatus:
+    def from_config(cls, target: ClusterConfig, **fields: Any) -> ClusterStatus:
         """Return the status of a cluster, with the cost of its nodes."""
-        billed = [node for node in known.get("nodes", ()) if node.billed]
+        billed = [node for node in fields.get("nodes", ()) if node.billed]
         costs = [node.cost_per_hour for node in billed if node.cost_per_hour is not None]
         return cls(
             target.name,
@@ -61,11 +61,11 @@ class ClusterStatus(ClusterConfig):
             billed=len(billed),
             cost_per_hour=sum(costs) if billed and len(costs) == len(billed) else None,
             currency=next((node.currency for node in billed if node.currency), ""),
-            **{"title": target.kind, **known},
+            **{"title": target.kind, **fields},
         )
 
 
-def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
+def load_plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
     """Return a cluster's plug-in and options. Raises InvalidSpec, PluginUnavailable."""
     cluster: Cluster = registry.get("clusters", target.kind)
     return cluster, registry.check_options("clusters", target.kind, dict(target.options))
@@ -74,62 +74,62 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
 def probe(target: ClusterConfig) -> ClusterStatus:
     """Return the current status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
-        cluster, options = plugin(target)
+        cluster, options = load_plugin(target)
         problem, remedy = cluster.unavailable(options), ""
-        machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
+        machines = cluster.get_machines(options) if isinstance(cluster, Provisioner) and not problem else None
         if machines is not None and not machines.exists:
-            problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
-        return ClusterStatus.of(
+            problem, remedy = ABSENT_PROBLEM, f"Create them: distdl clusters compute create {target.name}"
+        return ClusterStatus.from_config(
             target,
             title=cluster.title or cluster.name,
             detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
             problem=problem,
             remedy=remedy,
-            nodes=() if problem else tuple(cluster.nodes(options)),
+            nodes=() if problem else tuple(cluster.list_nodes(options)),
             is_remote=cluster.is_remote,
             machines=machines,
             can_create=isinstance(cluster, Provisioner),
         )
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        failure = _plugin_error(error)
-        return ClusterStatus.of(target, problem=failure.message, remedy=failure.hint, code=failure.code)
+        failure = _make_plugin_error(error)
+        return ClusterStatus.from_config(target, problem=failure.message, remedy=failure.hint, code=failure.code)
 
 
-def _plugin_error(error: Exception) -> DistDLError:
+def _make_plugin_error(error: Exception) -> DistDLError:
     if isinstance(error, DistDLError):
         return error
     hint = "Report the error to the authors of the plug-in."
     return DistDLError(f"The plug-in failed: {type(error).__name__}: {error}", code="cluster-plugin-failed", hint=hint)
 
 
-def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
+def mark_silent(target: ClusterConfig, seconds: float, previous: ClusterStatus | None = None) -> ClusterStatus:
     """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
-    known = last or ClusterStatus.of(target, checked=False)
-    nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
-    return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
+    status = previous or ClusterStatus.from_config(target, checked=False)
+    nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in status.nodes)
+    return dataclasses.replace(status, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
+    ``get_needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
     """
     try:
-        cluster, options = plugin(target)
+        cluster, options = load_plugin(target)
         if reason := cluster.unavailable(options):
             return [NodeCheck("", "Cluster", "error", reason, "", "cluster-unavailable")]
-        if rows := cluster.checks(options, **(needs or {})):
+        if rows := cluster.run_checks(options, **(needs or {})):
             return rows
-        if down_names := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
+        if down_names := ", ".join(node.name for node in cluster.list_nodes(options) if node.state == "down"):
             text = f"{down_names} cannot be used."
             return [NodeCheck("", "Reachable", "error", text, "Check these machines.", "cluster-reachable")]
         return [NodeCheck("", "Reachable", "ok", "All nodes respond.")]
     except Exception as error:  # noqa: BLE001 - as in ``probe``
-        failure = _plugin_error(error)
+        failure = _make_plugin_error(error)
         return [NodeCheck("", "Cluster", "error", failure.message, failure.hint, failure.code)]
 
 
-def needs(backend_label: str) -> dict[str, Sequence[str]]:
+def get_needs(backend_label: str) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
     backend, options = registry.backend(backend_label, {})
     return {"modules": backend.modules(options), "programs": backend.programs(options)}
@@ -145,7 +145,7 @@ Needs = Mapping[str, Sequence[str]]
 #: Seconds that a request waits for a cluster: if its status is unknown, and if an earlier status is known.
 FIRST_SECONDS, REFRESH_SECONDS = 1.5, 0.3
 #: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
-_NODES_FRESH, _CHECKS_FRESH = 15.0, 300.0
+_NODES_FRESH_SECONDS, _CHECKS_FRESH_SECONDS = 15.0, 300.0
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class _Probe:
     previous: Any
 
     @property
-    def known(self) -> Any:
+    def latest(self) -> Any:
         """The latest answer."""
         return self.answer.result() if self.answer.done() else self.previous
 
@@ -184,11 +184,11 @@ class StatusCache:
         options = [target.name, target.kind, dict(target.options)]
         key = json.dumps([function.__name__, options, needs], sort_keys=True, default=str)
         with self._lock:
-            now, last = time.monotonic(), self._probes.get(key)
-            if last is not None and not (last.answer.done() and now - last.started_at >= max_age):
-                return last
+            now, previous = time.monotonic(), self._probes.get(key)
+            if previous is not None and not (previous.answer.done() and now - previous.started_at >= max_age):
+                return previous
             answer = Future[Any]()
-            current = self._probes[key] = _Probe(now, answer, None if last is None else last.known)
+            current = self._probes[key] = _Probe(now, answer, None if previous is None else previous.latest)
         threading.Thread(
             target=lambda: answer.set_result(function(target, *needs)), name="distdl-probe", daemon=True
         ).start()
@@ -197,11 +197,11 @@ class StatusCache:
     async def get_status(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
         current = self.start(probe, target)
-        timeout = min(self._timeout, FIRST_SECONDS if current.known is None else REFRESH_SECONDS)
+        timeout = min(self._timeout, FIRST_SECONDS if current.latest is None else REFRESH_SECONDS)
         await asyncio.wait([asyncio.wrap_future(current.answer)], timeout=timeout)
         if not current.answer.done() and time.monotonic() - current.started_at >= self._timeout:
-            return silent(target, self._timeout, current.known)
-        return current.known or ClusterStatus.of(target, checked=False)
+            return mark_silent(target, self._timeout, current.latest)
+        return current.latest or ClusterStatus.from_config(target, checked=False)
 
     async def run_checks(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
@@ -212,24 +212,24 @@ class StatusCache:
     ) -> CachedStatus:
         """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
 
-        ``needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
+        ``get_needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
-        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH)
-        if current.known is None:
+        current = self.start(probe, target, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
+        if current.latest is None:
             concurrent.futures.wait([current.answer], timeout)
-        known: ClusterStatus | None = current.known
-        if known is None or known.problem:
-            return CachedStatus(known, None if known is None else (), pending=not current.answer.done())
-        checks = self.start(check, target, needs, max_age=_CHECKS_FRESH)
-        is_down = any(node.state == "down" for node in known.nodes)
-        if fresh or is_down or any(row.level == "error" for row in checks.known or ()):
-            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH)
-        rows, pending = checks.known, not (current.answer.done() and checks.answer.done())
-        return CachedStatus(current.known, None if rows is None else tuple(rows), pending)
+        known_status: ClusterStatus | None = current.latest
+        if known_status is None or known_status.problem:
+            return CachedStatus(known_status, None if known_status is None else (), pending=not current.answer.done())
+        checks = self.start(check, target, needs, max_age=_CHECKS_FRESH_SECONDS)
+        is_down = any(node.state == "down" for node in known_status.nodes)
+        if fresh or is_down or any(row.level == "error" for row in checks.latest or ()):
+            checks = self.start(check, target, needs, max_age=0.0 if fresh else _NODES_FRESH_SECONDS)
+        rows, pending = checks.latest, not (current.answer.done() and checks.answer.done())
+        return CachedStatus(current.latest, None if rows is None else tuple(rows), pending)
 
 
 #: The cache of the forms in this process.
-FORMS = StatusCache()
+FORM_CACHE = StatusCache()
 
 
 def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
@@ -237,4 +237,4 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
     cache = StatusCache(seconds)
     running = [cache.start(probe, target) for target in targets]
     concurrent.futures.wait([current.answer for current in running], seconds)
-    return [current.known or silent(target, seconds) for current, target in zip(running, targets, strict=True)]
+    return [current.latest or mark_silent(target, seconds) for current, target in zip(running, targets, strict=True)]

@@ -105,7 +105,7 @@ def _cluster_choice(target: cluster_configs.ClusterConfig) -> ClusterChoice:
     system = _SYSTEMS.get(sys.platform, "") if is_local and not target.named else ""
     choice = ClusterChoice(target.name, system=system, local=is_local, named=target.named)
     try:
-        plugin, options = status.plugin(target)
+        plugin, options = status.load_plugin(target)
         return dataclasses.replace(
             choice,
             title=plugin.title if not system else "",
@@ -177,7 +177,7 @@ def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bo
     target, plugin = find_cluster(compute_target)
     if target is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
-            return status.FORMS.get_cached(target, status.needs(backend), timeout, fresh=fresh)
+            return status.FORM_CACHE.get_cached(target, status.get_needs(backend), timeout, fresh=fresh)
     return None
 
 

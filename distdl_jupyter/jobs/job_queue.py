@@ -141,13 +141,13 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     entries = slots.entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
     held = [entry for entry in entries if entry.holds]
-    total = queueing.totals(len(labels))
+    total = queueing.get_totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}
     free = {
         name: max(0.0, limit - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, limit in total.items()
     }
     free["gpus"] = float(sum(gpu not in used for gpu in labels))
-    holding = tuple(queueing.holding(entry, labels) for entry in held)
+    holding = tuple(queueing.make_holding(entry, labels) for entry in held)
     return InUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
 
 
@@ -181,7 +181,8 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     for scheduled in slots.schedule(slot_entries, slots.limits()):
         entry = entries[scheduled.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        cause = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
+        holders = queueing.name_holders(scheduled, entries)
+        cause = reason(queueing.get_needs(entry.need), scheduled.lacks or (ORDER,), holders)
         yield WaitingJob(
             position=scheduled.position,
             id=entry.job,

@@ -218,7 +218,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
             hint="Remove ?shard. Every node sees the whole folder.",
         )
     mounted = next((source for source in data if source.mode == "mount"), None)
-    if mounted is not None and not cluster.mounts:
+    if mounted is not None and not cluster.can_mount:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} does not support mode=mount, which {mounted.name} uses.",
             code="mount-unsupported",
@@ -230,7 +230,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
 
 def data_refusal(cluster: Cluster) -> InvalidSpec | None:
     """Return why a cluster does not support data sources, None if it does."""
-    if cluster.has_agents or cluster.mounts:
+    if cluster.has_agents or cluster.can_mount:
         return None
     return InvalidSpec(
         f"{cluster.title or cluster.name} cannot copy data to its nodes.",
@@ -257,7 +257,7 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
 def _gpu_options(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the options derived from ``gpus``. Raises InvalidSpec if the cluster has no queue for these options."""
     field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
-    if field and not cluster.slots:
+    if field and not cluster.has_slots:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} has its own queue, which does not support {field}.",
             code="option-of-local-queue",
@@ -332,7 +332,7 @@ def _persistent_rank_defaults(
 
 def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
     field = next((name for name in packages.FIELDS if options.get(name)), "")
-    if field and not cluster.installs:
+    if field and not cluster.can_install:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} cannot install packages.",
             code="packages-unsupported",
@@ -343,7 +343,7 @@ def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
 
 def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
     """Return the text of the requirements, by default from the script's declaration."""
-    if not text and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
+    if not text and cluster.can_install and draft.kind == "script" and packages.states_packages(draft.source.code):
         text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
     return packages.requirements(text, folder)
 

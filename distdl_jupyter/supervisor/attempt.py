@@ -171,12 +171,12 @@ class Attempt:
 
     def record_notices(self) -> None:
         """Record the notices of the run for the user."""
-        for notice in self._run.notices():
+        for notice in self._run.take_notices():
             self._recorder.record_notice(notice)
 
     def _record_resources(self) -> None:
         """Store the resource usage of the ranks, and renew their slots in the local queue."""
-        self._recorder.take_samples(self._run.samples())
+        self._recorder.take_samples(self._run.take_samples())
         if (now := time.monotonic()) - self._renewed_at >= _RENEW_SECONDS:
             self._renewed_at = now
             self._run.keep_slots()
@@ -184,7 +184,7 @@ class Attempt:
     def _follow_phases(self) -> None:
         recorder, total = self._recorder, self._recorder.view.process_count
         if recorder.view.state is State.QUEUED:
-            if queue_reason := self._run.waiting():
+            if queue_reason := self._run.why_waiting():
                 recorder.phase("start", queue_reason)
             else:
                 recorder.state(State.STARTING)
@@ -277,7 +277,7 @@ class Attempt:
             self._recorder.state(State.CANCELING)
         if self._stopper is None:
             # A queued job has no process yet that could save its work.
-            gentle = not now and not self._run.waiting()
+            gentle = not now and not self._run.why_waiting()
             steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.IMMEDIATE
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
         elif now:

@@ -119,8 +119,8 @@ class HangDetector:
             self.pending = why if self.pending == "request" or why == "failure" else self.pending
             return
         self.pending, self._deadline, self._dumps = why, time.monotonic() + seconds, {}
-        if not self._run.no_stacks():
-            self._run.ask_stacks()
+        if not self._run.why_no_stacks():
+            self._run.request_stacks()
 
     def stacks_collected(self, why: str) -> bool:
         """Collect stacks before the ranks are stopped. Return True once they are collected or unavailable."""
@@ -138,9 +138,9 @@ class HangDetector:
         """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
         if not self.pending:
             return None
-        self._dumps.update(self._run.stacks())
+        self._dumps.update(self._run.take_stacks())
         running = {rank.rank for rank in self._recorder.view.ranks if rank.status != "ended"}
-        if running - self._dumps.keys() and not self._run.no_stacks() and time.monotonic() < self._deadline:
+        if running - self._dumps.keys() and not self._run.why_no_stacks() and time.monotonic() < self._deadline:
             return None
         return self._record_stacks()
 
@@ -179,7 +179,7 @@ class HangDetector:
                 end_time = "" if rank.ended is None else date_and_clock(rank.ended)
                 missing[key] = f"It ended at {end_time}." if end_time else "Its process has ended."
             else:
-                missing[key] = dump.missing if dump is not None else self._run.no_stacks() or "No response in time."
+                missing[key] = dump.missing if dump is not None else self._run.why_no_stacks() or "No response in time."
             if rank.collectives:
                 collectives[key] = rank.collectives
             elif dump is not None and dump.collectives:

@@ -96,7 +96,7 @@ class Launch:
         restarted = bool(recorder.view.restart_count)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         self._wait_in_queue(cluster_options)
-        if not cluster.queues and not restarted:
+        if not cluster.has_queue and not restarted:
             recorder.state(State.PREPARING)
         self._check(cluster_options)
         context, modules = self._context(), backend.modules(options)
@@ -114,7 +114,7 @@ class Launch:
             environments = tuple(variables | {"OMP_NUM_THREADS": threads} for variables in plan.environments)
             plan = dataclasses.replace(plan, environments=environments)
         self.raise_if_canceled()
-        if not cluster.queues or recorder.view.state is State.PREPARING:
+        if not cluster.has_queue or recorder.view.state is State.PREPARING:
             recorder.state(State.STARTING)
         recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
@@ -123,7 +123,7 @@ class Launch:
             for slot in placement.ranks:
                 slot_fields = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
                 recorder.write("rank", rank=slot.rank, status="waiting", **slot_fields)
-            for start in run.started():
+            for start in run.list_starts():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         versions = []
         if not cluster.is_remote:  # "Horovod 0.28.1, torch 2.13.0, Python 3.11.7"
@@ -241,11 +241,11 @@ class Launch:
         return Context(
             self._folder,
             self._job_environment(),
-            environment.for_ranks_here(os.environ),
+            environment.select_for_local_ranks(os.environ),
             report=self._report_phase,
             note=self._recorder.record_notice,
             note_position=self._note_position,
-            priority=lambda: self._wait.priority,
+            get_priority=lambda: self._wait.priority,
             queue_number=self._wait.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,

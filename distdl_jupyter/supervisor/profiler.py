@@ -123,12 +123,12 @@ class ProfileCollector:
 
     def _collect(self, profile: _Profile) -> Generator[None, None, str]:
         """Record and save a profile, and return why it failed, or "". Yields where it has to wait."""
-        if problem := self._run.no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
+        if problem := self._run.why_no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
         with contextlib.suppress(OSError):  # ``_save`` says why it cannot be stored
             profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
-        self._run.ask_profile(profile.ranks, request)
+        self._run.request_profile(profile.ranks, request)
         while profile.in_status("") and time.monotonic() - start < _ARM_SECONDS:
             yield
         profile.missing |= dict.fromkeys(profile.in_status(""), _NO_STEP)
@@ -139,7 +139,7 @@ class ProfileCollector:
                 report.step + 2 + math.ceil((time.monotonic() - reported + lead) * 1e9 / max(report.pace, 1_000))
                 for report, reported in map(profile.reports.__getitem__, armed)
             ]
-            self._run.ask_profile(armed, {**request, "start": max(steps)})
+            self._run.request_profile(armed, {**request, "start": max(steps)})
         start = time.monotonic()
         while pending := profile.pending:
             if time.monotonic() - max([start, *(reported for _, reported in profile.reports.values())]) > _SILENCE:

@@ -155,7 +155,7 @@ class Supervisor:
                 return start()
             except DistDLError as error:
                 may_requeue = hasattr(self._launch, "cluster") and self._may_requeue
-                self._preemption = self._launch.cluster.interrupted() if may_requeue else ""
+                self._preemption = self._launch.cluster.why_interrupted() if may_requeue else ""
                 if not self._preemption and not (is_restart and self._may_restart):
                     raise
                 self._stopped_by, self._reason = "", "" if self._preemption else error.message
@@ -173,7 +173,7 @@ class Supervisor:
             self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
             was_stopped = self._stopped_by in ("user", "time")
             if recorder.view.failure is not None and not was_stopped and self._may_requeue:
-                self._preemption = run.interrupted()
+                self._preemption = run.why_interrupted()
             attempt.drain()
             self._collect(run, attempt)
             attempt.end_leftovers()
@@ -190,7 +190,7 @@ class Supervisor:
         """Whether the job is requeued after the queue has preempted it."""
         spec = self._spec
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
-        return spec.kind != "ranks" and self._launch.cluster.requeues(options) > self._recorder.view.requeue_count
+        return spec.kind != "ranks" and self._launch.cluster.max_requeues(options) > self._recorder.view.requeue_count
 
     @property
     def _may_restart(self) -> bool:
@@ -216,7 +216,7 @@ class Supervisor:
         for path in self._folder.results.glob("rank-*.pkl"):  # the next attempt replaces them; checkpoints are kept
             path.unlink(missing_ok=True)
         recorder.flush()
-        fields = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
+        fields = {"queued": self._launch.cluster.has_queue, **({"requeued": True} if requeued else {})}
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **fields)
         number = view.restart_count - view.requeue_count
         title = f"requeue {view.requeue_count}" if requeued else f"restart {number} of {view.max_restarts}"

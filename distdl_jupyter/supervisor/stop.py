@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.clusters.base import Run, Unkillable
+from distdl_jupyter.clusters.base import Run, UnkillableProcess
 
 #: Seconds after KILL before surviving processes are examined.
 _EXAMINE_AFTER = 5.0
@@ -85,20 +85,20 @@ class UnkillableProcesses:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._stuck: set[Unkillable] = set()
+        self._stuck: set[UnkillableProcess] = set()
         #: Processes that seemed stuck at the last poll, and when the next poll is due.
-        self._suspects: set[Unkillable] = set()
+        self._suspects: set[UnkillableProcess] = set()
         self._next_poll = 0.0
 
     def __len__(self) -> int:
         return len(self._stuck)
 
-    def poll_new(self, stopper: Stopper) -> list[Unkillable]:
+    def poll_new(self, stopper: Stopper) -> list[UnkillableProcess]:
         """Return the processes that have newly survived KILL for some time; they may never exit."""
         if stopper.seconds_since_kill < _EXAMINE_AFTER or time.monotonic() < self._next_poll:
             return []
         self._next_poll = time.monotonic() + POLL_SECONDS
-        current = set(self._run.unkillable())
+        current = set(self._run.list_unkillable())
         # A process that reads from a disk is also in that state for a short time.
         new = sorted(current & self._suspects - self._stuck)
         self._stuck.update(new)
@@ -107,5 +107,5 @@ class UnkillableProcesses:
 
     def killable(self) -> int:
         """Return the number of live processes of the job that can be killed."""
-        alive = len(self._run.alive())
-        return alive - len(self._stuck.intersection(self._run.unkillable())) if alive and self._stuck else alive
+        alive = len(self._run.list_alive())
+        return alive - len(self._stuck.intersection(self._run.list_unkillable())) if alive and self._stuck else alive

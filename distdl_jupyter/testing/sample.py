@@ -1,7 +1,7 @@
 """Small real jobs for the contract tests of clusters, started and monitored without a supervisor.
 
-``python -m distdl_jupyter.testing.sample JOB`` takes the role of a supervisor that the tests kill. It starts the job,
-which is JSON, prints a record as JSON once every rank has printed some lines, and waits.
+``python -m distdl_jupyter.testing.sample JOB`` plays the role of a supervisor that the tests kill. It starts the
+job described by the JSON argument, prints a record as JSON once every rank has printed some lines, and waits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from distdl_jupyter.node import processes
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import channel
 
-#: A script that saves its work and sets its exit code when it is interrupted.
-SAVES = """
+#: Saves its work and sets its exit code when it is interrupted.
+SAVE_SCRIPT = """
 import sys, time
 try:
     print("here")
@@ -47,7 +47,7 @@ def is_sentence(text: str) -> bool:
 
 
 @dataclass
-class Sample:
+class SampleJob:
     """One job that runs the script ``code``, with its folder, spec and context; ``start`` starts it."""
 
     name: str
@@ -64,7 +64,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         self.cluster: Cluster = registry.get("clusters", self.name)
-        self.checked = registry.check_options("clusters", self.name, dict(self.options))
+        self.checked_options = registry.check_options("clusters", self.name, dict(self.options))
         self.nonce = self.nonce or secrets.token_hex(8)
         store = JobStore()
         self.folder = store.find(self.id) if self.id else store.publish(store.prepare(new_id()))
@@ -96,7 +96,7 @@ class Sample:
     def place(self, ports: int = 1, rank_ports: int = 0) -> Placement:
         """Place the ranks. Reserve ``ports`` ports on node 0, and ``rank_ports`` ports for each rank on its node."""
         self.context.rank_ports = rank_ports
-        return self.cluster.place(self.spec, ports, self.checked, self.context)
+        return self.cluster.place(self.spec, ports, self.checked_options, self.context)
 
     def start(self, placement: Placement | None = None) -> Run:
         """Start the ranks, each with its number in the variable RANK; place them first if necessary."""
@@ -136,7 +136,7 @@ class RunListener:
                     break
                 has_data = True
                 self._record(stream, content)
-            if content == b"":  # its end
+            if content == b"":  # end of stream
                 if self._unfinished[stream]:
                     self._record(stream, b"\n")
                 del self._unfinished[stream]
@@ -157,7 +157,7 @@ class RunListener:
                 if stream.rank is None:
                     self.run.on_launcher_output(f"{text.decode(errors='replace')}\n")
 
-    def output(self, rank: int, name: str = "out") -> list[str]:
+    def get_lines(self, rank: int, name: str = "out") -> list[str]:
         """Return the lines of a rank so far."""
         return self.lines.get((rank, name), [])
 
@@ -168,33 +168,33 @@ class RunListener:
         if exits := self.run.poll():
             self.drain()
         for exit_ in exits:
-            assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was reported twice"
+            assert exit_.rank not in self.exits, f"The exit of rank {exit_.rank} was reported twice."
             self.exits[exit_.rank] = exit_
             for key in ((exit_.rank, "out"), (exit_.rank, "err")):
                 self.lines_at_end[key] = list(self.lines.get(key, []))
-        self.notices += self.run.notices()
+        self.notices += self.run.take_notices()
 
-    def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
+    def wait_until(self, condition: Callable[[], object], timeout: float, description: str) -> None:
         """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not condition():
             state = f"Exits: {list(self.exits.values())}. Output: { {key: self.lines[key][-5:] for key in self.lines} }"
-            assert time.monotonic() < deadline, f"this did not happen within {timeout:g} s: {what}. {state}"
+            assert time.monotonic() < deadline, f"Timed out after {timeout:g} s waiting for {description}. {state}"
             self.listen()
 
-    def until_ended(self, ranks: int, timeout: float) -> None:
+    def wait_until_ended(self, ranks: int, timeout: float) -> None:
         """Listen until every rank has ended."""
-        self.until(lambda: len(self.exits) == ranks, timeout, f"the end of {ranks} ranks")
+        self.wait_until(lambda: len(self.exits) == ranks, timeout, f"{ranks} ranks to end")
 
-    def until_gone(self, timeout: float) -> None:
+    def wait_until_gone(self, timeout: float) -> None:
         """Listen until no process of the job is alive."""
-        self.until(lambda: not self.run.alive(), timeout, "the end of every process")
+        self.wait_until(lambda: not self.run.list_alive(), timeout, "all processes to end")
 
     def close(self, timeout: float = 20.0) -> None:
-        """Kill the remaining processes and close the run, also after a failed test."""
+        """Kill the remaining processes and close the run, even after a failed test."""
         deadline = time.monotonic() + timeout
         with contextlib.suppress(Exception):  # must not hide the failure of a test
-            while time.monotonic() < deadline and self.run.alive():
+            while time.monotonic() < deadline and self.run.list_alive():
                 self.run.signal("KILL")
                 self.run.poll()
                 time.sleep(_POLL_SECONDS)
@@ -205,7 +205,7 @@ class RunListener:
 
 
 class ClusterTests:
-    """Base class for cluster tests: the cluster, the layout of jobs, and the check that no process is left."""
+    """Base class for cluster tests: the cluster, the layout of jobs, and the check that no process remains."""
 
     #: The name of the entry point in the group ``distdl_jupyter.clusters``, and the options as users write them.
     name: ClassVar[str] = ""
@@ -222,7 +222,7 @@ class ClusterTests:
         return cluster
 
     @property
-    def checked(self) -> Any:
+    def checked_options(self) -> Any:
         """The validated options."""
         return registry.check_options("clusters", self.name, dict(self.options))
 
@@ -231,47 +231,47 @@ class ClusterTests:
         """The number of ranks of a job."""
         return self.node_count * self.process_count_per_node
 
-    def sample(self, code: str, **more: Any) -> Sample:
+    def make_sample(self, code: str, **kwargs: Any) -> SampleJob:
         """Return a job that runs ``code`` and has not been started."""
-        return Sample(self.name, self.options, code, self.node_count, self.process_count_per_node, **more)
+        return SampleJob(self.name, self.options, code, self.node_count, self.process_count_per_node, **kwargs)
 
     @contextlib.contextmanager
-    def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, RunListener]]:
-        """Start a job and yield it with its listener; then close it and check that no process is left."""
-        sample = code if isinstance(code, Sample) else self.sample(code, **more)
+    def run_job(self, code: str | SampleJob, **kwargs: Any) -> Iterator[tuple[SampleJob, RunListener]]:
+        """Start a job and yield it with its listener; then close it and check that no process remains."""
+        sample = code if isinstance(code, SampleJob) else self.make_sample(code, **kwargs)
         with contextlib.closing(RunListener(sample.start(), sample.nonce)) as listener:
             yield sample, listener
         self.wait_until_gone(sample.id)
 
-    def until_output(self, listener: RunListener, line: str) -> None:
+    def wait_for_output(self, listener: RunListener, line: str) -> None:
         """Listen until every rank has printed this line."""
-        ranks, what = range(self.ranks), f"{line!r} of every rank"
-        listener.until(lambda: all(line in listener.output(rank) for rank in ranks), self.timeout, what)
+        ranks, description = range(self.ranks), f"{line!r} from every rank"
+        listener.wait_until(lambda: all(line in listener.get_lines(rank) for rank in ranks), self.timeout, description)
 
     def wait_until_gone(self, job_id: str) -> None:
-        """Wait until no process of a job is left on this machine. Raises AssertionError after ``timeout`` seconds."""
+        """Wait until no process of a job remains on this machine. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + self.timeout
         while remaining := processes.of_job({processes.MARK: job_id}):
-            assert time.monotonic() < deadline, f"these processes of job {job_id} were left behind: {remaining}"
+            assert time.monotonic() < deadline, f"These processes of job {job_id} are still running: {remaining}"
             time.sleep(0.1)
 
 
 def main() -> None:
     """Start a job, print a record once every rank has printed some lines, and wait."""
     job = json.loads(sys.argv[1])
-    sample = Sample(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
+    sample = SampleJob(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
     listener = RunListener(sample.start(), sample.nonce)
     streams = [(rank, name) for rank in range(job["nodes"] * job["per_node"]) for name in ("out", "err")]
-    has_lines = lambda: all(len(listener.output(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
-    listener.until(has_lines, job["timeout"], f"{job['lines']} lines of every rank")
+    has_lines = lambda: all(len(listener.get_lines(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
+    listener.wait_until(has_lines, job["timeout"], f"{job['lines']} lines from every rank")
     record = {
         "id": sample.id,
         "nonce": sample.nonce,
         "handle": listener.run.handle(),
         "positions": [[*stream, position] for stream, position in listener.positions.items()],
-        "lines": [[*stream, listener.output(*stream)] for stream in streams],
+        "lines": [[*stream, listener.get_lines(*stream)] for stream in streams],
     }
-    print(json.dumps(record), flush=True)  # noqa: T201 - the contract reads it
+    print(json.dumps(record), flush=True)  # noqa: T201 - the contract tests read it
     time.sleep(3600)
 
 

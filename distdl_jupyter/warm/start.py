@@ -23,7 +23,7 @@ from typing import IO, Annotated, Any, NamedTuple
 
 import msgspec
 
-from distdl_jupyter.clusters.environment import for_ranks_here
+from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import locks, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.files import write as write_json
@@ -80,7 +80,7 @@ def start_warm(
         "type": "start",
         "folder": str(folder.path.absolute()),
         "inherited": inherited,
-        "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
+        "environment": {**select_for_local_ranks(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
         "state": inherited_state(),
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
@@ -164,7 +164,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
     With ``folder``, it imports after that job has started.
     """
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    environment = for_ranks_here(_own_environment())
+    environment = select_for_local_ranks(_own_environment())
     # Without secrets, because all processes of this user can read a program's initial environment.
     initial = {name: value for name, value in environment.items() if not is_secret(name, value)} | FILLER_VARIABLE
     job = str(folder.path.absolute()) if folder else ""

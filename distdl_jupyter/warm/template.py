@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters.environment import for_ranks_here
+from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import locks, machine, registry, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
@@ -185,7 +185,7 @@ class Template:
         """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
         if path := self._preloader.changed():
             return f"{path} has changed since the template was started"
-        if reason := self._forker.difference(for_ranks_here(message["inherited"])):
+        if reason := self._forker.difference(select_for_local_ranks(message["inherited"])):
             return reason
         state = message["state"]
         if name := next((name for name in {**self._state, **state} if self._state.get(name) != state.get(name)), ""):

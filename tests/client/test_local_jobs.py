@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 needs_host_names = pytest.mark.skipif(
-    not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
+    not emulated_node.get_shell(), reason="horovod-mpi refuses several nodes: a process gets no host name of its own"
 )
 
 
@@ -368,7 +368,7 @@ def test_a_crash_while_python_shuts_down_spoils_no_finished_job():
 
 
 def test_mpi_over_nodes_is_refused_where_a_process_cannot_have_a_host_name_of_its_own(monkeypatch):
-    monkeypatch.setattr(emulated_node, "shell", lambda: ())
+    monkeypatch.setattr(emulated_node, "get_shell", lambda: ())
     with pytest.raises(
         InvalidSpec, match=r"cannot emulate several nodes on this machine.*permission to set the host name"
     ):

@@ -10,13 +10,13 @@ import pytest
 
 from distdl_jupyter.clusters import emulated_node
 
-needs_names = pytest.mark.skipif(not emulated_node.shell(), reason="this machine gives no process a host name")
+needs_names = pytest.mark.skipif(not emulated_node.get_shell(), reason="this machine gives no process a host name")
 
 
 def on(host, *command, **given):
     """Run a command on an emulated node and return what it printed."""
-    done = subprocess.run([*emulated_node.shell(), host, *command], capture_output=True, text=True, check=True, **given)
-    return done.stdout.split()
+    command = [*emulated_node.get_shell(), host, *command]
+    return subprocess.run(command, capture_output=True, text=True, check=True, **given).stdout.split()
 
 
 @needs_names
@@ -36,7 +36,7 @@ def test_whoever_may_not_do_it_directly_does_it_in_a_user_namespace_and_stays_wh
         try:
             monkeypatch.setattr(emulated_node, "_unshare", lambda flags: allowed(flags if flags == both else -1))
             before = os.getuid(), os.getgid()
-            emulated_node.enter("node-1")
+            emulated_node.enter_namespace("node-1")
             (tmp_path / "mine").write_text("x")
             code = 0 if (os.getuid(), os.getgid(), socket.gethostname()) == (*before, "node-1") else 2
         finally:
@@ -59,7 +59,7 @@ def test_where_it_is_forbidden_it_says_why_and_offers_nothing():
     done = subprocess.run([*IN_OWN_NAMESPACE, f"{NO_MORE}; {program}"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert "user.max_user_namespaces" in done.stderr
-    offered = "from distdl_jupyter.clusters import emulated_node; print(emulated_node.shell())"
+    offered = "from distdl_jupyter.clusters import emulated_node; print(emulated_node.get_shell())"
     command = f"{NO_MORE}; {sys.executable} -c '{offered}'"
     assert subprocess.check_output([*IN_OWN_NAMESPACE, command], text=True).strip() == "()"
 
@@ -77,7 +77,7 @@ def test_the_cause_is_named_and_never_success(monkeypatch, host, error, cause):
         raise error
 
     if error is not None:
-        monkeypatch.setattr(emulated_node, "enter", refuse)
+        monkeypatch.setattr(emulated_node, "enter_namespace", refuse)
     else:  # only the name is refused
         monkeypatch.setattr(emulated_node, "_unshare", lambda _flags: None)
     with pytest.raises(SystemExit) as caught:

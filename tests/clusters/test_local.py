@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import local
 from distdl_jupyter.clusters.agents.checkup import Checkup
-from distdl_jupyter.clusters.agents.cluster import rank_slots
+from distdl_jupyter.clusters.agents.cluster import build_rank_slots
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core import registry
@@ -44,7 +44,7 @@ def test_all_runs_of_a_scaling_study_have_the_cores_of_its_largest_run_per_proce
         spec = JobSpec(id="i", name="n", group=group, node_count=nodes, process_count_per_node=count // nodes)
         here.append(registry.get("clusters", "local").preview(spec, options).cores_per_rank)
         found = Checkup((), None, {"a": {"cores": 8}, "b": {"cores": 8}})
-        there += [place.cores for place in rank_slots(spec, ["a", "b"], found)]
+        there += [place.cores for place in build_rank_slots(spec, ["a", "b"], found)]
     assert here == [2, 2, 2]
     assert set(there) == {4}
     assert registry.get("clusters", "local").preview(JobSpec(id="i", name="n"), options).cores_per_rank == 8

@@ -20,25 +20,25 @@ def test_a_long_silence_is_told_once_and_so_is_its_end(now):
     outages.record_failure(now, SILENT)
     outages.record_response(ANSWERS)
     outages.record_response(ANSWERS)
-    assert outages.notices() == [SILENT, ANSWERS]
-    assert outages.notices() == []
+    assert outages.take_notices() == [SILENT, ANSWERS]
+    assert outages.take_notices() == []
     outages.record_failure(now - 6, SILENT)
-    assert outages.notices() == [SILENT], "another silence is told as well"
+    assert outages.take_notices() == [SILENT], "another silence is told as well"
 
 
 def test_a_short_silence_is_not_told_unless_it_must_be_at_once(now):
     outages = OutageNotifier(5.0)
     outages.record_failure(now, SILENT)
     outages.record_response(ANSWERS)
-    assert outages.notices() == []
+    assert outages.take_notices() == []
     outages.record_failure(now, SILENT, immediately=True)
-    assert outages.notices() == [SILENT]
+    assert outages.take_notices() == [SILENT]
 
 
 def test_a_silence_counts_from_the_first_question_without_an_answer(now):
     outages = OutageNotifier(5.0)
     outages.record_failure(now - 6, SILENT)
-    outages.notices()
+    outages.take_notices()
     outages.record_response(ANSWERS)
     outages.record_failure(now - 1, SILENT)
-    assert outages.notices() == [ANSWERS]
+    assert outages.take_notices() == [ANSWERS]

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["rank-1.pkl", "rank-3.pkl"])
 def test_a_value_of_an_own_rank_is_taken(name):
-    assert staging.result_refusal(PurePath(name), staging.MAX_VALUE_BYTES, {1, 3}) == ""
+    assert staging.why_refused(PurePath(name), staging.MAX_VALUE_BYTES, {1, 3}) == ""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_value_of_an_own_rank_is_taken(name):
     ],
 )
 def test_any_other_file_stays_there(name, size, why):
-    assert staging.result_refusal(PurePath(name), size, {1, 3}) == why
+    assert staging.why_refused(PurePath(name), size, {1, 3}) == why
 
 
 class Host:
@@ -82,7 +82,7 @@ def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     for notice, name in zip(node.notices, ["results/rank-0.pkl", "results/planted.pkl"], strict=True):
         assert f"node-b: {name}" in notice.text
         assert "it is in /there" in notice.text
-    assert node.keeps_folder
+    assert node.must_keep_folder
 
 
 def test_slurm_s_folder_gives_values_of_ranks_only(folder, tmp_path):

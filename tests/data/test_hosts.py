@@ -86,5 +86,5 @@ def test_a_shared_path_that_a_host_does_not_see_is_named_with_the_host(lab, tmp_
 def test_hosts_that_see_different_files_at_a_path_are_named(lab):
     for name in lab.hosts.names:
         lab.hosts.ssh(name, f"mkdir {DISK}/shared && touch {DISK}/shared/{name}")
-    with pytest.raises(JobFailed, match=f"node-b: {DISK}/shared does not hold the same files as on node-a"):
+    with pytest.raises(JobFailed, match=f"{DISK}/shared on node-b differs from {DISK}/shared on node-a"):
         lab.submit(deep, data={"train": f"shared:{DISK}/shared"}).result(200)

@@ -105,7 +105,7 @@ def failed_first(job, error, victim, words):
 
 
 needs_host_names = pytest.mark.skipif(
-    not emulated_node.shell(), reason="here horovod-mpi refuses several nodes: a process gets no host name of its own"
+    not emulated_node.get_shell(), reason="horovod-mpi refuses several nodes: a process gets no host name of its own"
 )
 
 

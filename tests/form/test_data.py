@@ -132,7 +132,7 @@ def test_a_cluster_that_brings_no_data_keeps_the_rows(labels: Path, monkeypatch:
     assert model.data == [row("labels", str(labels))]
     assert model.problems["data"].startswith("Local cannot copy data to its nodes. Remove data")
     assert model.checks["level"] == "error"
-    monkeypatch.setattr(LocalCluster, "mounts", True)
+    monkeypatch.setattr(LocalCluster, "can_mount", True)
     model.look()
     assert ("data" in model.problems, model.mounts) == (False, True)
 

@@ -28,7 +28,7 @@ FAR = (
         title = "Far"
         is_remote = True
 
-        def checks(self, options, *, modules=(), programs=()):
+        def run_checks(self, options, *, modules=(), programs=()):
             time.sleep(options.silent_seconds)
             if options.count:
                 with open(options.count, "a") as out:

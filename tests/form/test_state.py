@@ -157,12 +157,12 @@ def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
 
 
 def test_mpi_over_nodes_fits_as_far_as_the_cluster_offers_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated_node, "shell", tuple)
+    monkeypatch.setattr(emulated_node, "get_shell", tuple)
     form = Page(horovod_train, node_count=2, process_count_per_node=1, distributed_backend="horovod-mpi")
     assert any("horovod-mpi cannot emulate" in item["text"] for item in form.checks["items"])
     form.node_count = 1
     assert form.checks["level"] != "error", form.checks
-    monkeypatch.setattr(emulated_node, "shell", lambda: ("remote-shell",))
+    monkeypatch.setattr(emulated_node, "get_shell", lambda: ("remote-shell",))
     form.node_count = 2
     assert form.checks["level"] != "error", form.checks
 

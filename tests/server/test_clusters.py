@@ -137,7 +137,7 @@ MOODY = (
         def detail(self, options):
             return ""
 
-        def nodes(self, options):
+        def list_nodes(self, options):
             until = time.monotonic() + 60
             while Path(options.flag).exists() and time.monotonic() < until:
                 time.sleep(0.05)

@@ -46,11 +46,11 @@ class SlowCluster(LocalCluster):
     Options = SlowOptions
     is_remote = True
 
-    def nodes(self, options):
+    def list_nodes(self, options):
         time.sleep(options.seconds)
         return [NodeInfo("node-a")]
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         time.sleep(options.seconds)
         return checked(modules)
 
@@ -95,10 +95,10 @@ class FailingCluster(LocalCluster):
     def can_attach(self):
         return os.environ.get("FAKE_CAN_ATTACH") == "1"
 
-    def nodes(self, options):
+    def list_nodes(self, options):
         return [NodeInfo("node-a"), NodeInfo("node-b", "down", "no route to host")]
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         return checked(modules)
 
     def start(self, spec, placement, plan, context):
@@ -142,7 +142,7 @@ class NodeLoss:
         if self._lost or time.monotonic() - self._began < 3:
             return told
         self._lost = set(range(self._spec.process_count_per_node, self._spec.process_count))
-        pids = [start.pid for start in self._run.started() if start.rank in self._lost]
+        pids = [start.pid for start in self._run.list_starts() if start.rank in self._lost]
         processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
         return told + [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
 
@@ -162,7 +162,7 @@ class NeverCluster(Cluster):
     title = "Never"
     Options = NeverOptions
     is_remote = True
-    queues = True
+    has_queue = True
     can_attach = True
 
     def unavailable(self, options):
@@ -174,7 +174,7 @@ class NeverCluster(Cluster):
     def preview(self, spec, options):
         return LocalCluster().preview(spec, options)
 
-    def checks(self, options, *, modules=(), programs=()):
+    def run_checks(self, options, *, modules=(), programs=()):
         return checked(modules)
 
     def place(self, spec, ports, options, context):
@@ -210,10 +210,10 @@ class NeverRun(Run):
         self._how = "TERM"
         self._told = False
 
-    def started(self):
+    def list_starts(self):
         return []
 
-    def waiting(self):
+    def why_waiting(self):
         return "" if self._told else self._why
 
     def poll(self):
@@ -224,7 +224,7 @@ class NeverRun(Run):
             Exit(rank, None, self._how, "It was taken out of the queue.") for rank in range(self._spec.process_count)
         ]
 
-    def alive(self):
+    def list_alive(self):
         return []
 
     def signal(self, name):

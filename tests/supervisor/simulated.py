@@ -23,7 +23,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placement
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
@@ -74,7 +74,7 @@ class SimulatedCluster(AgentCluster):
         return 8
 
     def preview(self, spec, options):
-        return before_contact(spec, 0)
+        return preview_placement(spec, 0)
 
     def _connect(self, spec, options, context):
         context.report("stage", f"waiting for {spec.node_count} nodes")
@@ -98,7 +98,7 @@ class SimulatedCluster(AgentCluster):
         self._connections = self._port.connect("~/.cache/distdl")
         return spec, []
 
-    def _nodes_of(self, job, placement, context):
+    def _make_nodes(self, job, placement, context):
         players, self._players = self._players, []
         return SimulatedNodes(job, placement, context, self._nodes, players)
 

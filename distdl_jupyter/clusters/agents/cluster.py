@@ -15,9 +15,9 @@ import msgspec
 from distdl_jupyter.clusters import queueing, stagers
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents import staging
-from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
+from distdl_jupyter.clusters.agents.agent import AgentNode, ReachError
 from distdl_jupyter.clusters.agents.checkup import DATA_PACKAGE, Checkup, CommonNetwork, check_hosts
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
 from distdl_jupyter.core import limits
@@ -38,15 +38,15 @@ class AgentCluster(Cluster):
 
     has_agents = True
     is_remote = True
-    installs = True
+    can_install = True
     #: Whether several nodes of a job may run on one host.
-    several_per_host: ClassVar[bool] = False
+    can_share_host: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._nodes: list[AgentNode] = []
         #: The job's allocation from a scheduler. After the start, the nodes of the job own it.
-        self._held = contextlib.ExitStack()
+        self._allocation = contextlib.ExitStack()
 
     def default_options(self) -> dict[str, Any] | None:
         """Return None, because a user must name the machines."""
@@ -59,52 +59,52 @@ class AgentCluster(Cluster):
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node of nodes whose names are not known yet."""
         self.validate(options)
-        return before_contact(spec, options.gpus_per_node)
+        return preview_placement(spec, options.gpus_per_node)
 
     @abstractmethod
-    def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Start an agent on each node and append its connection to ``_connections``.
 
         Return the spec of the job that can start, and the unreachable hosts. Raises DistDLError.
         """
 
-    def _job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
+    def _make_job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
         """Return the job's files and options for staging."""
         return StagedJob(spec, context.folder, options)
 
     @abstractmethod
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the job's nodes with ``_nodes``; the run owns and closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Connect to the machines, check them, and select the network for the ranks."""
         try:
             spec, unreachable = self._connect(spec, options, context)
-            job = self._job(spec, options, context)
+            job = self._make_job(spec, options, context)
             checkup = self._check(unreachable, spec, job.options, context)
-            if self.slots:
+            if self.has_slots:
                 checkup = _acquire_slots(self._connections, spec, checkup, context)
             placement = self._build_placement(spec, ports, checkup, context)
             self._stage(job, context)
             if context.staging is not None:
-                stagers.stage_on_hosts(spec, self._nodes, job.options.directory or DIRECTORY, context)
+                stagers.stage_on_hosts(spec, self._nodes, job.options.directory or DEFAULT_DIRECTORY, context)
         except BaseException:
             self._release_nodes()
             raise
         return placement
 
-    def _check(self, unreachable: Sequence[Unreachable], spec: JobSpec, options: Any, context: Context) -> Checkup:
+    def _check(self, unreachable: Sequence[ReachError], spec: JobSpec, options: Any, context: Context) -> Checkup:
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
         result = check_hosts(
             self._connections, unreachable, options, context.modules, context.programs,
-            processes=spec.process_count_per_node, several_per_host=self.several_per_host,
+            processes=spec.process_count_per_node, can_share_host=self.can_share_host,
         )  # fmt: skip
         if result.errors:
             raise LaunchFailed("\n".join(map(_format_check, result.errors)), code=result.errors[0].code)
         for host, facts in result.facts.items():
             gpus, memory = facts.get("gpus") or (), (facts.get("memory") or {}).get("total")
-            cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
-            queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
+            cores, memory = (facts.get("cores"), memory) if self.has_slots else (None, None)
+            queueing.refuse_excess(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
             if check.level == "warning" and check.what != DATA_PACKAGE:  # stagers report it if data is read
                 context.note(RunNotice("warning", _format_check(check), check.code or "host-check"))
@@ -127,7 +127,7 @@ class AgentCluster(Cluster):
         text += f" Ranks communicate over {network}." if len(names) > 1 else ""
         context.note(RunNotice("info", text, "network"))
         python = str(checkup.facts[names[0]]["python"]["executable"])
-        ranks = rank_slots(spec, names, checkup, common)
+        ranks = build_rank_slots(spec, names, checkup, common)
         address, reserved = reserve(ranks[0], ports)
         placement = Placement(
             ranks=ranks,
@@ -149,7 +149,7 @@ class AgentCluster(Cluster):
         context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
         with ThreadPoolExecutor(min(len(unshared), _MAX_PARALLEL)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), unshared))
-        if hosts := [node.host for node in unshared if node.work_is_empty]:
+        if hosts := [node.host for node in unshared if node.has_empty_directory]:
             text = (
                 f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
                 "so ranks there run in an empty folder. Put the files that ranks read where every host sees them."
@@ -159,8 +159,8 @@ class AgentCluster(Cluster):
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks or their launcher."""
         limits.allow_files(4 * spec.process_count)
-        job = self._job(spec, self.Options(**spec.cluster_options), context)
-        nodes = self._nodes_of(job, placement, context)
+        job = self._make_job(spec, self.Options(**spec.cluster_options), context)
+        nodes = self._make_nodes(job, placement, context)
         run = agent_run.start(placement, plan, context, nodes)
         self._connections, self._nodes = [], []
         return run
@@ -168,7 +168,7 @@ class AgentCluster(Cluster):
     def _release_nodes(self) -> None:
         end_all(self._connections)
         self._connections = []
-        self._held.close()
+        self._allocation.close()
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
@@ -181,17 +181,17 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     for connection in sorted(connections, key=lambda item: (str(facts[item.host].get("host") or ""), item.host)):
         host, gpus = connection.host, facts[connection.host].get("gpus") or ()
         labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
-        need = queueing.need(spec, spec.process_count_per_node, list(labels))
+        need = queueing.compute_need(spec, spec.process_count_per_node, list(labels))
         fields: dict[str, Any] = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.among, need.amounts]}
         while need:
-            priority = context.priority()
+            priority = context.get_priority()
             answer = connection.ask("slots", **fields, priority=priority, number=context.queue_number)
             if answer["held"] is not None:
                 if need.gpus:
                     facts[host] = {**facts[host], "gpus": [gpu for gpu in gpus if gpu["uuid"] in answer["held"]]}
                 break
             position = msgspec.convert(answer["position"], QueuePosition)
-            context.note_position(queueing.view(position, need, labels, priority, host, limits=answer["limits"]))
+            context.note_position(queueing.build_view(position, need, labels, priority, host, limits=answer["limits"]))
             time.sleep(_POLL_SECONDS)
     return dataclasses.replace(checkup, facts=facts)
 
@@ -199,7 +199,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
 # placement of ranks ----------------------------------------------------------------------------
 
 
-def rank_slots(
+def build_rank_slots(
     spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: CommonNetwork | None = None
 ) -> tuple[RankSlot, ...]:
     """Return a slot for each rank, with its GPU, interface and cores if the host has reported them."""
@@ -222,7 +222,7 @@ def rank_slots(
     return tuple(slots)
 
 
-def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Placement:
+def preview_placement(spec: JobSpec, gpus: int, configured: object = None) -> Placement:
     """Return the placement on nodes whose names are not known yet. Raises InvalidSpec if they have too few GPUs.
 
     ``gpus`` is the job's number of GPUs on each node, ``configured`` the value of gpus_per_node if it differs.
@@ -235,7 +235,7 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
         hint = f"Set the cluster option gpus_per_node to {spec.process_count_per_node}."
         raise InvalidSpec(text, code="gpus-per-node-too-few", field="use_gpu", hint=hint)
     names = [f"node-{node}" for node in range(spec.node_count)]
-    return Placement(rank_slots(spec, names), address="", ports=(), interface="")
+    return Placement(build_rank_slots(spec, names), address="", ports=(), interface="")
 
 
 def _format_check(check: NodeCheck) -> str:

@@ -22,7 +22,7 @@ from msgspec import Meta, defstruct
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
-from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable, ask_all
+from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, ReachError, query_all
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
@@ -37,9 +37,9 @@ REACH_SECONDS = 25.0
 #: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
-DIRECTORY = "~/.cache/distdl"
+DEFAULT_DIRECTORY = "~/.cache/distdl"
 #: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
-TIMEOUT = "20"
+AGENT_TIMEOUT = "20"
 #: Size of the send queue in bytes above which senders wait.
 _MAX_UNSENT = 4 * 1024 * 1024
 #: Seconds between checks whether slow readers have caught up.
@@ -109,7 +109,7 @@ class Connection(AgentConnection):
             if self.lost:
                 return False
             self._unsent_bytes += len(content)
-            wire.loop().call_soon_threadsafe(self._send_queue.put_nowait, content)
+            wire.get_loop().call_soon_threadsafe(self._send_queue.put_nowait, content)
         return True
 
     def open_stream(self) -> tuple[int, Inbox]:
@@ -125,10 +125,10 @@ class Connection(AgentConnection):
         inbox = Inbox(skip)
         with self._lock:
             self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
-        self.channel(inbox.feed, number=channel)
+        self.open_channel(inbox.feed, number=channel)
         return inbox
 
-    def channel(
+    def open_channel(
         self, sink: Callable[[bytes], object], hold: Callable[[bool], object] = bool, number: int | None = None
     ) -> int:
         """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
@@ -153,22 +153,22 @@ class Connection(AgentConnection):
     def start(self) -> None:
         """Start to transfer frames."""
         self._is_started = True
-        asyncio.run_coroutine_threadsafe(self._run(), wire.loop())
+        asyncio.run_coroutine_threadsafe(self._run(), wire.get_loop())
 
-    def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
-        """Wait for the agent's greeting, and send the package if the host lacks it. Raises Unreachable.
+    def await_greeting(self, explain: Callable[[str, int | None], ReachError]) -> None:
+        """Wait for the agent's greeting, and send the package if the host lacks it. Raises ReachError.
 
         ``explain`` returns the error for the unframed output and the exit code (None: still running).
         """
         deadline = time.monotonic() + REACH_SECONDS
-        request: bytes | None = package.request_marker()
+        request: bytes | None = package.build_request_marker()
         while not self.greeted.wait(0.05):
             if request and request in self._reader.before:
-                self._send(package.built().content)
+                self._send(package.build_package().content)
                 request = None
             if self.lost or time.monotonic() > deadline:
                 self.close()
-                content = self._reader.before[-wire.ERROR_TAIL :] + b"\n" + self._link.error_tail
+                content = self._reader.before[-wire.MAX_ERROR_BYTES :] + b"\n" + self._link.error_tail
                 output = content.decode(errors="replace").strip()
                 raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
 
@@ -177,7 +177,7 @@ class Connection(AgentConnection):
         self._close_at = min(self._close_at, time.monotonic() + _CLOSE_SECONDS)
         if not self._is_started:
             self.start()
-        wire.loop().call_soon_threadsafe(self._send_queue.put_nowait, None)
+        wire.get_loop().call_soon_threadsafe(self._send_queue.put_nowait, None)
         self._ended.wait()
 
     # event loop -------------------------------------------------------------------------------
@@ -278,11 +278,11 @@ class Connection(AgentConnection):
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
-    """Connect to agents that a scheduler started, and send ``first`` to each. Raises Unreachable."""
+    """Connect to agents that a scheduler started, and send ``first`` to each. Raises ReachError."""
     connections: list[Connection] = []
 
-    def explain(host: str, output: str, _code: int | None) -> Unreachable:
-        return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
+    def explain(host: str, output: str, _code: int | None) -> ReachError:
+        return ReachError(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
     for host, link in links:
         connections.append(Connection(host, link, first))
@@ -299,7 +299,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
 
 def end_all(connections: Sequence[Connection], keep: Collection[str] = ()) -> None:
     """End agents in parallel. The agents of the hosts in ``keep`` do not remove their folders."""
-    ask_all([(connection, {"keep": connection.host in keep}) for connection in connections], "end", _END_SECONDS)
+    query_all([(connection, {"keep": connection.host in keep}) for connection in connections], "end", _END_SECONDS)
     with ThreadPoolExecutor(max(1, min(len(connections), 16))) as pool:
         list(pool.map(Connection.close, connections))
 
@@ -335,12 +335,12 @@ class RankRelay:
             except OSError as error:
                 on_failure(error)
 
-        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), wire.loop()))
+        answer.add_done_callback(lambda _: asyncio.run_coroutine_threadsafe(create_socket(), wire.get_loop()))
 
     def close(self) -> None:
         """Stop listening and remove the folder; relayed connections end with the connections to the agents."""
         for server in self._servers:
-            wire.loop().call_soon_threadsafe(server.close)
+            wire.get_loop().call_soon_threadsafe(server.close)
         self._run.close()
 
 
@@ -371,9 +371,9 @@ async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader
             await writer.drain()
         connection.begin("hold", channel=channel, held=False)
 
-    channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
+    channel = connection.open_channel(send, lambda held: can_send.clear() if held else can_send.set())
     connected = connection.begin("connect", rank=rank, channel=channel)
-    connected.add_done_callback(lambda answer: answer.exception() and wire.loop().call_soon_threadsafe(writer.close))
+    connected.add_done_callback(lambda reply: reply.exception() and wire.get_loop().call_soon_threadsafe(writer.close))
     with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
         while content := await reader.read(_READ_SIZE):
             await asyncio.to_thread(connection.write, channel, content)

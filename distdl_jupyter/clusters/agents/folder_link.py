@@ -60,7 +60,7 @@ class Tail:
                     await asyncio.sleep(_POLL_SECONDS)
             inbox.feed(b"")
 
-        asyncio.run_coroutine_threadsafe(feed(), wire.loop())
+        asyncio.run_coroutine_threadsafe(feed(), wire.get_loop())
         return inbox
 
 
@@ -144,6 +144,6 @@ class FolderLink(Tail, wire.Link):
     async def end(self, grace: float = 0.0) -> None:
         """Do nothing: the batch system ends the agent."""
 
-    async def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent_seconds: float) -> str:
         """Return why the output ended."""
         return self._why_lost() or "The agent has ended."

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, ask_all
-from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, query_all
+from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, UnkillableProcess
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -140,14 +140,14 @@ class AgentRun(Run):
 
     def _runs_on(self, node: AgentNode, rank: int) -> bool:
         ranks = self._placement.ranks
-        return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
+        return rank < len(ranks) and self._nodes.get_node(ranks[rank]) is node
 
     def _start_service(self, number: int, service: Service) -> None:
         """Start a service on node 0, and wait until it has printed that it is ready."""
         node, progress = self._nodes.nodes[0], functools.partial(self._context.report, "start")
         channel, source = node.connection.open_stream()
         self._add_stream(None, "out", source)
-        variables = self._nodes.environment(node) | self._nodes.service_variables(number)
+        variables = self._nodes.get_environment(node) | self._nodes.get_service_variables(number)
         process: dict[str, Any] = {
             "kind": SERVICE,
             "process": number,
@@ -183,7 +183,7 @@ class AgentRun(Run):
         channels: dict[str, int] = {}
         for name in names:
             channels[name], source = node.connection.open_stream()
-            self._add_stream(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
+            self._add_stream(rank, name, source, 0 if self._nodes.outlives_supervisor else None)
             self._channels.append((self._nodes.nodes.index(node), channels[name], rank, name))
         return channels
 
@@ -196,13 +196,13 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             self._subscribe(node)
 
-    def _rank_environment(self, slot: RankSlot) -> dict[str, str]:
+    def _build_rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to the variables of its node."""
-        variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
-        return self._nodes.rank_variables(slot, variables)
+        variables = {**self._plan.environments[slot.rank], **environment.build_rank_variables(self._placement, slot)}
+        return self._nodes.get_rank_variables(slot, variables)
 
-    def _slots_on(self, node: AgentNode) -> list[RankSlot]:
-        return [slot for slot in self._placement.ranks if self._nodes.node_of(slot) is node]
+    def _list_slots(self, node: AgentNode) -> list[RankSlot]:
+        return [slot for slot in self._placement.ranks if self._nodes.get_node(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
 
@@ -211,11 +211,11 @@ class AgentRun(Run):
         """The streams of ranks, launcher, services and nodes."""
         return (*self._streams, *self._nodes.streams)
 
-    def started(self) -> list[Start]:
+    def list_starts(self) -> list[Start]:
         """Return the process of each rank, with its process id on its machine."""
         return list(self._starts)
 
-    def notices(self) -> list[RunNotice]:
+    def take_notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         notices, self._nodes.notices = self._nodes.notices, []
         return notices
@@ -229,14 +229,14 @@ class AgentRun(Run):
             self._handle_event(*self._events.get())
         self._on_poll()
         explained = [(exit_, self._nodes.explain_exit(exit_)) for exit_ in self._exits]
-        self._exits = [exit_ for exit_, known in explained if known is None]
-        return [known for _, known in explained if known is not None]
+        self._exits = [exit_ for exit_, explained_exit in explained if explained_exit is None]
+        return [explained_exit for _, explained_exit in explained if explained_exit is not None]
 
     def _handle_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":
             self._on_process_end(node, data)
         elif data["type"] == "lost":
-            for slot in self._slots_on(node):
+            for slot in self._list_slots(node):
                 self._record_exit(Exit(slot.rank, None, None, str(data["reason"])))
         elif data["type"] == "warned":
             if not self._has_warned:
@@ -265,24 +265,24 @@ class AgentRun(Run):
         """Renew the job's entries in the queues of the machines."""
         self._nodes.keep_slots()
 
-    def samples(self) -> list[NodeSample]:
+    def take_samples(self) -> list[NodeSample]:
         """Return the resource samples since the last call."""
         samples, self._samples = self._samples, []
         return samples
 
-    def alive(self) -> list[str]:
+    def list_alive(self) -> list[str]:
         """Return the host name of each living process; a lost machine counts as having no processes."""
         answers = self._ask_all("alive")
         return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
 
-    def unkillable(self) -> list[Unkillable]:
+    def list_unkillable(self) -> list[UnkillableProcess]:
         """Return processes that survived KILL, on machines that answer."""
-        return [Unkillable(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
+        return [UnkillableProcess(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
 
     def _ask_all(self, type_: str) -> list[tuple[AgentNode, dict[str, Any]]]:
         """Send a request to all machines in parallel and return the answers."""
         nodes = self._nodes.connected
-        answers = ask_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
+        answers = query_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
         return [(node, data) for node, data in zip(nodes, answers, strict=True) if isinstance(data, dict)]
 
     def signal(self, name: str) -> None:
@@ -295,33 +295,33 @@ class AgentRun(Run):
         """Forward output of the launcher or of a service to the nodes."""
         self._nodes.on_launcher_output(text)
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
-            ranks = [slot.rank for slot in self._slots_on(node)]
+            ranks = [slot.rank for slot in self._list_slots(node)]
             if node.connection.lost:
                 self._stack_dumps |= dict.fromkeys(ranks, StackDump(missing=node.connection.lost))
             else:
                 node.connection.begin("stacks", ranks=ranks)
 
-    def stacks(self) -> Mapping[int, StackDump]:
+    def take_stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
         dumps, self._stack_dumps = self._stack_dumps, {}
         return dumps
 
-    def no_stacks(self) -> str:
+    def why_no_stacks(self) -> str:
         """Return "": ranks with an agent support stack traces."""
         return ""
 
-    def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
+    def request_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
-            if ranks_here := [slot.rank for slot in self._slots_on(node) if slot.rank in ranks]:
+            if ranks_here := [slot.rank for slot in self._list_slots(node) if slot.rank in ranks]:
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
         """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
-        node = self._nodes.node_of(self._placement.ranks[rank])
+        node = self._nodes.get_node(self._placement.ranks[rank])
         answer = node.connection.begin("serving", rank=rank)
 
         def on_failure(error: OSError) -> None:
@@ -342,7 +342,7 @@ class AgentRun(Run):
 
     def fetch(self, rank: int, path: str, max_bytes: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
-        node = self._nodes.node_of(self._placement.ranks[rank])
+        node = self._nodes.get_node(self._placement.ranks[rank])
         if not node.shared:
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
@@ -350,14 +350,14 @@ class AgentRun(Run):
 
     # end --------------------------------------------------------------------------------------
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why a queue preempted the job."""
-        return self._nodes.interrupted()
+        return self._nodes.why_interrupted()
 
     def handle(self) -> dict[str, Any]:
         """Return the data for a sweep, and for another supervisor if the job can outlive this one."""
         handle = self._nodes.handle()
-        if self._nodes.outlive_supervisor:
+        if self._nodes.outlives_supervisor:
             handle["channels"] = [list(channel) for channel in self._channels]
             if (launcher := self._plan.launcher) is not None:
                 handle["first_exit"] = f"{launcher.first_exit.__module__}:{launcher.first_exit.__qualname__}"
@@ -393,13 +393,13 @@ class DirectRun(AgentRun):
         def report() -> None:
             self._context.report("start", f"{len(self._starts)} of {count}")
 
-        slots = {node: self._slots_on(node) for node in self._nodes.nodes}
+        slots = {node: self._list_slots(node) for node in self._nodes.nodes}
         for first in range(0, max(map(len, slots.values())), _BATCH_SIZE):
             requests = []
             for node, slots_there in slots.items():
                 processes: list[dict[str, Any]] = []
                 for slot in slots_there[first : first + _BATCH_SIZE]:
-                    variables = {**self._nodes.environment(node), **self._rank_environment(slot)}
+                    variables = {**self._nodes.get_environment(node), **self._build_rank_environment(slot)}
                     process = {"process": slot.rank, "argv": WORKER, "python": node.python, "environment": variables}
                     channels = self._open_channels(node, slot.rank)
                     processes.append({**process, "directory": node.directory or None, **channels})
@@ -439,15 +439,15 @@ class LauncherRun(AgentRun):
         while_waiting = functools.partial(self._context.report, "start", "starting the launcher")
         variables = []  # of each rank; its TMPDIR differs from the launcher's
         for slot in self._placement.ranks:
-            tmpdir = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
-            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._rank_environment(slot)})
+            tmpdir = self._nodes.get_environment(self._nodes.get_node(slot)).get("TMPDIR")
+            variables.append({**({"TMPDIR": tmpdir} if tmpdir else {}), **self._build_rank_environment(slot)})
         for node in self._nodes.nodes:
-            ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._slots_on(node)]
+            ranks = [{"rank": slot.rank, **self._open_channels(node, slot.rank)} for slot in self._list_slots(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
         # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
         shared = {
-            node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **self._launcher.environment}
+            node.host: {**self._nodes.get_environment(node), "TMPDIR": node.run, **self._launcher.environment}
             for node in self._nodes.nodes
         }
         launcher_node = self._nodes.nodes[0]
@@ -465,10 +465,10 @@ class LauncherRun(AgentRun):
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
         elif relay is not None and data.get("kind") == SHELL:
-            relay.ended(int(data["process"]), _exit_code(data), node.host)
+            relay.report_exit(int(data["process"]), _get_exit_code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
-                relay.lost(node.host)
+                relay.drop_host(node.host)
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
@@ -486,7 +486,7 @@ class LauncherRun(AgentRun):
         if self._launcher_end is None:
             self._end_idle_launcher()
         elif self._is_drained:
-            code = _exit_code(self._launcher_end)
+            code = _get_exit_code(self._launcher_end)
             first = self._launcher.first_exit(self._output) if code else None
             for slot in self._placement.ranks:
                 self._record_exit(self._make_exit(slot.rank, code, first))
@@ -533,7 +533,7 @@ class LauncherRun(AgentRun):
             agent.begin("signal", name="KILL", to="all")
 
 
-def _exit_code(end: Mapping[str, Any]) -> int:
+def _get_exit_code(end: Mapping[str, Any]) -> int:
     """Return the exit code of a process by the convention of shells (128 + signal)."""
     return int(end["code"]) if end["code"] is not None else 128 + signal_number(str(end["signal"]))
 
@@ -565,19 +565,19 @@ class Relay:
         def on_started(reply: Future[dict[str, Any]]) -> None:
             if (error := reply.exception()) is not None:
                 send_answer(err=f"{getattr(error, 'reason', error)}\n")
-                self.ended(number, _SSH_FAILURE)
+                self.report_exit(number, _SSH_FAILURE)
 
         process: dict[str, Any] = {"kind": SHELL, "process": number, "argv": [*_LOGIN_SHELL, str(request["command"])]}
-        process |= {name: target.channel(functools.partial(forward, name)) for name in ("out", "err")}
+        process |= {name: target.open_channel(functools.partial(forward, name)) for name in ("out", "err")}
         process["environment"] = dict(self._environments[target.host])
         target.begin("start", processes=[process]).add_done_callback(on_started)
 
-    def ended(self, number: int, code: int, host: str | None = None) -> None:
+    def report_exit(self, number: int, code: int, host: str | None = None) -> None:
         """Report the exit of a process on ``host``; ignore an unknown process."""
         if number in self._running and host in (None, self._running[number][0]):
             self._running.pop(number)[1](code=code)
 
-    def lost(self, host: str) -> None:
+    def drop_host(self, host: str) -> None:
         """End the commands of a lost host."""
         for number in [number for number, (target, _) in self._running.items() if target == host]:
-            self.ended(number, _SSH_FAILURE)
+            self.report_exit(number, _SSH_FAILURE)

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, ask_all_or_raise
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, query_or_raise
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
@@ -57,7 +57,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         "job": job.spec.id,
         "folder": str(job.folder.path),
         "proof": proof if job.options.shared is not False else None,
-        "base": job.options.directory or DIRECTORY,
+        "base": job.options.directory or DEFAULT_DIRECTORY,
         "working_directory": directory,
     }
     path = job.folder.path / proof[0]
@@ -65,7 +65,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
         with contextlib.suppress(OSError):  # without the file, no host shares the folder
             path.touch(mode=0o600)
             path.write_text(proof[1], encoding="utf-8")
-        answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+        answers = query_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
     finally:
         path.unlink(missing_ok=True)
     nodes = []
@@ -81,7 +81,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
             remedy = "Submit from a folder that all hosts mount, or set the cluster option shared to False."
             raise HostFailed(connection.host, text, remedy, code="working-directory-missing")
         workdir, run = directory if has_directory else f"{folder}/{_WORK}", str(answer["run"])
-        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, work_is_empty=not has_directory))
+        nodes.append(AgentNode(connection, folder, workdir, run, shared=shared, has_empty_directory=not has_directory))
     return nodes
 
 
@@ -121,7 +121,7 @@ def send(
     connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
 ) -> dict[str, Any]:
     """Send a request with a tar archive, which ``produce`` writes; return the answer. Raises HostFailed."""
-    channel = connection.channel(lambda _content: None)
+    channel = connection.open_channel(lambda _content: None)
     answer = connection.begin(type_, channel=channel, **fields)
     produce(lambda content: connection.write(channel, content) if content else None)
     connection.write(channel, b"")
@@ -131,11 +131,11 @@ def send(
 # copy back from the hosts ------------------------------------------------------------------------------------
 
 
-def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
+def copy_back(job: StagedJob, node: AgentNode, copied_paths: set[Path], ranks: Collection[int]) -> None:
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
-    ``copied`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
+    ``copied_paths`` holds the files from other hosts and files written here. On a name conflict the file is stored in a
     subfolder named after the host, except for checkpoints, where the first file wins.
     """
 
@@ -143,11 +143,11 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
-        reason = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
+        reason = why_refused(path.relative_to(RESULTS), bytes_, ranks)
         if reason and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {reason}. The file was not copied; it is in {node.folder}."
             node.notices.append(RunNotice("warning", text, "result-left-on-host"))
-            node.keeps_folder = True
+            node.must_keep_folder = True
         return not reason
 
     try:
@@ -159,7 +159,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
                 node.notices.append(RunNotice("warning", text, "files-left-on-host"))
             for name in _RESULT_FOLDERS:
                 for path in sorted(path for path in Path(folder, name).rglob("*") if path.is_file()):
-                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied)
+                    _store(path, job.folder.path / name, path.relative_to(Path(folder, name)), node, copied_paths)
     except OSError as error:
         text = f"Cannot store the files of {node.host} in {job.folder.path}: {error}."
         hint = "Free disk space, or check the permissions of that folder."
@@ -190,25 +190,25 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, max_bytes: int) -> None
         )
 
 
-def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Path]) -> None:
+def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied_paths: set[Path]) -> None:
     target = folder / name
     is_same = target.exists() and filecmp.cmp(path, target, shallow=False)
-    if name.parts[0] == "checkpoints" and (is_same or target in copied):
-        copied.add(target)
+    if name.parts[0] == "checkpoints" and (is_same or target in copied_paths):
+        copied_paths.add(target)
         return  # keep the file of the first host, or the file that all hosts started with
-    if target in copied and not is_same:
+    if target in copied_paths and not is_same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
         node.notices.append(RunNotice("warning", text, "file-of-several-hosts"))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
-    copied.add(target)
+    copied_paths.add(target)
 
 
-def remove_stale_checkpoints(folder: Path, copied: Collection[Path]) -> None:
+def remove_stale_checkpoints(folder: Path, copied_paths: Collection[Path]) -> None:
     """Remove earlier checkpoints that training has deleted on all hosts; the target of a link is not the job's own."""
     for path in [] if folder.is_symlink() else list(folder.rglob("*")):
-        if path.is_file() and path not in copied:
+        if path.is_file() and path not in copied_paths:
             path.unlink(missing_ok=True)
 
 
@@ -217,15 +217,15 @@ MAX_VALUE_BYTES = 4 * 2**30
 _VALUE_NAME = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
-def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
+def why_refused(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
     """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
     match = _VALUE_NAME.fullmatch(str(name))
     if match is None:
         return f"results/{name} is not the value of a rank"
     if int(match[1]) not in ranks:
         return f"results/{name} is the value of a rank that did not run on this host"
-    sizes = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(MAX_VALUE_BYTES)}"
-    return f"results/{name} has {sizes}; save it in outputs/ instead" if bytes_ > MAX_VALUE_BYTES else ""
+    problem = f"{humanize.size(bytes_)}, but the limit for a value is {humanize.size(MAX_VALUE_BYTES)}"
+    return f"results/{name} has {problem}; save it in outputs/ instead" if bytes_ > MAX_VALUE_BYTES else ""
 
 
 # the hosts of a started job ---------------------------------------------------------------------
@@ -251,33 +251,33 @@ class AgentNodes(JobNodes):
         self._context = context
         self._uncollected: set[str] = set()
 
-    def environment(self, node: AgentNode) -> dict[str, str]:
+    def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the variables of all processes on a host, which extend its login environment."""
-        inherited = environment.for_ranks(self._context.inherited)
+        inherited = environment.select_for_remote_ranks(self._context.inherited)
         return {**inherited, **self._context.variables, "DISTDL_JOB_DIR": node.folder}
 
-    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the paths of the rank's folder and data on its host."""
-        node = self.node_of(slot)
+        node = self.get_node(slot)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        unshared, failures, copied = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
+        unshared, failures, copied_paths = [node for node in self.nodes if not node.shared], list[str](), set[Path]()
         if len(unshared) < len(self.nodes):  # the files that hosts have written into the shared folder
             for name in _RESULT_FOLDERS:
-                copied.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())
+                copied_paths.update(path for path in (self._job.folder.path / name).rglob("*") if path.is_file())
         for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
                 ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
-                copy_back(self._job, node, copied, ranks_here)
+                copy_back(self._job, node, copied_paths, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
                 failures.append(f"{node.host} ({node.folder}): {getattr(error, 'reason', error.message)}")
         if not failures and len(unshared) == len(self.nodes):
-            remove_stale_checkpoints(self._job.folder.checkpoints, copied)
-        self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
+            remove_stale_checkpoints(self._job.folder.checkpoints, copied_paths)
+        self._uncollected |= {node.host for node in self.nodes if node.must_keep_folder}
         for node in self.nodes:
             self.notices += node.notices
         if failures:

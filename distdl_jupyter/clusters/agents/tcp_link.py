@@ -22,7 +22,7 @@ from typing import Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start_all
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, Connection, start_all
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
@@ -35,10 +35,10 @@ _INPUT, _OUTPUT = 0, 1
 
 
 class TcpLink(Link):
-    """The link to an agent over a connection that it has opened; ``lost`` returns the message for a lost node."""
+    """The link to an agent over a connection that it opened; ``explain_loss`` returns the message for a lost node."""
 
     def __init__(
-        self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, lost: Callable[[str], str]
+        self, hello: dict[str, Any], reader: asyncio.StreamReader, transport: Any, explain_loss: Callable[[str], str]
     ) -> None:
         super().__init__()
         self.number, self.hostname, self.address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
@@ -46,9 +46,9 @@ class TcpLink(Link):
         self.name = ""
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
-        self._lost_message = lost
+        self._lost_message = explain_loss
         self._frames = frames.Reader(greeting=False)
-        self._input_ended = False
+        self._has_closed_input = False
 
     async def read(self) -> bytes:
         """Return the next output of the agent; store its exit code and error output."""
@@ -66,7 +66,7 @@ class TcpLink(Link):
                 elif frame.channel == _OUTPUT:
                     output.append(frame.bytes)
                 else:
-                    self.keep(frame.bytes)
+                    self.add_errors(frame.bytes)
             if joined := b"".join(output):
                 return joined
         return b""
@@ -78,8 +78,8 @@ class TcpLink(Link):
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
-        if not self._input_ended:
-            self._input_ended = True
+        if not self._has_closed_input:
+            self._has_closed_input = True
             self._writer.write(frames.data(_INPUT, b""))
 
     async def end(self, grace: float = 0.0) -> None:
@@ -89,13 +89,13 @@ class TcpLink(Link):
                 while await self.read():
                     pass
         self._code = 255 if self._code is None else self._code
-        self.cut()
+        self.disconnect()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection, which ends the agent; idempotent. Called on the loop."""
         self._writer.transport.abort()
 
-    async def why_ended(self, silent: float) -> str:
+    async def why_ended(self, silent_seconds: float) -> str:
         """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} exited with code {self._code}{self.last_line}."
@@ -105,11 +105,11 @@ class TcpLink(Link):
 class AgentListener:
     """A port for the nodes of one job; ``agents`` holds the connected nodes, ``back`` what they need to connect."""
 
-    def __init__(self, host: str, lost: Callable[[str], str]) -> None:
-        """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
-        self._lost_message = lost
+    def __init__(self, host: str, explain_loss: Callable[[str], str]) -> None:
+        """Listen on the address ``host``; ``explain_loss`` returns the message for a lost node of a given name."""
+        self._lost_message = explain_loss
         self.agents: dict[int, TcpLink] = {}
-        self._ssl_context, certificate = _certificate()
+        self._ssl_context, certificate = _create_certificate()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, 0), family=family, backlog=1024)
@@ -120,7 +120,7 @@ class AgentListener:
         self.back = {"host": host, "port": port, "certificate": certificate, "secret": self._secret}
         #: The tasks of unproven connections, and when each was accepted.
         self._unproven: dict[asyncio.Task[None], float] = {}
-        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
+        self._accept_task = asyncio.run_coroutine_threadsafe(self._accept(), wire.get_loop())
 
     @property
     def shares_hosts(self) -> bool:
@@ -184,23 +184,23 @@ class AgentListener:
                 task.cancel()
             self._socket.close()
 
-        wire.loop().call_soon_threadsafe(close)
+        wire.get_loop().call_soon_threadsafe(close)
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Close all connections, which ends the agents."""
         for agent in list(self.agents.values()):
-            wire.loop().call_soon_threadsafe(agent.cut)
+            wire.get_loop().call_soon_threadsafe(agent.disconnect)
 
     def connect(self, directory: str) -> list[Connection]:
-        """Start an agent on each node; return the connections ordered by host name. Raises Unreachable."""
-        program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
+        """Start an agent on each node; return the connections ordered by host name. Raises ReachError."""
+        program = package.build_first_input("", directory, [AGENT_TIMEOUT]).partition(b"\n")[2]
         agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
-        for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
+        for name, agent in zip(make_names_distinct([agent.hostname for agent in agents]), agents, strict=True):
             agent.name = name
         return start_all(((Host(agent.name, agent.address), agent) for agent in agents), program)
 
 
-def distinct(hostnames: Sequence[str]) -> list[str]:
+def make_names_distinct(hostnames: Sequence[str]) -> list[str]:
     """Return a name for each node: its host name, with -0, -1, ... if a host has several nodes."""
     return [
         f"{name}-{hostnames[:index].count(name)}" if hostnames.count(name) > 1 else name
@@ -208,7 +208,7 @@ def distinct(hostnames: Sequence[str]) -> list[str]:
     ]
 
 
-def _certificate() -> tuple[ssl.SSLContext, str]:
+def _create_certificate() -> tuple[ssl.SSLContext, str]:
     """Return the TLS context of a server with a new self-signed certificate, and the certificate (PEM)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 _READ_BYTES = 256 * 1024
 #: The maximum number of bytes of error output to store; earlier bytes are discarded.
-ERROR_TAIL = 8192
+MAX_ERROR_BYTES = 8192
 
 
 _loop: asyncio.AbstractEventLoop | None = None
@@ -24,7 +24,7 @@ _start_lock = threading.Lock()
 _inherited_loops: list[asyncio.AbstractEventLoop | None] = []
 
 
-def loop() -> asyncio.AbstractEventLoop:
+def get_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of all links of this process; the first call starts it."""
     global _loop
     with _start_lock:
@@ -35,7 +35,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_loop() -> None:
-    """Reset the loop in a forked child, which does not inherit the thread; ``loop`` then starts a new one."""
+    """Reset the loop in a forked child, which does not inherit the thread; ``get_loop`` then starts a new one."""
     global _loop, _start_lock
     _inherited_loops.append(_loop)  # closing it would change its epoll set, which both processes share
     _loop, _start_lock = None, threading.Lock()
@@ -74,7 +74,7 @@ async def _wait_ready(fd: int, add: Callable[..., Any], remove: Callable[[int], 
 
 
 class Link(ABC):
-    """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``loop``."""
+    """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``get_loop``."""
 
     #: Seconds between two heartbeats, and seconds of silence after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0
@@ -111,22 +111,22 @@ class Link(ABC):
         """Wait for the agent to exit; kill it after ``grace`` seconds."""
 
     @abstractmethod
-    async def why_ended(self, silent: float) -> str:
-        """Return why the output ended, after ``silent`` seconds without a byte."""
+    async def why_ended(self, silent_seconds: float) -> str:
+        """Return why the output ended, after ``silent_seconds`` without a byte."""
 
     async def close(self) -> None:
         """Close all streams."""
         self.close_input()
 
-    def keep(self, errors: bytes) -> None:
+    def add_errors(self, errors: bytes) -> None:
         """Append error output."""
-        self.error_tail = (self.error_tail + errors)[-ERROR_TAIL:]
+        self.error_tail = (self.error_tail + errors)[-MAX_ERROR_BYTES:]
 
-    async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        """Append error output from ``next_`` until it returns b""."""
+    async def collect_errors(self, read_errors: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        """Append error output from ``read_errors`` until it returns b""."""
         with contextlib.suppress(OSError):
-            while content := await next_():
-                self.keep(content)
+            while content := await read_errors():
+                self.add_errors(content)
 
     @property
     def last_line(self) -> str:

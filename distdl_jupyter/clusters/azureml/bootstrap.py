@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 #: Placeholder in the plan for a rank's share of the node's cores.
-CORES = "@cores@"
+CORES_PLACEHOLDER = "@cores@"
 #: Placeholder in the payload for the folder with the job's code.
-HERE = "@job@"
+FOLDER_PLACEHOLDER = "@job@"
 #: The folder below ``outputs`` for the values of ranks; Azure ML stores ``outputs``.
-RESULTS = "distdl/results"
+RESULTS_FOLDER = "distdl/results"
 #: After a rank exits, its pipes are read until they are silent for ``_QUIET_SECONDS``, at most ``_MAX_SECONDS``.
 _QUIET_SECONDS, _MAX_SECONDS = 0.3, 10.0
 
 
-def mark(nonce: str, label: str) -> bytes:
+def build_mark(nonce: str, label: str) -> bytes:
     """Return a mark in the log of a rank; the nonce distinguishes it from the text of a program."""
     return f"\x1e{nonce}>{label}\x1f".encode()
 
@@ -59,15 +59,15 @@ def main() -> int:
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)
     if processes != plan["ranks"]:
-        sys.exit(f"Azure ML started {processes} processes, but the job has {plan['ranks']} ranks.")
+        sys.exit(f"Azure ML set the number of processes to {processes}, but the job needs {plan['ranks']}.")
     _prepare_node(folder)
     sys.path.insert(0, str(folder / "lib"))
     environment = _worker_environment(folder, plan, rank, local_rank)
     environment |= {plan["data"][name]: path for name, path in (item.split("=", 1) for item in sys.argv[1:])}
     nonce = plan["common"]["DISTDL_NONCE"]
-    _write_log(mark(nonce, f"rank {rank}"))
+    _write_log(build_mark(nonce, f"rank {rank}"))
     code, report = _run_worker(environment, nonce)
-    _write_log(mark(nonce, f"end {json.dumps(report)}"))
+    _write_log(build_mark(nonce, f"end {json.dumps(report)}"))
     return code
 
 
@@ -78,13 +78,13 @@ def _prepare_node(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.exists():
             return
-        (folder / "outputs" / RESULTS).mkdir(parents=True, exist_ok=True)
+        (folder / "outputs" / RESULTS_FOLDER).mkdir(parents=True, exist_ok=True)
         (folder / "work").mkdir(exist_ok=True)
-        for link, target in (("results", f"outputs/{RESULTS}"), ("work/outputs", "../outputs")):
+        for link, target in (("results", f"outputs/{RESULTS_FOLDER}"), ("work/outputs", "../outputs")):
             with contextlib.suppress(FileExistsError):
                 (folder / link).symlink_to(target)
         payload = folder / "payload.json"
-        text = payload.read_text(encoding="utf-8").replace(f'"{HERE}/', f'"{folder}/')
+        text = payload.read_text(encoding="utf-8").replace(f'"{FOLDER_PLACEHOLDER}/', f'"{folder}/')
         payload.write_text(text, encoding="utf-8")
         with zipfile.ZipFile(folder / "package.zip") as archive:
             archive.extractall(partial)
@@ -94,7 +94,7 @@ def _prepare_node(folder: Path) -> None:
 def _worker_environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
     """Return the environment of the worker: the variables of Azure, the job and the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
-    variables = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
+    variables = {name: value.replace(CORES_PLACEHOLDER, cores) for name, value in plan["environments"][rank].items()}
     if local_rank:
         variables |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
     if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -156,7 +156,7 @@ def _copy_streams(child: subprocess.Popen[bytes], nonce: str) -> None:
             if not content:
                 streams.unregister(key.fileobj)
                 continue
-            _write_log(content if key.data == current_stream else mark(nonce, key.data) + content)
+            _write_log(content if key.data == current_stream else build_mark(nonce, key.data) + content)
             current_stream = key.data
 
 

@@ -4,8 +4,7 @@ azure-ai-ml takes about two seconds to import, so it is imported only to submit 
 telemetry is off. azure-ai-ml can only read the log of the first process, and downloads the whole file each time.
 Therefore this module uses ``azure.rest`` for the details, the logs and the cancellation of a run.
 
-Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors are translated into one sentence and a
-remedy.
+Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors become one sentence and a remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
 #: The states of a job that has ended.
-ENDED = frozenset({"Completed", "Failed", "Canceled"})
+ENDED_STATES = frozenset({"Completed", "Failed", "Canceled"})
 #: Held while the environment of this process is changed.
 _environment_lock = threading.Lock()
 
@@ -48,12 +47,12 @@ class Workspace:
         self._clients: dict[str, Rest] = {}
 
     @classmethod
-    def of(cls, options: Any) -> Workspace:
+    def from_options(cls, options: Any) -> Workspace:
         """Return the workspace in a cluster's options. Raises InvalidSpec if an option is missing."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
-                raise missing(name)
-        return cls(subscription_of(options), options.resource_group, options.workspace)
+                raise make_missing_error(name)
+        return cls(get_subscription(options), options.resource_group, options.workspace)
 
     @functools.cached_property
     def _manager(self) -> Rest:
@@ -64,11 +63,11 @@ class Workspace:
     def _history(self) -> Rest:
         """Client of the workspace's run history, whose address is in the workspace's discovery document."""
         discovery = str(self.get()["properties"]["discoveryUrl"])
-        api = str(self.without_token(discovery).get(discovery)["api"])
+        api = str(self.get_anonymous_client(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
         return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
-    def without_token(self, url: str) -> Rest:
+    def get_anonymous_client(self, url: str) -> Rest:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
         parts = urlsplit(url)
         host = f"{parts.scheme}://{parts.netloc}"
@@ -80,11 +79,11 @@ class Workspace:
         """Return the record of the workspace, or of something in it. Raises AzureRefused."""
         return dict(self._manager.get(self.path + path, api_version))
 
-    def job(self, name: str) -> dict[str, Any]:
+    def get_job(self, name: str) -> dict[str, Any]:
         """Return a job's properties. Raises AzureRefused."""
         return dict(self.get(f"/jobs/{quote(name)}", API_JOB)["properties"])
 
-    def details(self, name: str) -> dict[str, Any]:
+    def get_details(self, name: str) -> dict[str, Any]:
         """Return a run's status, error and log files (``{name: signed URL}``)."""
         path = f"{self._history.address}/history/v1.0{self.path}/runs/{quote(name)}/details"
         return dict(self._history.get(path, "v1.0"))
@@ -92,7 +91,7 @@ class Workspace:
     def cancel(self, name: str) -> bool:
         """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
         try:
-            if self.job(name).get("status") in ENDED:
+            if self.get_job(name).get("status") in ENDED_STATES:
                 return False
             self._manager.post(f"{self.path}/jobs/{quote(name)}/cancel", API_CANCEL)
         except AzureRefused as error:
@@ -101,7 +100,7 @@ class Workspace:
             return False
         return True
 
-    def datastore(self, name: str) -> dict[str, Any]:
+    def get_datastore(self, name: str) -> dict[str, Any]:
         """Return the properties of a datastore, with a short-lived SAS token as ``sasToken`` if one can be requested.
 
         An account key is never requested, because it grants full access. Raises AzureRefused.
@@ -114,15 +113,15 @@ class Workspace:
         return store
 
 
-def subscription_of(options: Any) -> str:
+def get_subscription(options: Any) -> str:
     """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec if neither has one."""
     subscription = options.subscription_id or settings.read().subscription_id
     if not subscription:
-        raise missing("subscription_id")
+        raise make_missing_error("subscription_id")
     return str(subscription)
 
 
-def missing(option: str) -> InvalidSpec:
+def make_missing_error(option: str) -> InvalidSpec:
     """Return the error for a missing required option."""
     suffix = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
     hint = f"Set the cluster option {option}{suffix}"
@@ -131,7 +130,7 @@ def missing(option: str) -> InvalidSpec:
 
 
 @contextlib.contextmanager
-def ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
+def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
     """Yield azure-ai-ml's client for a workspace, without its warnings. Raises LaunchFailed, NotSignedIn.
 
     In the block, environment variables are set; afterwards they, and the one that azure-ai-ml sets, are restored.
@@ -147,7 +146,7 @@ def ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
         previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
         os.environ.update(variables)
         try:
-            cloud = _cloud_options()
+            cloud = _get_cloud_options()
             yield MLClient(identity.credential(), *names, **cloud, enable_telemetry=False, show_progress=False)
         finally:
             for name, value in previous.items():
@@ -156,15 +155,15 @@ def ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def computes(options: Any) -> Iterator[Any]:
+def open_computes(options: Any) -> Iterator[Any]:
     """Yield azure-ai-ml's operations on the compute targets of a cluster's workspace, and translate Azure's errors."""
-    with translated(options):
-        with ml_client(Workspace.of(options)) as client:
+    with translate_azure_errors(options):
+        with open_ml_client(Workspace.from_options(options)) as client:
             operations = client.compute
         yield operations
 
 
-def _cloud_options() -> dict[str, Any]:
+def _get_cloud_options() -> dict[str, Any]:
     """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
     cloud = settings.read().endpoints
     if settings.CLOUDS.get(cloud.name) == cloud:
@@ -200,14 +199,14 @@ _REMEDIES = {
     r"environment": "Set the option environment to an image, or to an environment of the workspace.",
 }
 #: Azure's code for a name that it does not know: the option with the name.
-_NOT_FOUND = {
+_NOT_FOUND_FIELDS = {
     "SubscriptionNotFound": "subscription_id",
     "InvalidSubscriptionId": "subscription_id",
     "ResourceGroupNotFound": "resource_group",
 }
 
 
-def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
+def find_remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
     """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a request needs."""
     for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
@@ -218,7 +217,7 @@ def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> 
 
 
 @contextlib.contextmanager
-def translated(options: Any) -> Iterator[None]:
+def translate_azure_errors(options: Any) -> Iterator[None]:
     """Translate errors of Azure in the block into errors with a remedy."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
@@ -239,7 +238,7 @@ def translated(options: Any) -> Iterator[None]:
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
     """Return the error with its remedy, or the same error if no remedy is known."""
-    field = _NOT_FOUND.get(error.azure_code, "")
+    field = _NOT_FOUND_FIELDS.get(error.azure_code, "")
     if error.status == 404 and not field:
         if "workspaces/" not in error.message or "/computes" in error.message:
             return error  # a compute target that does not exist
@@ -249,13 +248,14 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
         message = f"The {subject} does not exist, or this account cannot access it."
         return InvalidSpec(message, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=CHECK_HINT)
     text = re.sub(r"^\S+ responded with \d+(?: \w+)?: ", "", error.message).strip().split("\n", 1)[0]
-    hint = remedy(f"{error.status} {error.azure_code} {error.message}", "AzureML Compute Operator in the workspace")
+    role = "AzureML Compute Operator in the workspace"
+    hint = find_remedy(f"{error.status} {error.azure_code} {error.message}", role)
     return ClusterRefused(f"{text.rstrip('.')}.", code="azureml-compute-refused", hint=hint) if hint else error
 
 
-def rejected(error: Exception) -> LaunchFailed:
+def make_rejection(error: Exception) -> LaunchFailed:
     """Return the error for a rejected job: one sentence without signatures, and a remedy."""
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
     text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".") or type(error).__name__
-    hint = getattr(error, "hint", "") or remedy(f"{getattr(error, 'status_code', '')} {text}")
+    hint = getattr(error, "hint", "") or find_remedy(f"{getattr(error, 'status_code', '')} {text}")
     return LaunchFailed(f"Azure ML rejected the job: {text}.", code="azureml-job-rejected", hint=hint)

@@ -21,8 +21,8 @@ from typing import Any
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices
 from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.clusters.azureml import bootstrap, client, job, run
-from distdl_jupyter.clusters.azureml.client import Workspace, computes, translated
-from distdl_jupyter.clusters.azureml.job import GENERATED, AzureMLOptions
+from distdl_jupyter.clusters.azureml.client import Workspace, open_computes, translate_azure_errors
+from distdl_jupyter.clusters.azureml.job import GENERATED_IMAGE, AzureMLOptions
 from distdl_jupyter.clusters.base import (
     Cluster,
     Context,
@@ -45,7 +45,7 @@ from distdl_jupyter.core.store import JobStore
 
 #: Seconds to watch an accepted change for an early failure, such as an exceeded quota.
 WATCH_SECONDS = 8.0
-FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
+DYNAMIC_OPTIONS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
 _COMPUTE_STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
 #: Azure's node state -> our state and a detail. A node costs money from its preparation until it has left.
@@ -82,11 +82,11 @@ class ComputeSpec:
             hint = "Lower min_nodes, or raise max_nodes."
             raise InvalidSpec(message, code="azureml-min-above-max-nodes", field="min_nodes", hint=hint)
 
-    def entity(self, name: str) -> Any:
+    def build_entity(self, name: str) -> Any:
         """Return the compute entity of azure-ai-ml. Raises InvalidSpec for a retired size."""
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
-        size = known_size(self.vm_size)
+        size = find_size(self.vm_size)
         if size is not None and size.retired:
             message = f"{size.size} was retired on {size.retirement_date}."
             hint = f"Use {prices.PREFIX}{size.successor}: {size.successor_reason}"
@@ -110,11 +110,11 @@ class AzureMLCluster(Cluster, Provisioner):
     title = "Azure ML"
     Options = AzureMLOptions
     is_remote = True
-    queues = True
-    mounts = True
+    has_queue = True
+    can_mount = True
     compute_spec = ComputeSpec
-    dynamic_options = FIELDS
-    installs = True
+    dynamic_options = DYNAMIC_OPTIONS
+    can_install = True
     can_attach = True
     can_restart = False
 
@@ -124,8 +124,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
-        if options.missing:
-            return str(client.missing(options.missing))
+        if options.missing_option:
+            return str(client.make_missing_error(options.missing_option))
         with contextlib.suppress(ModuleNotFoundError):  # of a parent package
             if find_spec("azure.ai.ml") is not None:
                 return ""
@@ -133,19 +133,19 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
-        if options.missing:
-            raise client.missing(options.missing)
+        if options.missing_option:
+            raise client.make_missing_error(options.missing_option)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 if unknown."""
-        return max(1, _gpu_count(options)) if use_gpu is not False else 1
+        return max(1, _count_gpus(options)) if use_gpu is not False else 1
 
     def detail(self, options: AzureMLOptions) -> str:
         """Return the compute target and the VM size."""
         compute = f"compute {options.compute}" if options.compute else "serverless"
         return ", ".join(part for part in (compute, options.vm_size) if part)
 
-    def checks(
+    def run_checks(
         self, options: AzureMLOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check sign-in, workspace, compute and image.
@@ -159,7 +159,7 @@ class AzureMLCluster(Cluster, Provisioner):
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
         step = "Workspace"
         try:
-            Workspace.of(options).get()
+            Workspace.from_options(options).get()
             rows.append(NodeCheck("", step, "ok", options.workspace))
             step = "Compute"
             target = _find_compute(options) if options.compute else None
@@ -173,12 +173,12 @@ class AzureMLCluster(Cluster, Provisioner):
         else:
             text = f"serverless, {options.vm_size}" if target is None else f"{target.name}, {_describe_compute(target)}"
             rows.append(NodeCheck("", step, "ok", text))
-        if options.environment not in ("", GENERATED):
+        if options.environment not in ("", GENERATED_IMAGE):
             text = f"{options.environment}, whose packages are checked when a job runs"
             return [*rows, NodeCheck("", "Image", "info", text)]
         text = "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes"
         rows.append(NodeCheck("", "Image", "ok", text))
-        for name in _missing_modules(options, modules):
+        for name in _find_missing_modules(options, modules):
             text = f"the generated image does not contain {name}"
             hint = f"Set the option environment to an image that contains {name}."
             rows.append(NodeCheck("", name, "error", text, hint, code="azureml-package"))
@@ -186,8 +186,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
-        job.check(spec)
-        gpus, per_node = _gpu_count(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
+        job.check_spec(spec)
+        gpus, per_node = _count_gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
             message = f"use_gpu needs {per_node} GPUs on each node, but {options.vm_size} has {gpus}."
             hint = "Set vm_size to a larger size, or use fewer processes per node."
@@ -196,18 +196,18 @@ class AzureMLCluster(Cluster, Provisioner):
         for rank in range(spec.node_count * per_node):
             node, local_rank = divmod(rank, per_node)
             slots.append(RankSlot(rank, node, f"node-{node}", local_rank, local_rank % gpus if gpus else None))
-        return Placement(tuple(slots), job.BY_AZURE, (), job.BY_AZURE, bootstrap.CORES, job.BY_AZURE)
+        return Placement(tuple(slots), job.BY_AZURE, (), job.BY_AZURE, bootstrap.CORES_PLACEHOLDER, job.BY_AZURE)
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
-        if not adds_packages and (missing := _missing_modules(options, context.modules)):
+        if not adds_packages and (missing := _find_missing_modules(options, context.modules)):
             message = f"{listing(missing)} {'is' if len(missing) == 1 else 'are'} not in the generated image."
             hint = "Add it with pip_packages, or set the cluster option environment to an image that contains it."
             raise LaunchFailed(message, code="azureml-image-without", hint=hint)
         context.report("stage", "connecting to the Azure ML workspace")
-        with translated(options):
-            Workspace.of(options).get()
+        with translate_azure_errors(options):
+            Workspace.from_options(options).get()
         addresses = (job.BY_AZURE,)
         placement = with_ports(
             self.preview(spec, options), context.rank_ports, lambda _slot, count: (job.BY_AZURE, addresses * count)
@@ -221,7 +221,7 @@ class AzureMLCluster(Cluster, Provisioner):
             hint = "Use another backend, or a cluster of type ssh or slurm."
             raise LaunchFailed(message, code="azureml-service", hint=hint)
         options = AzureMLOptions(**spec.cluster_options)
-        workspace = Workspace.of(options)
+        workspace = Workspace.from_options(options)
         code = job.write_code(spec, placement, plan, context)
         uploaded = size(sum(path.stat().st_size for path in code.rglob("*") if path.is_file()))
         context.report("start", f"submitting to Azure ML, {uploaded} of code")
@@ -229,7 +229,7 @@ class AzureMLCluster(Cluster, Provisioner):
             studio_url = _submit(spec, options, plan, workspace, code)
         finally:
             job.remove_code(context.folder)
-        text = f"Azure ML runs the job as {job.run_name(spec.id)}: {studio_url}"
+        text = f"Azure ML runs the job as {job.build_run_name(spec.id)}: {studio_url}"
         context.note(RunNotice("info", text, "azureml"))
         if any(source.mode == "mount" for source in spec.data):
             text = (
@@ -250,32 +250,32 @@ class AzureMLCluster(Cluster, Provisioner):
         if handle:
             workspace = Workspace(**handle["workspace"])
         else:
-            workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
-        name = job.run_name(job_id)
+            workspace = Workspace.from_options(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
+        name = job.build_run_name(job_id)
         if not workspace.cancel(name):
             return []
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while workspace.job(name).get("status") not in client.ENDED and time.monotonic() < deadline:
+        while workspace.get_job(name).get("status") not in client.ENDED_STATES and time.monotonic() < deadline:
             time.sleep(1.0)
         return [f"Azure ML job {name}"]
 
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
+    def list_choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
-        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in FIELDS})
+        values = AzureMLOptions(**{name: str(options.get(name) or "") for name in DYNAMIC_OPTIONS})
         if field == "subscription_id":
             usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
         if field == "vm_size":
             return [OptionValue(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
-            with computes(values) as operations:
+            with open_computes(values) as operations:
                 targets = operations.list(compute_type="AmlCompute")
                 return [OptionValue(row.name, row.name, _describe_compute(row)) for row in targets]
         if field not in ("workspace", "resource_group"):
             return []
-        path = f"/subscriptions/{client.subscription_of(values)}/providers/Microsoft.MachineLearningServices/workspaces"
-        with translated(values):
-            rows = list(identity.rest().pages(path, _WORKSPACES_API))
+        uri = f"/subscriptions/{client.get_subscription(values)}/providers/Microsoft.MachineLearningServices/workspaces"
+        with translate_azure_errors(values):
+            rows = list(identity.rest().pages(uri, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
             return [OptionValue(group) for group in dict.fromkeys(group for group, _, _ in workspaces)]
@@ -284,34 +284,34 @@ class AzureMLCluster(Cluster, Provisioner):
             for group, name, region in workspaces
         ]
 
-    def nodes(self, options: Any) -> list[NodeInfo]:
+    def list_nodes(self, options: Any) -> list[NodeInfo]:
         """Return the nodes that are up, starting or stopping. Raises DistDLError."""
         compute = _find_compute(options) if options.compute else None  # serverless nodes only exist for one job
         if compute is None or compute.provisioning_state == "Creating":
             return []
-        price = _node_price(compute)
-        with computes(options) as operations:
-            return [_node_info(node, compute, price) for node in operations.list_nodes(options.compute)]
+        price = _get_node_price(compute)
+        with open_computes(options) as operations:
+            return [_make_node_info(node, compute, price) for node in operations.list_nodes(options.compute)]
 
-    def machines(self, options: Any) -> Machines | None:
+    def get_machines(self, options: Any) -> Machines | None:
         """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
         if not options.compute:
             return None
         compute = _find_compute(options, only_clusters=True)
         if compute is None:
             return Machines(exists=False)
-        price, problem = _node_price(compute), ""
+        price, problem = _get_node_price(compute), ""
         if compute.provisioning_errors:  # azure-ai-ml only provides the code of the first error
             code = str(compute.provisioning_errors)
-            problem = f"Azure could not prepare {compute.name} ({code}). {client.remedy(code)}".strip()
-        detail = f"{size_name(compute.size)}, {compute.location}"
+            problem = f"Azure could not prepare {compute.name} ({code}). {client.find_remedy(code)}".strip()
+        detail = f"{format_size_name(compute.size)}, {compute.location}"
         if compute.idle_time_before_scale_down:
             detail += f", nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job"
         return Machines(
             exists=True,
             state=_COMPUTE_STATES.get(compute.provisioning_state, ""),
             problem=problem,
-            size=size_name(compute.size),
+            size=format_size_name(compute.size),
             detail=detail,
             min_nodes=compute.min_instances,
             max_nodes=compute.max_instances,
@@ -326,7 +326,7 @@ class AzureMLCluster(Cluster, Provisioner):
             message = f"The workspace {options.workspace} already has a compute target named {options.compute}."
             hint = "Set the option compute to another name, or use this one."
             raise ClusterRefused(message, code="azureml-compute-exists", hint=hint)
-        _request_change(options, "begin_create_or_update", compute_spec.entity(options.compute))
+        _request_change(options, "begin_create_or_update", compute_spec.build_entity(options.compute))
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
@@ -343,41 +343,41 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
     try:
         # Without git, azure-ai-ml cannot add the remote URL and branch of the current folder to the job's record, which
         # all users of the workspace can read.
-        with client.ml_client(workspace, GIT_DIR=os.devnull) as ml_client, contextlib.redirect_stderr(io.StringIO()):
-            image = job.environment(options, workspace, spec, code.with_name("image"))
-            submitted = job.command(spec, options, code, image, plan.distribution)
-            return str(ml_client.jobs.create_or_update(submitted).studio_url or "")
+        with client.open_ml_client(workspace, GIT_DIR=os.devnull) as ml, contextlib.redirect_stderr(io.StringIO()):
+            image = job.build_environment(options, workspace, spec, code.with_name("image"))
+            submitted = job.build_command(spec, options, code, image, plan.distribution)
+            return str(ml.jobs.create_or_update(submitted).studio_url or "")
     except DistDLError as error:
-        raise client.rejected(error) if isinstance(error, AzureRefused) else error from None
+        raise client.make_rejection(error) if isinstance(error, AzureRefused) else error from None
     except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types without a common base class
         try:  # the job may have been accepted although the response was lost
-            services = workspace.job(job.run_name(spec.id)).get("services") or {}
+            services = workspace.get_job(job.build_run_name(spec.id)).get("services") or {}
         except DistDLError:
-            raise client.rejected(error) from None
+            raise client.make_rejection(error) from None
         return str((services.get("Studio") or {}).get("endpoint") or "")
 
 
-def _gpu_count(options: AzureMLOptions) -> int:
-    vm_size = known_size(options.vm_size)
+def _count_gpus(options: AzureMLOptions) -> int:
+    vm_size = find_size(options.vm_size)
     return vm_size.whole_gpus if vm_size is not None else 0
 
 
-def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
+def _find_missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
     """Return the modules that the generated image lacks; the contents of other images are unknown."""
-    if options.environment not in ("", GENERATED):
+    if options.environment not in ("", GENERATED_IMAGE):
         return []
     return [name for name in modules if name.partition(".")[0] not in _IMAGE_MODULES | sys.stdlib_module_names]
 
 
-def known_size(name: str) -> VmSize | None:
+def find_size(name: str) -> VmSize | None:
     """Return the catalogue's entry for the name of a VM size in any case, None if unknown."""
     short_name = name.strip().lower().removeprefix("standard_")
     return next((size for size in catalogue() if size.name.lower() == short_name), None)
 
 
-def size_name(name: str) -> str:
+def format_size_name(name: str) -> str:
     """Return the name of a size as Azure documents it; Azure ML returns names in upper case."""
-    size = known_size(name)
+    size = find_size(name)
     return size.size if size else name
 
 
@@ -391,7 +391,7 @@ def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
         hint = "Set the option compute to use a compute cluster."
         raise ClusterRefused(message, code="azureml-serverless", hint=hint)
     try:
-        with computes(options) as operations:
+        with open_computes(options) as operations:
             compute = operations.get(options.compute)
     except AzureRefused as error:
         if error.status != 404:
@@ -406,19 +406,19 @@ def _find_compute(options: Any, *, only_clusters: bool = False) -> Any | None:
 
 def _request_change(options: Any, operation: str, argument: Any) -> None:
     """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
-    with computes(options) as operations:
+    with open_computes(options) as operations:
         poller = getattr(operations, operation)(argument)
         poller.wait(WATCH_SECONDS)
         if poller.done():
             poller.result()
 
 
-def _node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
+def _make_node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
     # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
     azure_state, run_id = str(values.get("nodestate", "")).lower(), values.get("runid")
     state, detail = _NODE_STATES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
-    size, is_billed = known_size(compute.size), azure_state != "preempted"
+    size, is_billed = find_size(compute.size), azure_state != "preempted"
     return NodeInfo(
         name=str(values.get("nodeid", "")),
         state=state,
@@ -434,10 +434,10 @@ def _node_info(node: Any, compute: Any, price: Price | None) -> NodeInfo:
 
 def _describe_compute(compute: Any) -> str:
     nodes = f"{compute.min_instances} to {plural(compute.max_instances, 'node')}"
-    return f"{size_name(compute.size)}, {nodes}"
+    return f"{format_size_name(compute.size)}, {nodes}"
 
 
-def _node_price(compute: Any) -> Price | None:
+def _get_node_price(compute: Any) -> Price | None:
     """Return the price of a node from the Retail Prices API, None for low-priority nodes, which Azure can preempt."""
     is_preemptible = str(compute.tier).lower().startswith("low")
-    return None if is_preemptible else prices.lookup(size_name(compute.size), compute.location)[0]
+    return None if is_preemptible else prices.lookup(format_size_name(compute.size), compute.location)[0]

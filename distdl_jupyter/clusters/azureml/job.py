@@ -20,7 +20,7 @@ from typing import Any
 from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.azureml.bootstrap import HERE
+from distdl_jupyter.clusters.azureml.bootstrap import FOLDER_PLACEHOLDER
 from distdl_jupyter.clusters.azureml.client import API_ENVIRONMENT, Workspace
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
@@ -30,15 +30,15 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 
 #: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
-GENERATED = "generated"
+GENERATED_IMAGE = "generated"
 #: Azure ML's tiers of serverless compute: Spot nodes are cheaper and can be preempted.
 TIERS = ("", "Spot", "Basic", "Standard", "Premium")
 #: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
-IMAGE = "distdl-horovod-pytorch"
+IMAGE_NAME = "distdl-horovod-pytorch"
 #: Placeholder in a placement for addresses, interfaces and ports, which Azure sets in environment variables.
 BY_AZURE = "@azure@"
 #: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
-_EXTRA_SECONDS = 1800
+_LIMIT_MARGIN_SECONDS = 1800
 _DATA_MODES = {"download": "download", "mount": "ro_mount"}
 
 
@@ -52,7 +52,7 @@ class AzureMLOptions:
     compute: str = option("", "the compute cluster (default: serverless nodes of size vm_size)", first=True)
     vm_size: str = option("", "VM size of the nodes, which determines their GPUs; required without compute")
     environment: str = option(
-        GENERATED,
+        GENERATED_IMAGE,
         "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
         "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1",
     )
@@ -69,7 +69,7 @@ class AzureMLOptions:
             raise InvalidSpec(message, code="azureml-option-invalid", field="shm_size")
 
     @property
-    def missing(self) -> str:
+    def missing_option(self) -> str:
         """The name of the first required option that is not set, "" if all are set."""
         for name in ("resource_group", "workspace"):
             if not getattr(self, name):
@@ -77,12 +77,12 @@ class AzureMLOptions:
         return "" if self.compute or self.vm_size else "compute"
 
 
-def run_name(job_id: str) -> str:
+def build_run_name(job_id: str) -> str:
     """Return the name of the job in the workspace, which is derived from the job id."""
     return f"distdl-{job_id}"
 
 
-def check(spec: JobSpec) -> None:
+def check_spec(spec: JobSpec) -> None:
     """Raise InvalidSpec for a job that Azure ML does not support."""
     if spec.distributed_backend == "ray":
         message = "Jobs with Ray are not supported on Azure ML."
@@ -94,7 +94,7 @@ def check(spec: JobSpec) -> None:
         raise InvalidSpec(message, code="azureml-one-process-per-node", field="process_count_per_node", hint=hint)
     if spec.secret_variables:
         message = (
-            f"{spec.secret_variables[0]} looks like a secret, but everybody in the workspace can read the variables "
+            f"{spec.secret_variables[0]} looks like a secret, but everyone in the workspace can read the variables "
             "and code of Azure ML jobs."
         )
         hint = "Store the secret in a Key Vault, and let ranks read it with the managed identity of the compute target."
@@ -112,13 +112,13 @@ def check(spec: JobSpec) -> None:
     option = next((name for name in FIELDS if getattr(spec, name)), "")
     if option == "requirements" and states_packages(spec.source.code):
         option = ""  # the image may also contain packages that a script declares
-    if option and image not in ("", GENERATED):
+    if option and image not in ("", GENERATED_IMAGE):
         message = f"Packages cannot be added to the existing image {image}."
         hint = "Install the packages in that image, or remove the option environment."
         raise InvalidSpec(message, code="azureml-image-packages", field=option, hint=hint)
 
 
-def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any, distribution: Distribution) -> Any:
+def build_command(spec: JobSpec, options: AzureMLOptions, code: Path, image: Any, distribution: Distribution) -> Any:
     """Return the job for ``MLClient.jobs``."""
     from azure.ai import ml
 
@@ -133,17 +133,17 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     if distribution == "tensorflow":
         launcher = ml.TensorFlowDistribution(parameter_server_count=0, worker_count=spec.node_count)
     else:
-        kind = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
-        launcher = kind(process_count_per_instance=spec.process_count_per_node)
+        distribution_class = ml.MpiDistribution if distribution == "mpi" else ml.PyTorchDistribution
+        launcher = distribution_class(process_count_per_instance=spec.process_count_per_node)
     job = ml.command(
-        name=run_name(spec.id),
+        name=build_run_name(spec.id),
         display_name=spec.name,
         experiment_name=options.experiment,
         description="Submitted by distdl_jupyter.",
         tags={"distdl_job": spec.id},
         code=str(code),
         command=" ".join(arguments),
-        environment=environment,
+        environment=image,
         inputs=inputs,
         compute=options.compute or None,
         instance_count=spec.node_count,
@@ -152,7 +152,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         shm_size=options.shm_size or None,
     )
     if spec.max_run_duration_seconds is not None:
-        job.set_limits(timeout=math.ceil(spec.max_run_duration_seconds) + _EXTRA_SECONDS)
+        job.set_limits(timeout=math.ceil(spec.max_run_duration_seconds) + _LIMIT_MARGIN_SECONDS)
     if options.job_tier and not options.compute:
         job.set_queue_settings(job_tier=options.job_tier)
     return job
@@ -165,16 +165,16 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
     try:
         remove_code(folder)
         target.mkdir(parents=True, mode=0o700)
-        (target / "package.zip").write_bytes(package.built().content)
+        (target / "package.zip").write_bytes(package.build_package().content)
         (target / "launch.py").write_bytes((resources.files(__package__) / "bootstrap.py").read_bytes())
-        (target / "plan.json").write_text(json.dumps(_plan_data(spec, placement, plan, context)), encoding="utf-8")
+        (target / "plan.json").write_text(json.dumps(_make_plan(spec, placement, plan, context)), encoding="utf-8")
         payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
         if payload.get("script"):
             script = Path(payload["script"])
             (target / "script").mkdir()
             shutil.copy2(script, target / "script" / script.name)
-            payload["script"] = f"{HERE}/script/{script.name}"
-        payload["working_directory"] = f"{HERE}/work"
+            payload["script"] = f"{FOLDER_PLACEHOLDER}/script/{script.name}"
+        payload["working_directory"] = f"{FOLDER_PLACEHOLDER}/work"
         (target / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
         if folder.payload.exists():
             shutil.copy2(folder.payload, target / folder.payload.name)
@@ -192,7 +192,7 @@ def remove_code(folder: JobFolder) -> None:
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
 
 
-def _plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
+def _make_plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
     """Return the plain data that every process reads on its node; Azure sets the rendezvous variables there."""
     excluded = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.variables.items() if name not in excluded}
@@ -201,25 +201,25 @@ def _plan_data(spec: JobSpec, placement: Placement, plan: Plan, context: Context
     environments = []
     for slot in placement.ranks:
         environment = {name: value for name, value in plan.environments[slot.rank].items() if BY_AZURE not in value}
-        environments.append(environment | mpi_variables | variables.rank_variables(placement, slot))
+        environments.append(environment | mpi_variables | variables.build_rank_variables(placement, slot))
     return {
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,
-        "common": {**variables.for_ranks(context.inherited), **job_variables},
+        "common": {**variables.select_for_remote_ranks(context.inherited), **job_variables},
         "environments": environments,
         "data": {source.name: source.variable for source in spec.data},
     }
 
 
-def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
+def build_environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
     """Return the job's image for azure-ai-ml; an existing generated image is referenced, not uploaded again.
 
     The image's build files, which list the requested packages, are written to ``folder``.
     """
     from azure.ai.ml.entities import BuildContext, Environment
 
-    name = options.environment or GENERATED
-    if name != GENERATED:
+    name = options.environment or GENERATED_IMAGE
+    if name != GENERATED_IMAGE:
         return Environment(image=name) if "/" in name and not name.startswith("azureml:") else name
     text, files = (resources.files(__package__) / "image" / "Dockerfile").read_text(encoding="utf-8"), {}
     if spec.conda_packages:
@@ -233,17 +233,17 @@ def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, fo
         text += f"COPY {file} /tmp/\nRUN pip install --no-cache-dir -r /tmp/{file}\n"
     version = hashlib.sha256(json.dumps([text, files]).encode()).hexdigest()[:12]
     try:
-        workspace.get(f"/environments/{IMAGE}/versions/{version}", API_ENVIRONMENT)
+        workspace.get(f"/environments/{IMAGE_NAME}/versions/{version}", API_ENVIRONMENT)
     except AzureRefused as error:
         if error.status != 404:
             raise
     else:
-        return f"{IMAGE}:{version}"
+        return f"{IMAGE_NAME}:{version}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for file, content in {"Dockerfile": text, **files}.items():
         (folder / file).write_text(content, encoding="utf-8")
     return Environment(
-        name=IMAGE,
+        name=IMAGE_NAME,
         version=version,
         build=BuildContext(path=str(folder), dockerfile_path="Dockerfile"),
         description="Open MPI, PyTorch and Horovod, by distdl_jupyter.",

@@ -25,7 +25,7 @@ from typing import Any
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.azureml import bootstrap, job
-from distdl_jupyter.clusters.azureml.client import ENDED, Workspace, remedy
+from distdl_jupyter.clusters.azureml.client import ENDED_STATES, Workspace, find_remedy
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
 from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, NotSignedIn
@@ -53,7 +53,7 @@ _PROCESS_LOGS = "user_logs/"
 _ARTIFACT_URI = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 #: Texts for the states of azure-ai-ml's ``RunStatus`` before the ranks run.
-_WAITING = {
+_WAITING_TEXTS = {
     "": "submitted",
     "NotStarted": "submitted",
     "Queued": "waiting for free nodes",
@@ -63,8 +63,8 @@ _WAITING = {
     "Paused": "paused",
 }
 #: The states to which a running job returns if its nodes were preempted.
-_REQUEUED = _WAITING.keys() - {"", "Paused"}
-_PREEMPTED = (
+_REQUEUED_STATES = _WAITING_TEXTS.keys() - {"", "Paused"}
+_PREEMPTED_TEXT = (
     "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
     "code loads one."
 )
@@ -77,7 +77,7 @@ class AzureMLRun(Run):
         self, spec: JobSpec, workspace: Workspace, context: Context, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
-        self._name = job.run_name(spec.id)
+        self._name = job.build_run_name(spec.id)
         self._folder = context.folder
         self._rank_count = spec.process_count
         self._outage = OutageNotifier(_SILENCE_SECONDS)
@@ -105,15 +105,15 @@ class AzureMLRun(Run):
             self._wake.clear()
             polled_at = time.monotonic()
             try:
-                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.stale):
+                if not self._is_unknown and (polled_at - self._requested_at >= _STATE_SECONDS or self._logs.is_stale):
                     if self._sent_signals and not self._has_ended:
                         self._workspace.cancel(self._name)
                     self._read_state(polled_at)
-                if not self._logs.behind:
-                    is_new = self._logs.advance(last=self._has_ended)
+                if not self._logs.is_behind:
+                    is_new = self._logs.advance(is_last=self._has_ended)
                     self._poll_seconds = _FAST_SECONDS if is_new or self._has_ended else _SLOW_SECONDS
                     self._ended_at = self._ended_at or (polled_at if self._has_ended else 0.0)
-                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.complete and not is_new)
+                    is_settled = polled_at - self._ended_at > _SETTLE_SECONDS or (self._logs.is_complete and not is_new)
                     self._is_done = self._has_ended and is_settled
             except DistDLError as error:
                 self._poll_seconds = _SLOW_SECONDS
@@ -128,11 +128,11 @@ class AzureMLRun(Run):
 
     @property
     def _has_ended(self) -> bool:
-        return self._status in ENDED or self._is_unknown
+        return self._status in ENDED_STATES or self._is_unknown
 
     def _read_state(self, polled_at: float) -> None:
         try:
-            details = self._workspace.details(self._name)
+            details = self._workspace.get_details(self._name)
         except AzureRefused as error:
             if error.status != 404:
                 raise
@@ -141,8 +141,8 @@ class AzureMLRun(Run):
         self._logs.set_addresses(details.get("logFiles") or {})
         self._error = str(((details.get("error") or {}).get("error") or {}).get("message") or self._error)
         status = str(details.get("status") or self._status)
-        if self._status == "Running" and status in _REQUEUED:
-            self._outage.put(RunNotice("warning", _PREEMPTED, "preempted"))
+        if self._status == "Running" and status in _REQUEUED_STATES:
+            self._outage.put(RunNotice("warning", _PREEMPTED_TEXT, "preempted"))
         self._status = status
 
     @property
@@ -150,24 +150,24 @@ class AzureMLRun(Run):
         """Azure ML's own output, then each rank's."""
         return self._logs.streams
 
-    def started(self) -> list[Start]:
+    def list_starts(self) -> list[Start]:
         """Return [], because the ranks report their process ids themselves."""
         return []
 
-    def waiting(self) -> str:
+    def why_waiting(self) -> str:
         """Return why the job has not started, with Azure's state, "" if it has started or ended."""
         status = self._status
-        if self._logs.started_ranks or self._has_ended or status not in _WAITING:
+        if self._logs.started_ranks or self._has_ended or status not in _WAITING_TEXTS:
             return ""
-        return f"Azure ML job {self._name}: {_WAITING[status]}" + (f" ({status})" if status else "")
+        return f"Azure ML job {self._name}: {_WAITING_TEXTS[status]}" + (f" ({status})" if status else "")
 
-    def notices(self) -> list[RunNotice]:
+    def take_notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
-        return self._outage.notices()
+        return self._outage.take_notices()
 
     def poll(self) -> list[Exit]:
         """Return the exits of ranks whose output was forwarded."""
-        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.ends
+        ends = {} if self._sent_signals[:1] == ["KILL"] else self._logs.exits
         ranks = sorted(self._unreported & ends.keys())
         if len(ranks) == len(self._unreported) and not self._has_ended:
             ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
@@ -195,9 +195,9 @@ class AzureMLRun(Run):
         if not text:
             return Exit(rank, None, None, "The job failed in Azure ML. Azure did not give a reason.")
         role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
-        return Exit(rank, None, None, f"The job failed in Azure ML: {text}. {remedy(text, role)}".strip())
+        return Exit(rank, None, None, f"The job failed in Azure ML: {text}. {find_remedy(text, role)}".strip())
 
-    def alive(self) -> Sequence[object]:
+    def list_alive(self) -> Sequence[object]:
         """Return the name of the job until Azure has ended it."""
         return [] if self._has_ended else [f"Azure ML job {self._name}"]
 
@@ -207,7 +207,7 @@ class AzureMLRun(Run):
         self._requested_at = 0.0
         self._wake.set()
 
-    def no_stacks(self) -> str:
+    def why_no_stacks(self) -> str:
         """Return why stack traces are not available: running jobs on Azure ML accept no requests."""
         return "Azure ML does not support stack traces of running ranks."
 
@@ -252,7 +252,7 @@ class Logs:
         self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
-        self._mark_prefix = bootstrap.mark(nonce, "")[:-1]
+        self._mark_prefix = bootstrap.build_mark(nonce, "")[:-1]
         self._mark_pattern = re.compile(re.escape(self._mark_prefix) + rb"([^\x1f]*)\x1f")
         #: Whether text outside of ranks' output is forwarded; an earlier supervisor may have forwarded it already.
         self._forwards_other, read = read is None, read or {}
@@ -271,24 +271,23 @@ class Logs:
         #: The file from which text outside of ranks' output was last forwarded.
         self._last_file = ""
         #: The exits of ranks: exit code, signal and evidence.
-        self.ends: dict[int, dict[str, Any]] = {}
-        #: Ranks that have started.
+        self.exits: dict[int, dict[str, Any]] = {}
         self.started_ranks: set[int] = set()
         #: Whether an address has expired and new ones are needed.
-        self.stale = False
+        self.is_stale = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every rank has reported its exit."""
-        return 2 * len(self.ends) == len(self._inboxes)
+        return 2 * len(self.exits) == len(self._inboxes)
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether the supervisor has so much unread output that no more is requested."""
         return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MAX_UNREAD
 
-    def feed(self, file: LogFile, content: bytes, *, last: bool = False) -> None:
-        """Forward new text of a file; with ``last``, also an incomplete line."""
+    def feed(self, file: LogFile, content: bytes, *, is_last: bool = False) -> None:
+        """Forward new text of a file; with ``is_last``, also an incomplete line."""
         file.position += len(content)
         *parts, text = self._mark_pattern.split(file.mark + content)
         mark = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
@@ -305,10 +304,10 @@ class Logs:
                 file.rank, file.stream = int(value), "out"
                 self.started_ranks.add(file.rank)
             elif kind == "end":
-                self.ends[file.rank], file.stream = json.loads(value), ""
+                self.exits[file.rank], file.stream = json.loads(value), ""
             elif kind:
                 file.stream = kind
-        if last and file.line:
+        if is_last and file.line:
             self._forward(file, file.line + b"\n")
             file.line = b""
 
@@ -319,12 +318,12 @@ class Logs:
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Set the addresses of the run's files, which expire after some time."""
-        self.stale = False
+        self.is_stale = False
         for name, url in addresses.items():
             self._files.setdefault(name, LogFile(name)).url = url
 
-    def advance(self, *, last: bool = False) -> bool:
-        """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
+    def advance(self, *, is_last: bool = False) -> bool:
+        """Request new content of every file once; return whether there was any. ``is_last`` completes unfinished lines.
 
         Raises DistDLError if Azure does not respond.
         """
@@ -332,7 +331,7 @@ class Logs:
         is_new = False
         for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
             is_new = is_new or bool(content)
-            self.feed(file, content, last=last)
+            self.feed(file, content, is_last=is_last)
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:
@@ -340,10 +339,10 @@ class Logs:
         range_ = f"bytes={file.position}-{file.position + _MAX_BYTES - 1}"
         headers = {"x-ms-range": range_, "Range": range_}
         try:
-            response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
+            response = self._workspace.get_anonymous_client(file.url).send("GET", file.url, headers=headers)
         except AzureRefused as error:
             if error.status in (401, 403, 404):
-                self.stale = True  # its signature has expired
+                self.is_stale = True  # its signature has expired
             elif error.status != 416:  # the range starts at the end of the file
                 raise
             return b""
@@ -366,20 +365,21 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     """
     from azure.storage.blob import ContainerClient
 
-    match = _ARTIFACT_URI.fullmatch(str(((workspace.job(name).get("outputs") or {}).get("default") or {}).get("uri")))
+    output = (workspace.get_job(name).get("outputs") or {}).get("default") or {}
+    match = _ARTIFACT_URI.fullmatch(str(output.get("uri")))
     if match is None:
         return []
     prefix, reasons = f"{match[2].strip('/')}/outputs/", []
-    datastore = workspace.datastore(match[1])
+    datastore = workspace.get_datastore(match[1])
     url = settings.read().endpoints.blob.format(account=datastore["accountName"])
     container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.credential())
     with translate_errors(f"The outputs of {name} in Azure ML"), files.writing(folder.path), container:
         for blob in container.list_blobs(name_starts_with=prefix):
-            target = target_path(blob.name[len(prefix) :], folder)
+            target = find_target_path(blob.name[len(prefix) :], folder)
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):
                 continue
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            if value is not None and (reason := staging.result_refusal(value, blob.size, range(ranks))):
+            if value is not None and (reason := staging.why_refused(value, blob.size, range(ranks))):
                 if not target.name.startswith("."):
                     reasons.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
             elif not target.exists() or target.stat().st_size != blob.size:
@@ -391,11 +391,11 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     return reasons
 
 
-def target_path(name: str, folder: JobFolder) -> Path | None:
+def find_target_path(name: str, folder: JobFolder) -> Path | None:
     """Return the local path of a file, None for a name outside the job's folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return None
-    if path.is_relative_to(bootstrap.RESULTS):
-        return folder.results / path.relative_to(bootstrap.RESULTS)
+    if path.is_relative_to(bootstrap.RESULTS_FOLDER):
+        return folder.results / path.relative_to(bootstrap.RESULTS_FOLDER)
     return folder.outputs / path

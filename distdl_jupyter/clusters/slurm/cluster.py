@@ -14,15 +14,15 @@ from typing import Any
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import AgentNode, Host, Unreachable
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, end_all, start_all
+from distdl_jupyter.clusters.agents.agent import AgentNode, Host, ReachError
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, preview_placement
+from distdl_jupyter.clusters.agents.connection import AGENT_TIMEOUT, DEFAULT_DIRECTORY, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
-from distdl_jupyter.clusters.ssh.cluster import SshProcess
+from distdl_jupyter.clusters.ssh.cluster import SshLink
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
@@ -49,7 +49,7 @@ class SlurmCluster(AgentCluster):
     name = "slurm"
     title = "Slurm"
     Options = SlurmOptions
-    queues = True
+    has_queue = True
     can_attach = True
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class SlurmCluster(AgentCluster):
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Return the remedy if Slurm's commands are missing."""
-        return commands.missing_commands()
+        return commands.why_commands_missing()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
@@ -70,11 +70,11 @@ class SlurmCluster(AgentCluster):
         partition = f"partition {options.partition}" if options.partition else "default partition"
         return f"{partition}, {options.gpus_per_node} GPUs per node" if options.gpus_per_node else partition
 
-    def requeues(self, options: SlurmOptions) -> int:
+    def max_requeues(self, options: SlurmOptions) -> int:
         """Return how often an interrupted job is requeued."""
         return options.requeue
 
-    def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
+    def list_nodes(self, options: SlurmOptions) -> list[NodeInfo]:
         """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
         return commands.list_nodes(options.partition)
 
@@ -82,11 +82,11 @@ class SlurmCluster(AgentCluster):
         """Return this user's jobs in Slurm."""
         return commands.list_queue()
 
-    def checks(
+    def run_checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission and the nodes; if they pass, also the software of one free node."""
-        if missing := commands.missing_commands():
+        if missing := commands.why_commands_missing():
             return [NodeCheck("", "Slurm", "error", "Slurm is not installed here.", missing, "slurm-missing")]
         try:
             nodes = commands.list_nodes(options.partition)
@@ -100,21 +100,21 @@ class SlurmCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
-        placement = before_contact(spec, options.gpus, options.gpus_per_node or "not set")
+        placement = preview_placement(spec, options.gpus, options.gpus_per_node or "not set")
         gpus = options.gpus if spec.use_gpu is not False else 0
         ranks = (dataclasses.replace(slot, gpu=slot.local_rank % gpus if gpus else None) for slot in placement.ranks)
         return dataclasses.replace(placement, ranks=tuple(ranks))
 
     # start ------------------------------------------------------------------------------------
 
-    def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
         job = _find_submitted(context.handle, context) if context.handle is not None else None
         self._slurm = slurm = job or self._submit(spec, options, context)
         slurm.start()
         slurm.poll_soon()
-        self._wait_until(slurm.hosts, "queue", context)
-        for node, host in enumerate(slurm.hosts()):
+        self._wait_until(slurm.list_hosts, "queue", context)
+        for node, host in enumerate(slurm.list_hosts()):
             self._connections.append(slurm.connect(node, host, takeover=job is not None))
             self._connections[-1].start()
         self._wait_until(self._all_have_greeted, "stage", context)
@@ -125,15 +125,15 @@ class SlurmCluster(AgentCluster):
         secrets = {name: context.variables[name] for name in spec.secret_variables if name in context.variables}
         try:
             script.require_containers(options)
-            if directory.copied:
+            if directory.is_copied:
                 context.report("stage", "copying the job's files")
             directory.write(context.folder, spec, options)
             context.report("queue", "submitting to Slurm")
             job = script.claim_task(directory, spec, options, secrets, context)
             if not job:
-                more = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
+                extra = [*([f"--comment={spec.id}"] if spec.group else []), str(directory.batch)]
                 output = directory.output.name
-                arguments = script.sbatch_arguments(spec, options, secrets, directory.run, output, *more)
+                arguments = script.build_sbatch_arguments(spec, options, secrets, directory.run, output, *extra)
                 job = commands.submit(arguments, secrets)
                 context.record_handle(directory.handle(job))
         except commands.SlurmFailed as error:
@@ -141,7 +141,7 @@ class SlurmCluster(AgentCluster):
             code, remedy = commands.explain_refusal(error)
             raise LaunchFailed(error.message, code=code, hint=remedy) from error
         except OSError as error:
-            raise script.unusable(error, directory.job) from error
+            raise script.make_unusable_error(error, directory.job) from error
         return SlurmJob(directory, job)
 
     def _all_have_greeted(self) -> bool:
@@ -152,12 +152,12 @@ class SlurmCluster(AgentCluster):
         slurm = self._slurm
         assert slurm is not None, "a job was submitted"
         while not condition():
-            for notice in slurm.notices():
+            for notice in slurm.take_notices():
                 context.note(notice)
             if self._connections:
-                slurm.on_output(slurm.output())
-            if slurm.ended or any(connection.lost for connection in self._connections):
-                raise slurm.refusal()
+                slurm.on_output(slurm.read_output())
+            if slurm.has_ended or any(connection.lost for connection in self._connections):
+                raise slurm.make_error()
             state, detail = slurm.state, f"Slurm job {slurm.job}: waiting for its agents"
             if state is None or state.pending:
                 detail = f"Slurm job {slurm.job}: {commands.describe_waiting(state) if state else 'submitted'}"
@@ -166,15 +166,14 @@ class SlurmCluster(AgentCluster):
             context.report(phase, detail)
             time.sleep(_POLL_SECONDS)
 
-    def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
+    def _make_job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
         # Agents use ``directory`` for data on their local disks.
         return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
-        """Return the nodes of the job."""
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
         return SlurmNodes(job, placement, context, self._nodes, slurm)
@@ -183,14 +182,14 @@ class SlurmCluster(AgentCluster):
         if self._slurm is not None:
             state = self._slurm.state
             if state is not None and not state.pending:  # canceling first would change the reason of its end
-                self._interruption = self._slurm.interruption()
+                self._interruption = self._slurm.why_interrupted()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
             super()._release_nodes()
             self._slurm.close()
             self._slurm = None
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why Slurm ended the job before its ranks ran."""
         return self._interruption
 
@@ -214,17 +213,17 @@ class SlurmCluster(AgentCluster):
         limits.allow_files(4 * spec.process_count)
         slots = (RankSlot(rank, node, hosts[node], local_rank) for rank, node, local_rank in handle["ranks"])
         placement = Placement(tuple(slots), address="", ports=(), interface="")
-        job = self._job(spec, SlurmOptions(**spec.cluster_options), context)
+        job = self._make_job(spec, SlurmOptions(**spec.cluster_options), context)
         position = slurm.directory.output.stat().st_size
         slurm_nodes = SlurmNodes(job, placement, context, nodes, slurm, position)
-        slurm.on_output(slurm.output())
+        slurm.on_output(slurm.read_output())
         run = agent_run.resume(placement, context, slurm_nodes, handle, read)
         for connection in connections:
             connection.start()
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmSilent."""
+        """Kill the job and wait until Slurm has ended it; without a handle, look it up by name. Raises SlurmTimeout."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.find_jobs(job_id)
@@ -264,7 +263,7 @@ def _find_submitted(handle: Mapping[str, Any], context: Context) -> SlurmJob | N
 def _check_request(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
     """Test the submission of a job with one process, and check the nodes."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
-    arguments = script.sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
+    arguments = script.build_sbatch_arguments(spec, options, {}, Path("/tmp"), "check.out")  # noqa: S108 - never written
     try:
         script.require_containers(options)
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
@@ -294,14 +293,15 @@ def _check_software(options: SlurmOptions, modules: Sequence[str], programs: Seq
     command = [
         "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
         f"--immediate={_NODE_SECONDS}", f"--time={_LIMIT_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
-        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container_arguments(options),
+        *(f"--{name}={value}" for name, value in selection.items() if value),
+        *script.build_container_arguments(options),
         "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _RUN_PROGRAM,
     ]  # fmt: skip
-    program = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
+    program = package.build_first_input(python, DEFAULT_DIRECTORY, [AGENT_TIMEOUT]).partition(b"\n")[2]
     try:
-        link = SshProcess(_NODE_NAME, command, commands.build_environment())
+        link = SshLink(_NODE_NAME, command, commands.build_environment())
         connections = start_all([(Host(_NODE_NAME, ""), link)], program)
-    except Unreachable as error:
+    except ReachError as error:
         if re.search("immediate|requested nodes are busy", error.reason, re.IGNORECASE):
             return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
         message = f"nodes were not checked. {error.reason}"

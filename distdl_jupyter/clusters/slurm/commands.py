@@ -1,8 +1,8 @@
 """Slurm's commands, their output, including accounting (slurmdbd), and its terms as text for users, with remedies.
 
-The default output is for people, so commands request fields by name, and ``script.job_name`` never returns a name that
-looks like a field. Many sites have no accounting, and accounting can be down while Slurm works; jobs do not wait for
-it. This module must not depend on jobs of this package.
+The default output is for people, so commands request fields by name, and ``script.build_job_name`` never returns a name
+that looks like a field. Many sites have no accounting, and accounting can be down while Slurm works; jobs do not wait
+for it. This module must not depend on jobs of this package.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SlurmFailed(DistDLError):
     code = "slurm-refused"
 
 
-class SlurmSilent(SlurmFailed):
+class SlurmTimeout(SlurmFailed):
     """Slurm's controller does not respond."""
 
     code = "slurm-silent"
@@ -61,8 +61,8 @@ class JobState:
     """The state of a job. ``state`` and ``reason`` are Slurm's terms; ``reason`` is "" without one.
 
     ``number`` is the plain job id, also for a started array task, because srun does not accept "12_3". A job is
-    ``preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting has ``seconds`` (run
-    time) and ``memory`` (bytes; sacct's MaxRSS: the maximum over the nodes, each with all of its ranks).
+    ``is_preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting has ``seconds``
+    (run time) and ``memory`` (bytes; sacct's MaxRSS: the maximum over the nodes, each with all of its ranks).
     """
 
     state: str
@@ -71,7 +71,7 @@ class JobState:
     exit_signal: int = 0
     nodes: str = ""
     number: str = ""
-    preempted: bool = False
+    is_preempted: bool = False
     seconds: int = 0
     memory: int = 0
 
@@ -81,12 +81,12 @@ class JobState:
         return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all of its ranks have ended, as far as Slurm knows."""
         return _ENDED.fullmatch(self.state) is not None
 
 
-def missing_commands() -> str:
+def why_commands_missing() -> str:
     """Return a sentence with the remedy if Slurm's commands are missing, else ""."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     remedy = "Use a login node of the cluster, or install the Slurm client (Debian: apt-get install slurm-client)."
@@ -102,16 +102,16 @@ def build_environment(variables: Mapping[str, str] | None = None) -> dict[str, s
 
 
 def run(*command: str, variables: Mapping[str, str] | None = None, timeout: float = _COMMAND_SECONDS) -> str:
-    """Run a Slurm command and return its output. Raises SlurmFailed, SlurmSilent, UnknownJob."""
+    """Run a Slurm command and return its output. Raises SlurmFailed, SlurmTimeout, UnknownJob."""
     try:
         env = build_environment(variables)
         result = subprocess.run(
             command, input="", capture_output=True, text=True, env=env, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
+        raise SlurmTimeout(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
     except OSError as error:
-        text = missing_commands() or f"{command[0]} cannot be started: {error.strerror}."
+        text = why_commands_missing() or f"{command[0]} cannot be started: {error.strerror}."
         raise SlurmFailed(text, code="slurm-command-missing") from None
     if result.returncode == 0:
         return result.stdout
@@ -120,11 +120,11 @@ def run(*command: str, variables: Mapping[str, str] | None = None, timeout: floa
         message = "Slurm is not configured on this machine."
         hint = "Use a login node of the cluster, or set SLURM_CONF to its slurm.conf."
         raise SlurmFailed(message, code="slurm-not-configured", hint=hint)
-    kind = SlurmSilent if _NO_RESPONSE.search(output) else UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
+    cls = SlurmTimeout if _NO_RESPONSE.search(output) else UnknownJob if _UNKNOWN_JOB.search(output) else SlurmFailed
     # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
     last_line = next((line for line in reversed(lines) if line), "no error message")
-    raise kind(f"{command[0]} failed: {last_line.rstrip('.')}.")
+    raise cls(f"{command[0]} failed: {last_line.rstrip('.')}.")
 
 
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
@@ -141,11 +141,11 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
 def load_state(job: str) -> JobState:
     """Return the state of a job; for an array, of an unfinished task, or of the first if all have ended.
 
-    Raises UnknownJob, SlurmSilent.
+    Raises UnknownJob, SlurmTimeout.
     """
     output = run("scontrol", "show", "job", "--oneliner", job, timeout=_QUERY_SECONDS).strip()
     states = [parse_state(line) for line in output.split("\n")]
-    return next((state for state in states if not state.ended), states[0])
+    return next((state for state in states if not state.has_ended), states[0])
 
 
 def parse_state(line: str) -> JobState:
@@ -156,13 +156,13 @@ def parse_state(line: str) -> JobState:
     if state == "FAILED" and is_preempted:
         state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
     reason, nodes, number = (fields.get(name, "") for name in ("Reason", "NodeList", "JobId"))
-    return JobState(state, reason, *_exit_code(fields.get("ExitCode", "")), nodes, number, is_preempted)
+    return JobState(state, reason, *_split_code(fields.get("ExitCode", "")), nodes, number, is_preempted)
 
 
 def has_ended(job: str) -> bool:
-    """Return whether a job, or all tasks of an array, have ended or were purged. Raises SlurmSilent."""
+    """Return whether a job, or all tasks of an array, have ended or were purged. Raises SlurmTimeout."""
     try:
-        return load_state(job).ended
+        return load_state(job).has_ended
     except UnknownJob:
         return True
 
@@ -170,17 +170,17 @@ def has_ended(job: str) -> bool:
 def kill(job: str) -> None:
     """Kill the agents and the batch script of a job, which may already be ending, and then cancel the job.
 
-    ``scancel`` alone would send TERM first and wait (KillWait). Raises SlurmSilent.
+    ``scancel`` alone would send TERM first and wait (KillWait). Raises SlurmTimeout.
     """
     for arguments in (("--signal=KILL", f"{job}.0"), ("--signal=KILL", "--batch", job), (job,)):
         cancel(*arguments)
 
 
 def cancel(*arguments: str) -> None:
-    """Run scancel for a job, which may have ended. Raises SlurmSilent."""
+    """Run scancel for a job, which may have ended. Raises SlurmTimeout."""
     try:
         run("scancel", *arguments)
-    except SlurmSilent:
+    except SlurmTimeout:
         raise
     except SlurmFailed:
         return
@@ -217,7 +217,7 @@ def load_accounting(job: str, timeout: float = 0.0) -> JobState | None:
             memory = max(
                 (int(float(peak[1]) * 1024 ** " KMGTP".find(peak[2] or " ")) for peak in peaks if peak), default=0
             )
-            return JobState(state_.split()[0], "", *_exit_code(exit_), seconds=parse_number(seconds), memory=memory)
+            return JobState(state_.split()[0], "", *_split_code(exit_), seconds=parse_number(seconds), memory=memory)
     return None
 
 
@@ -241,7 +241,7 @@ def count_gpus(gres: str) -> tuple[int, str]:
     return count, ", ".join(dict.fromkeys(names))
 
 
-def _exit_code(text: str) -> tuple[int, int]:
+def _split_code(text: str) -> tuple[int, int]:
     """Return exit code and signal of Slurm's "code:signal"."""
     code, _, signal_ = text.partition(":")
     return parse_number(code), parse_number(signal_)
@@ -259,7 +259,7 @@ _REASONS = {
     "QOSMaxJobsPerUserLimit": "waiting for your other jobs to end",
 }
 #: Frequent reasons that keep a job from starting until something changes: the problem, then the remedy.
-_BLOCKED = {
+_BLOCKERS = {
     "PartitionTimeLimit": "its time limit exceeds that of the partition. Lower time_limit, or set another partition.",
     "PartitionNodeLimit": "it requests too many nodes for the partition. Lower node_count, or set another partition.",
     "PartitionDown": "the partition is down. Wait for the administrators, or set another partition.",
@@ -277,12 +277,12 @@ _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
 _LIMIT_PREFIXES = ("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")
 
 #: This package's name for the state of a job that Slurm has requeued after its start.
-QUEUED_AGAIN = "QUEUED_AGAIN"
+REQUEUED = "QUEUED_AGAIN"
 _REQUEUE_HINT = "To resume such jobs automatically, set requeue."
 #: Final states that are not failures of the code. With ``requeue``, a new Slurm job continues.
 _INTERRUPTIONS = {
     "TIMEOUT": "Slurm job {job} hit its time limit (TIMEOUT). Raise time_limit, or set requeue and save checkpoints.",
-    QUEUED_AGAIN: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
+    REQUEUED: f"Slurm requeued job {{job}} (scontrol requeue). {_REQUEUE_HINT}",
     "PREEMPTED": f"Slurm gave the nodes of job {{job}} to a job with higher priority (PREEMPTED). {_REQUEUE_HINT}",
     "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
     "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
@@ -298,7 +298,7 @@ _EXTRA_HINT = "Remove it from the option extra."
 _LIST_HINT = "or set it to a value that is listed by: sacctmgr show assoc user=$USER format=account,qos"
 _NODE_HINT = "Request fewer cores or GPUs, or set partition."
 #: Errors of sbatch: the message, the code and the remedy.
-REFUSALS = (
+REFUSAL_REMEDIES = (
     ("invalid partition", "slurm-partition-invalid", "Set partition to one that is listed by: sinfo -o %P"),
     ("invalid account", "slurm-account-not-allowed", f"Remove the option account, {_LIST_HINT}"),
     ("invalid qos", "slurm-qos-not-allowed", f"Remove the option qos, {_LIST_HINT}"),
@@ -320,15 +320,15 @@ def describe_waiting(state: JobState) -> str:
         return "its nodes are being started (CONFIGURING)"
     reason = state.reason.split(",")[0]
     default = "waiting for nodes that are down or reserved" if reason.startswith(_NODES_DOWN) else "waiting"
-    text = _BLOCKED[reason].partition(". ")[0] if reason in _BLOCKED else _REASONS.get(reason, default)
+    text = _BLOCKERS[reason].partition(". ")[0] if reason in _BLOCKERS else _REASONS.get(reason, default)
     return f"{text} ({state.reason})" if state.reason else text
 
 
-def blocked_notice(state: JobState, job: str) -> RunNotice | None:
+def make_blocked_notice(state: JobState, job: str) -> RunNotice | None:
     """Return the notice for a job that cannot start without a change, None for a job that only waits in the queue."""
     reason = state.reason.split(",")[0]
-    if reason in _BLOCKED:
-        problem, _, remedy = _BLOCKED[reason].partition(". ")
+    if reason in _BLOCKERS:
+        problem, _, remedy = _BLOCKERS[reason].partition(". ")
         text = f"Slurm job {job} cannot start, because {problem} ({reason}). {remedy.format(job=job)}"
     elif reason.startswith(_LIMIT_PREFIXES):
         text = f"Slurm job {job} exceeds what you may use at the same time ({reason}). Request fewer nodes or GPUs."
@@ -347,7 +347,7 @@ def describe_end(state: JobState, job: str) -> str:
 
 def describe_interruption(state: JobState, job: str) -> str:
     """Return the sentence about the interruption that ended a job, "" for any other end."""
-    state_name = "PREEMPTED" if state.preempted and not state.ended else state.state
+    state_name = "PREEMPTED" if state.is_preempted and not state.has_ended else state.state
     sentence = _INTERRUPTIONS.get(state_name, "").format(job=job).partition(". ")[0]
     return f"{sentence.rstrip('.')}." if sentence else ""
 
@@ -362,7 +362,7 @@ def describe_usage(state: JobState, job: str) -> str:
 
 def explain_refusal(error: SlurmFailed) -> tuple[str, str]:
     """Return the code and the remedy for an error of sbatch."""
-    matches = ((code, remedy) for message, code, remedy in REFUSALS if message in error.message.lower())
+    matches = ((code, remedy) for message, code, remedy in REFUSAL_REMEDIES if message in error.message.lower())
     return next(matches, (error.code, error.hint))
 
 

@@ -37,17 +37,17 @@ _RELEASE_SECONDS = 15.0
 #: Seconds after a job's end within which its accounting must be complete.
 _ACCOUNTING_SECONDS = 4.0
 #: The maximum number of bytes of batch output in the error of a failed start.
-_MAX_OUTPUT = 20_000
+_MAX_OUTPUT_BYTES = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
-#: detects that its files are missing (``script.UNSEEN``).
-_OUTPUT_FAILED = 53
+#: detects that its files are missing (``script.UNSEEN_EXIT_CODE``).
+_OUTPUT_FAILED_SIGNAL = 53
 #: This package's name for the state of a job that Slurm has purged.
-_FORGOTTEN = "FORGOTTEN"
-_NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
-_TIME_LIMIT = "DUE TO TIME LIMIT ***"
+_PURGED = "FORGOTTEN"
+_NODE_LOST_PATTERN = re.compile(r"srun: error: Node failure on (\S+)")
+_TIME_LIMIT_MESSAGE = "DUE TO TIME LIMIT ***"
 #: slurmstepd's messages about kills that the job's state does not show (cgroups; OverMemoryKill).
-_OUT_OF_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
-_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
+_OUT_OF_MEMORY_PATTERN = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
+_TASK_ENDED_PATTERN = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmJob(threading.Thread):
@@ -62,8 +62,7 @@ class SlurmJob(threading.Thread):
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
-        #: Signals that this package has sent.
-        self.sent: set[str] = set()
+        self.sent_signals: set[str] = set()
         #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
         self.is_out_of_memory = self.is_timed_out = False
         self._hosts: list[str] = []
@@ -71,7 +70,7 @@ class SlurmJob(threading.Thread):
         self._ended_agents: dict[int, str] = {}
         self._fast_until = 0.0
         self._outage = OutageNotifier(_SILENCE_SECONDS)
-        self.notices = self._outage.notices
+        self.take_notices = self._outage.take_notices
         self._blocked_codes: set[str] = set()
         self._cancel_requested = self._stop_requested = False
         self._wake = threading.Event()
@@ -83,14 +82,14 @@ class SlurmJob(threading.Thread):
         while not self._stop_requested:
             self._wake.clear()
             self.query()
-            if self.ended and not self._cancel_requested:
+            if self.has_ended and not self._cancel_requested:
                 return
             self._wake.wait(_FAST_SECONDS if time.monotonic() < self._fast_until else _SLOW_SECONDS)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the job has ended, was purged, or was requeued by Slurm."""
-        return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, commands.QUEUED_AGAIN))
+        return self.state is not None and (self.state.has_ended or self.state.state in (_PURGED, commands.REQUEUED))
 
     def poll_soon(self) -> None:
         """Poll immediately, and often for some seconds."""
@@ -112,11 +111,11 @@ class SlurmJob(threading.Thread):
             try:
                 state = commands.load_state(self.job)
             except UnknownJob:
-                state = commands.load_accounting(self.job) or JobState(_FORGOTTEN)
+                state = commands.load_accounting(self.job) or JobState(_PURGED)
             if state.pending and self.has_run:
                 # Each attempt is a separate Slurm job, so Slurm must not restart this one.
                 commands.cancel(self.job)
-                state = JobState(commands.QUEUED_AGAIN)
+                state = JobState(commands.REQUEUED)
         except SlurmFailed as error:
             message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
             self._outage.record_failure(requested_at, RunNotice("warning", message, "slurm-silent"))
@@ -124,14 +123,14 @@ class SlurmJob(threading.Thread):
         self.has_run = self.has_run or state.state == "RUNNING"
         self.requested_at, self.state = requested_at, state
         self._outage.record_response(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
-        notice = commands.blocked_notice(state, self.job) if state.pending else None
+        notice = commands.make_blocked_notice(state, self.job) if state.pending else None
         if notice is not None and notice.code not in self._blocked_codes:
             self._blocked_codes.add(notice.code)
             self._outage.put(notice)
 
     # nodes ------------------------------------------------------------------------------------
 
-    def hosts(self) -> list[str]:
+    def list_hosts(self) -> list[str]:
         """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
         state = self.state
         if not self._hosts and state is not None and state.state == "RUNNING" and state.nodes:
@@ -147,19 +146,19 @@ class SlurmJob(threading.Thread):
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection
 
-    def output(self) -> str:
-        """Return the last ``_MAX_OUTPUT`` bytes of the output of the batch script and srun."""
+    def read_output(self) -> str:
+        """Return the last ``_MAX_OUTPUT_BYTES`` bytes of the output of the batch script and srun."""
         with contextlib.suppress(OSError):
-            return self.directory.output.read_bytes()[-_MAX_OUTPUT:].decode(errors="replace")
+            return self.directory.output.read_bytes()[-_MAX_OUTPUT_BYTES:].decode(errors="replace")
         return ""
 
     def on_output(self, output: str) -> None:
         """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
-        for hosts in _NODE_LOST.findall(output):
+        for hosts in _NODE_LOST_PATTERN.findall(output):
             self._lost_hosts.update(hosts.split(","))
-        self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
-        self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY.search(output) is not None
-        for tasks, cause in _TASK_ENDED.findall(output):
+        self.is_timed_out = self.is_timed_out or _TIME_LIMIT_MESSAGE in output
+        self.is_out_of_memory = self.is_out_of_memory or _OUT_OF_MEMORY_PATTERN.search(output) is not None
+        for tasks, cause in _TASK_ENDED_PATTERN.findall(output):
             for first, last in re.findall(r"(\d+)(?:-(\d+))?", tasks):  # each node has one task
                 for node in range(int(first), int(last or first) + 1):
                     self._ended_agents.setdefault(node, cause)
@@ -170,7 +169,7 @@ class SlurmJob(threading.Thread):
         """Return why a node is lost, "" while it is available."""
         if host in self._lost_hosts:
             return f"Slurm lost {host}."
-        if self.ended:
+        if self.has_ended:
             return self.why_ended()
         return f"The agent on {host} ended: {self._ended_agents[node]}." if node in self._ended_agents else ""
 
@@ -178,10 +177,10 @@ class SlurmJob(threading.Thread):
         """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
-        if state.state == _FORGOTTEN:
+        if state.state == _PURGED:
             was_queued = self.directory.link is not None and not self.has_run
             return f"Slurm no longer knows job {self.job}{'; it was canceled (scancel) in the queue' * was_queued}."
-        if state.exit_signal == _OUTPUT_FAILED or (not started and state.exit_code == script.UNSEEN):
+        if state.exit_signal == _OUTPUT_FAILED_SIGNAL or (not started and state.exit_code == script.UNSEEN_EXIT_CODE):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
@@ -189,22 +188,22 @@ class SlurmJob(threading.Thread):
         reason = f" ({state.reason})" if state.reason else ""
         return commands.describe_end(state, self.job) or f"Slurm ended the job as {state.state}{reason}."
 
-    def refusal(self) -> LaunchFailed:
+    def make_error(self) -> LaunchFailed:
         """Return the error for a job whose nodes could not be prepared."""
-        if self.state is not None and self.ended:
+        if self.state is not None and self.has_ended:
             code = self.state.exit_code
-            end = "" if code in (0, script.UNSEEN) else f" Its script exited with code {code}."
+            end = "" if code in (0, script.UNSEEN_EXIT_CODE) else f" Its script exited with code {code}."
             message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{end}"
-            return LaunchFailed(message, code="slurm-job-ended-early", output=self.output())
-        reasons = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
+            return LaunchFailed(message, code="slurm-job-ended-early", output=self.read_output())
+        reasons = (self.why_lost(node, host) for node, host in enumerate(self.list_hosts()))
         message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, reasons))}"
-        return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.output())
+        return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.read_output())
 
     def knows_end(self, since: float) -> bool:
         """Return whether Slurm has reported a state with a cause since that time (monotonic)."""
         return self.requested_at > since and self.state is not None and self.state.state != "COMPLETING"
 
-    def interruption(self) -> str:
+    def why_interrupted(self) -> str:
         """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""
         requested_at = time.monotonic()
         self.poll_soon()
@@ -214,14 +213,14 @@ class SlurmJob(threading.Thread):
     def close(self) -> None:
         """Wait until Slurm has freed the nodes, kill the job on a timeout, and remove the job's files for Slurm."""
         self.poll_soon()
-        if not self._wait(lambda: self.ended):
+        if not self._wait(lambda: self.has_ended):
             self.cancel()
-            self._wait(lambda: self.ended)
+            self._wait(lambda: self.has_ended)
         self._stop_requested = True
         self._wake.set()
         if self.is_alive():
             self.join(2.0)  # a command may be running
-        if self.ended:
+        if self.has_ended:
             self.directory.remove()
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
@@ -235,7 +234,7 @@ class SlurmJob(threading.Thread):
 class SlurmNodes(AgentNodes):
     """The nodes of a started job."""
 
-    outlive_supervisor: ClassVar[bool] = True
+    outlives_supervisor: ClassVar[bool] = True
 
     def __init__(
         self, job: StagedJob, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
@@ -247,21 +246,22 @@ class SlurmNodes(AgentNodes):
         self._slurm = slurm
         slurm.directory.has_uncollected_files = True  # until ``collect`` has copied them
         self._lost_at: dict[int, float] = {}
-        self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
+        self._output = Tail(slurm.directory.output, lambda: slurm.has_ended, position)
         self.streams = (Stream(self._output.open_stream(), None, "out"),)
 
-    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def get_rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm would set for ranks, because some libraries read them."""
         per_node, total = self._placement.local_sizes[slot.node], len(self._placement.ranks)
         slurm: dict[str, int | str] = {"NTASKS": total, "NPROCS": total, "NTASKS_PER_NODE": per_node}
         slurm |= {"PROCID": slot.rank, "LOCALID": slot.local_rank, "NODEID": slot.node}
         slurm["TASKS_PER_NODE"] = f"{per_node}(x{self._placement.node_count})"
-        return super().rank_variables(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+        variables = super().get_rank_variables(slot, variables)
+        return variables | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
         """Add the notices about Slurm."""
         super().poll()
-        self.notices += self._slurm.notices()
+        self.notices += self._slurm.take_notices()
 
     def on_launcher_output(self, text: str) -> None:
         """Read srun's messages."""
@@ -269,15 +269,15 @@ class SlurmNodes(AgentNodes):
 
     def on_signal(self, name: str) -> None:
         """Kill the job through Slurm if the agents could not end it."""
-        if name == "KILL" and name in self._slurm.sent:
+        if name == "KILL" and name in self._slurm.sent_signals:
             self._slurm.cancel()
-        self._slurm.sent.add(name)
+        self._slurm.sent_signals.add(name)
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
         """Return the exit of a rank, with Slurm's reason unless a better one is known; None while waiting for Slurm."""
         slurm = self._slurm
         is_lost = exit_.code is None and exit_.signal is None
-        if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
+        if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent_signals):
             return exit_
         if exit_.rank not in self._lost_at:
             self._lost_at[exit_.rank] = time.monotonic()
@@ -292,15 +292,15 @@ class SlurmNodes(AgentNodes):
                 state = JobState("OUT_OF_MEMORY")
             cause = commands.describe_end(state, slurm.job) if state is not None else ""
             return dataclasses.replace(exit_, evidence=cause)
-        if state is None or not slurm.ended or state.state in ("NODE_FAIL", _FORGOTTEN):
+        if state is None or not slurm.has_ended or state.state in ("NODE_FAIL", _PURGED):
             return exit_
-        if slurm.sent:
-            return Exit(exit_.rank, None, "KILL" if "KILL" in slurm.sent else "TERM")
+        if slurm.sent_signals:
+            return Exit(exit_.rank, None, "KILL" if "KILL" in slurm.sent_signals else "TERM")
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
-    def interrupted(self) -> str:
+    def why_interrupted(self) -> str:
         """Return why Slurm ended the job if the code did not fail."""
-        return self._slurm.interruption()
+        return self._slurm.why_interrupted()
 
     def handle(self) -> dict[str, Any]:
         """Return the job's number, its folder, and the nodes of its ranks."""
@@ -327,5 +327,5 @@ class SlurmNodes(AgentNodes):
         super().close()
         self._slurm.close()
         self._output.stop()
-        if self._slurm.ended and (state := commands.load_accounting(self._slurm.job, _ACCOUNTING_SECONDS)):
+        if self._slurm.has_ended and (state := commands.load_accounting(self._slurm.job, _ACCOUNTING_SECONDS)):
             self.notices.append(RunNotice("info", commands.describe_usage(state, self._slurm.job), "slurm-accounting"))

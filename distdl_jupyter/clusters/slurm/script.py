@@ -40,15 +40,15 @@ from distdl_jupyter.worker import owned
 
 _START_FILE = "start"
 #: Exit code of a script that Slurm has requeued (EX_TEMPFAIL).
-REQUEUED = 75
+REQUEUED_EXIT_CODE = 75
 #: Exit code of a script on a node without access to the job's files (EX_NOINPUT).
-UNSEEN = 66
+UNSEEN_EXIT_CODE = 66
 #: The parts of a job's folder that ranks read.
 _RANK_FILES = ("payload.json", "payload.pkl", "code")
 #: Minutes by which Slurm's time limit exceeds the limit that the supervisor enforces.
-_EXTRA_MINUTES = 2
+_LIMIT_MARGIN_MINUTES = 2
 #: The long and the short options of sbatch that this package sets for every job.
-_RESERVED = (
+_RESERVED_OPTIONS = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
@@ -92,7 +92,7 @@ class SlurmOptions:
             message = "container_mounts is set without container_image. Set both, or remove container_mounts."
             raise InvalidSpec(message, code="slurm-mounts-without-image", field="container_mounts")
         try:
-            reserved = next(filter(_is_reserved, self.more), None)
+            reserved = next(filter(_is_reserved, self.extra_arguments), None)
         except ValueError as error:
             message = f"extra cannot be read as a command line: {error}."
             raise InvalidSpec(message, code="slurm-extra-unreadable", field="extra") from None
@@ -107,7 +107,7 @@ class SlurmOptions:
         return commands.count_gpus(self.gpus_per_node)[0]
 
     @property
-    def more(self) -> list[str]:
+    def extra_arguments(self) -> list[str]:
         """The arguments in ``extra``."""
         return shlex.split(self.extra)
 
@@ -116,7 +116,7 @@ def _is_reserved(argument: str) -> bool:
     """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox."""
     name = argument.partition("=")[0]
     if name.startswith("--"):
-        return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED.split())
+        return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED_OPTIONS.split())
     return bool(re.match(f"-[{_RESERVED_LETTERS}]", name))
 
 
@@ -128,7 +128,7 @@ class JobDirectory:
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
-        self.copied = self.job.resolve() != folder.path.resolve()
+        self.is_copied = self.job.resolve() != folder.path.resolve()
         #: Each attempt has a separate folder, because agents of an earlier attempt may still be writing.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
@@ -141,23 +141,23 @@ class JobDirectory:
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Write all files. Raises LaunchFailed."""
         try:
-            self.make()
-            if self.copied:
+            self.create()
+            if self.is_copied:
                 self._copy(folder)
-            zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
+            zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(self.run / "lib")
             agent_files = [name for node in range(spec.node_count) for name in agents.files(node)]
             for name in (self.output.name, agents.FAILED, agents.WARNED, *agent_files):
                 owned.write(self.run / name, b"")
             python = options.python or ("" if options.container_image else spec.python) or "python3"
-            owned.write(self.run / _START_FILE, _start_script(self, options, python).encode())
+            owned.write(self.run / _START_FILE, _build_start_script(self, options, python).encode())
             (self.run / _START_FILE).chmod(0o700)
-            owned.write(self.batch, batch_script(self, spec, options).encode())
+            owned.write(self.batch, build_batch_script(self, spec, options).encode())
         except OSError as error:
-            raise unusable(error, self.job) from error
+            raise make_unusable_error(error, self.job) from error
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create missing folders. Raises OSError."""
-        if self.copied:
+        if self.is_copied:
             permissions.user_folder(self.job.parent)
         permissions.private_folder(self.job)
         permissions.private_folder(self.run)
@@ -174,7 +174,7 @@ class JobDirectory:
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
         """Return the plain data from which another supervisor finds the submitted job."""
-        handle = {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied}
+        handle = {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.is_copied}
         return handle | ({"link": str(link)} if link else {})
 
     def _copy(self, folder: JobFolder) -> None:
@@ -193,29 +193,29 @@ class JobDirectory:
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
         """Copy results and outputs into the job's folder; return why values were not copied. Raises OSError."""
-        if not self.copied:
+        if not self.is_copied:
             return []
         self.has_uncollected_files = True
-        reasons = list[str]()
+        problems = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            reason = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
+            reason = owned.refusal(status) or staging.why_refused(PurePath(path.name), status.st_size, range(ranks))
             if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                reasons.append(f"{path} was not copied: {reason}.")
+                problems.append(f"{path} was not copied: {reason}.")
         _copy_tree(self.job / "outputs", folder.outputs)
-        self.has_uncollected_files = bool(reasons)
-        return reasons
+        self.has_uncollected_files = bool(problems)
+        return problems
 
     def remove(self) -> None:
         """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
-        folder = self.job if self.copied and not self.has_uncollected_files else self.run
-        if permissions.is_own(folder) and (not self.copied or (self.run / _START_FILE).is_file()):
+        folder = self.job if self.is_copied and not self.has_uncollected_files else self.run
+        if permissions.is_own(folder) and (not self.is_copied or (self.run / _START_FILE).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def unusable(error: OSError, folder: Path) -> LaunchFailed:
+def make_unusable_error(error: OSError, folder: Path) -> LaunchFailed:
     """Return the error of a job whose files cannot be written."""
     problem = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
     hint = "Set the option directory to a folder that belongs to you and that all nodes share."
@@ -255,7 +255,7 @@ def require_containers(options: SlurmOptions) -> None:
         raise commands.SlurmFailed(message, code="slurm-container-unsupported", hint=hint)
 
 
-def container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
+def build_container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
     """Return srun's options for the image; absolute ``folders`` except / are mounted at the same path."""
     if not options.container_image:
         return []
@@ -265,7 +265,7 @@ def container_arguments(options: SlurmOptions, *folders: Path) -> list[str]:
     return [image, f"--container-mounts={','.join(mounts)}"] if mounts else [image]
 
 
-def _start_script(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
+def _build_start_script(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
     """Return the script of each node: the option ``setup``, then the agent."""
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
@@ -276,7 +276,7 @@ def _start_script(directory: JobDirectory, options: SlurmOptions, python: str) -
     )
 
 
-def batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
+def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it exits with the code of the rank that failed first.
 
     The agent is the only task on its node, so it gets all resources of the job there; srun would limit several tasks to
@@ -284,14 +284,14 @@ def batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) 
     Slurm would kill the agents before they can report the exits of ranks. USR1 is Slurm's earlier warning
     (``--signal``), which agents read from a file. A requeued script exits, as each attempt has new files and a new job.
     """
-    in_container = container_arguments(options, directory.job, Path(spec.working_directory))
+    in_container = build_container_arguments(options, directory.job, Path(spec.working_directory))
     # A login on a node may lack Slurm's commands on its PATH.
     programs = shlex.quote(str(Path(shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun").parent))
     return (
         f'#!/bin/sh\nexport PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{programs}\n'
         f"run={shlex.quote(str(directory.run))}\n"
-        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
-        f'[ -e "$run/{_START_FILE}" ] || exit {UNSEEN}\n'
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED_EXIT_CODE}\n'
+        f'[ -e "$run/{_START_FILE}" ] || exit {UNSEEN_EXIT_CODE}\n'
         f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED}\"' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
@@ -304,17 +304,17 @@ def batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) 
     )
 
 
-def sbatch_arguments(
-    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *more: str
+def build_sbatch_arguments(
+    spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], folder: Path, output: str, *extra: str
 ) -> list[str]:
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
     if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
-        limit = str(math.ceil(seconds / 60) + _EXTRA_MINUTES)
+        limit = str(math.ceil(seconds / 60) + _LIMIT_MARGIN_MINUTES)
     names = ("partition", "account", "qos", "gpus_per_node", "cpus_per_task", "constraint")
     values = {name.replace("_", "-"): getattr(options, name) for name in names} | {"time": limit}
     return [
-        f"--job-name={job_name(spec)}",
+        f"--job-name={build_job_name(spec)}",
         f"--nodes={spec.node_count}",
         f"--ntasks={spec.process_count}",
         f"--ntasks-per-node={spec.process_count_per_node}",
@@ -326,12 +326,12 @@ def sbatch_arguments(
         f"--signal=B:USR1@{options.checkpoint_seconds}",
         f"--export={','.join(secrets) or 'NONE'}",
         *(f"--{name}={value}" for name, value in values.items() if value),
-        *options.more,
-        *more,
+        *options.extra_arguments,
+        *extra,
     ]
 
 
-def job_name(spec: JobSpec) -> str:
+def build_job_name(spec: JobSpec) -> str:
     """Return the job name for squeue: name and id; jobs of a group, such as a sweep, share one name."""
     name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"
@@ -351,13 +351,13 @@ def job_name(spec: JobSpec) -> str:
 #     1/7, 1/7.out    the link from task 7 to the files of its trial, and the output of its script
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
-WAIT_SECONDS = 60
+TASK_WAIT_SECONDS = 60
 #: Polls per second of a waiting task; timeout in seconds of ``close_array`` for the end of all tasks.
 _POLLS_PER_SECOND, _END_SECONDS = 5, 10.0
 #: Maximum number of tasks of an array: Slurm's default MaxArraySize is 1001. Further tasks are in another array.
 _MAX_TASKS = 1000
 #: The link target of a task that can no longer be claimed.
-_CLOSED = "-"
+_CLOSED_TARGET = "-"
 
 
 def claim_task(
@@ -365,14 +365,14 @@ def claim_task(
 ) -> str:
     """Claim a task of the sweep's job array for a trial and return its id; submit an array if no task is free.
 
-    Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
+    Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmTimeout, OSError.
     """
     group, number = spec.group, spec.trial
-    if group is None or number is None or not _sweep_folder(group).path.exists():
+    if group is None or number is None or not _get_sweep_folder(group).path.exists():
         return ""
-    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
-    sweep.make()
-    with _locked(sweep.run):
+    sweep, plan = JobDirectory(_get_sweep_folder(group), options.directory), SweepPlan.of(group)
+    sweep.create()
+    with _lock(sweep.run):
         arrays = _list_arrays(sweep.run)
         if arrays and (task := _claim_free_task(arrays[-1], directory, context)):
             return task
@@ -382,11 +382,11 @@ def claim_task(
             return ""
         folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
         _write_array(folder, "", size)
-        (folder / "batch").write_text(_batch_script(folder), encoding="utf-8")
+        (folder / "batch").write_text(_build_task_script(folder), encoding="utf-8")
         args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")
         try:
-            job = commands.submit(sbatch_arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
-        except commands.SlurmSilent:  # Slurm may have accepted the array
+            job = commands.submit(build_sbatch_arguments(spec, options, secrets, folder, "%a.out", *args), secrets)
+        except commands.SlurmTimeout:  # Slurm may have accepted the array
             raise
         except commands.SlurmFailed as error:
             shutil.rmtree(folder)
@@ -402,23 +402,23 @@ def close_array(group: Group, options: SlurmOptions) -> None:
 
     The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
     """
-    sweep = JobDirectory(_sweep_folder(group), options.directory)
+    sweep = JobDirectory(_get_sweep_folder(group), options.directory)
     if not sweep.run.is_dir():
         return
-    with _locked(sweep.run):
+    with _lock(sweep.run):
         jobs = []
         for folder in _list_arrays(sweep.run):
             job, free_links = _load_array(folder)
             closed_tasks = []
             for link in free_links:
                 with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
-                    link.symlink_to(_CLOSED)
+                    link.symlink_to(_CLOSED_TARGET)
                     closed_tasks.append(link.name)
             if job and closed_tasks:
                 with contextlib.suppress(commands.UnknownJob):
                     commands.run("scancel", f"{job}_[{','.join(closed_tasks)}]")
             jobs += [job] if job else []
-        if not sweep.copied:
+        if not sweep.is_copied:
             return
         deadline = time.monotonic() + _END_SECONDS
         while not (ended := all(map(commands.has_ended, jobs))) and time.monotonic() < deadline:
@@ -428,12 +428,12 @@ def close_array(group: Group, options: SlurmOptions) -> None:
             sweep.job.rmdir()
 
 
-def _sweep_folder(group: Group) -> JobFolder:
+def _get_sweep_folder(group: Group) -> JobFolder:
     return JobStore(kind="sweeps").folder(group.id)
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _lock(root: Path) -> Iterator[None]:
     """Hold the lock for claiming tasks. Raises OSError."""
     with (root / "lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -479,21 +479,21 @@ def _claim_free_task(folder: Path, directory: JobDirectory, context: Context) ->
     return ""
 
 
-def _batch_script(folder: Path) -> str:
+def _build_task_script(folder: Path) -> str:
     """Return the script that every task runs. Its ``ls`` makes new links visible on network file systems.
 
     Like the batch script of a job, it does nothing if Slurm requeues it.
     """
     return (
         "#!/bin/sh\n"
-        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED_EXIT_CODE}\n'
         f"cd {shlex.quote(str(folder))} || exit 1\n"
         "task=$SLURM_ARRAY_TASK_ID polls=0\n"
         'until ls >/dev/null; [ -f "$task/batch" ]; do\n'
         '    [ -h "$task" ] && exit 0\n'
         "    polls=$((polls + 1))\n"
-        f'    [ $polls -gt {_POLLS_PER_SECOND * WAIT_SECONDS} ] && ln -sn {_CLOSED} "$task"\n'
-        f"    [ $polls -gt {2 * _POLLS_PER_SECOND * WAIT_SECONDS} ] && exit 1\n"
+        f'    [ $polls -gt {_POLLS_PER_SECOND * TASK_WAIT_SECONDS} ] && ln -sn {_CLOSED_TARGET} "$task"\n'
+        f"    [ $polls -gt {2 * _POLLS_PER_SECOND * TASK_WAIT_SECONDS} ] && exit 1\n"
         f"    sleep {1 / _POLLS_PER_SECOND}\n"
         "done\n"
         'exec /bin/sh "$task/batch"\n'

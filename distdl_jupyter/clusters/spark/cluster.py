@@ -29,14 +29,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from distdl_jupyter.clusters.agents import checkup
-from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.agent import ReachError
 from distdl_jupyter.clusters.agents.cluster import AgentCluster
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.clusters.base import Context, NodeCheck, RunNotice
 from distdl_jupyter.clusters.spark import driver
-from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses
+from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, list_addresses
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
@@ -53,7 +53,7 @@ _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
 #: The environment variable with the job's id that marks the driver process and its children.
-MARK = "DISTDL_SPARK_DRIVER"
+MARK_VARIABLE = "DISTDL_SPARK_DRIVER"
 #: Seconds between two checks for connected tasks, and the timeout in seconds for the stage to end.
 _POLL_SECONDS, _END_SECONDS = 0.1, 10.0
 #: A sweep finds the driver process by its mark, so a job's handle needs no data.
@@ -72,8 +72,8 @@ class SparkCluster(AgentCluster):
     name = "spark"
     title = "Spark"
     Options = SparkOptions
-    queues = True
-    several_per_host = True
+    has_queue = True
+    can_share_host = True
 
     def unavailable(self, options: SparkOptions) -> str:
         """Return the remedy if Spark is not installed here, or Java if this machine is the driver."""
@@ -94,17 +94,17 @@ class SparkCluster(AgentCluster):
             raise InvalidSpec(message, code="spark-remote-secret", field="remote", hint=hint)
         within(1, MAX_CORES)(options.cpus_per_process, "cpus_per_process")
         within(0, MAX_GPUS)(options.gpus_per_node, "gpus_per_node")
-        options.settings()
+        options.parse_settings()
 
     def default_options(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
-        return driver.active()
+        return driver.find_session_options()
 
     def detail(self, options: SparkOptions) -> str:
         """Return the address."""
         return options.address
 
-    def checks(
+    def run_checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check a free executor with an agent; a job checks all its executors when it starts."""
@@ -112,7 +112,7 @@ class SparkCluster(AgentCluster):
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
                 stage.await_tasks(lambda _reason: None, _CHECK_SECONDS)
-                connections = stage.port.connect(options.directory or DIRECTORY)
+                connections = stage.listener.connect(options.directory or DEFAULT_DIRECTORY)
                 try:
                     return list(checkup.check_hosts(connections, [], options, modules, programs).checks)
                 finally:
@@ -121,7 +121,7 @@ class SparkCluster(AgentCluster):
             hint = error.hint or "See the log of the Spark master."
             return [NodeCheck("", "Spark", "error", error.message, hint, code=error.code)]
 
-    def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: SparkOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Wait for a task on each node, and start an agent in each."""
         context.record_handle(_HANDLE)
         if options.session:
@@ -129,18 +129,18 @@ class SparkCluster(AgentCluster):
         context.report("queue", f"waiting for Spark at {options.address}")
         cpus = options.cpus_per_process * spec.process_count_per_node
         stage = Stage(options, StageSpec(spec.id, spec.node_count, cpus, spec.python))
-        self._held.callback(stage.close)
+        self._allocation.callback(stage.close)
         stage.await_tasks(lambda reason: context.report("queue", reason))
-        if "mpirun" in context.programs and stage.port.shares_hosts:
+        if "mpirun" in context.programs and stage.listener.shares_hosts:
             message = "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host."
             hint = "Use another backend, or use one node per host with more processes per node."
             raise LaunchFailed(message, code="spark-mpi-same-host", hint=hint)
         context.report("stage", f"starting agents on {plural(spec.node_count, 'executor')}")
-        self._connections = stage.port.connect(options.directory or DIRECTORY)
+        self._connections = stage.listener.connect(options.directory or DEFAULT_DIRECTORY)
         return spec, []
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._held.pop_all().close)
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+        return AgentNodes(job, placement, context, self._nodes, _HANDLE, self._allocation.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """End the driver process with the job's session, and its children, unless they have already ended.
@@ -148,15 +148,15 @@ class SparkCluster(AgentCluster):
         Nothing remains on executors: a task ends with its connection, and an agent with its task.
         """
 
-        def drivers() -> set[int]:
-            return set(processes.marked(processes.table(), {MARK: job_id}))
+        def find_drivers() -> set[int]:
+            return set(processes.marked(processes.table(), {MARK_VARIABLE: job_id}))
 
-        pids = drivers()
+        pids = find_drivers()
         processes.send(pids, signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
-        while drivers() and time.monotonic() < deadline:
+        while find_drivers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        return sorted(pids | processes.kill_all(drivers))
+        return sorted(pids | processes.kill_all(find_drivers))
 
 
 class Stage:
@@ -174,11 +174,11 @@ class Stage:
         request = {"options": dataclasses.asdict(options), "stage": dataclasses.asdict(stage)}
         with contextlib.ExitStack() as resources:
             self._output = resources.enter_context(tempfile.TemporaryFile())
-            self.port = AgentListener(_local_address(options), self._explain_loss)
-            resources.callback(self.port.close)
+            self.listener = AgentListener(_find_local_address(options), self._explain_loss)
+            resources.callback(self.listener.close)
             try:
                 self._connection = resources.enter_context(self._start_driver(stage.name))
-                self._connection.sendall(json.dumps({**request, "back": self.port.back}).encode() + b"\n")
+                self._connection.sendall(json.dumps({**request, "back": self.listener.back}).encode() + b"\n")
             except OSError as error:
                 if options.session:
                     hint = "Start a Spark session in another notebook and submit the job there."
@@ -203,13 +203,13 @@ class Stage:
                 resources.pop_all()
             return connection
         connection, child_socket = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK: job}
+        variables = {name: value for name, value in os.environ.items() if name not in _REDIRECTS} | {MARK_VARIABLE: job}
         with child_socket:
             # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", driver.__name__],
                 process_group=0,
-                env=environment,
+                env=variables,
                 stdin=child_socket.fileno(),
                 stdout=self._output,
                 stderr=self._output,
@@ -228,7 +228,7 @@ class Stage:
             reason = f"Spark's driver exited with code {self._process.wait()}."
         if not self._is_closing and self._error is None:
             self._error = self._driver_error(reason, "spark-driver-ended")
-        self.port.cut()  # tasks of a remote session could continue otherwise
+        self.listener.disconnect()  # tasks of a remote session could continue otherwise
 
     def _driver_error(self, message: str, code: str, hint: str = "") -> LaunchFailed:
         """Return an error; if the driver did not start or has ended, the error includes its output."""
@@ -248,7 +248,7 @@ class Stage:
         ``report`` is called with the reason for waiting. Raises LaunchFailed, and any exception of ``report``.
         """
         deadline = time.monotonic() + seconds
-        while len(self.port.agents) < self._task_count:
+        while len(self.listener.agents) < self._task_count:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
@@ -257,14 +257,14 @@ class Stage:
                 raise LaunchFailed(message, code="spark-no-executor", hint=hint)
             report(self._reason)
             time.sleep(_POLL_SECONDS)
-        self.port.close()
+        self.listener.close()
 
     def close(self) -> None:
         """End the stage, which releases its slots; idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.port.close()
+        self.listener.close()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         self._thread.join(_END_SECONDS)
@@ -276,12 +276,12 @@ class Stage:
         self._resources.close()
 
 
-def _local_address(options: SparkOptions) -> str:
+def _find_local_address(options: SparkOptions) -> str:
     """Return this machine's address on the route to the master, which executors can reach. Raises LaunchFailed."""
     if options.host or options.master.startswith("local"):
         return options.host or "127.0.0.1"
     # TEST-NET-1 replaces a master without an address, such as yarn. Nothing is sent.
-    host, port = next(addresses(options), ("192.0.2.1", 9))
+    host, port = next(list_addresses(options), ("192.0.2.1", 9))
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))

@@ -37,7 +37,7 @@ from distdl_jupyter.node import connect_back
 #: Seconds between two attempts to run a stage, and the timeout in seconds for stopping a session.
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
-_NO_SLOTS = "SPARK-24819"
+_NO_SLOTS_ERROR = "SPARK-24819"
 #: The remedy if there is no session.
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
@@ -73,7 +73,7 @@ class SparkOptions:
         """The address of the master or of the Connect server."""
         return self.remote or self.master or "the notebook's session"
 
-    def settings(self) -> dict[str, str]:
+    def parse_settings(self) -> dict[str, str]:
         """Return the user's settings of Spark. Raises InvalidSpec."""
         try:
             pairs = json.loads(self.conf or "{}").items()
@@ -98,7 +98,7 @@ class StageSpec:
     python: str = ""
 
 
-def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
+def list_addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
     """Yield host and port of each master or of the Connect server in the options."""
     authority = options.address.partition("://")[2].split("/")[0]
     for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority):
@@ -116,7 +116,7 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
         message = "The notebook's Spark session has been stopped."
         raise LaunchFailed(message, code="spark-session-stopped", hint=NO_SESSION_HINT)
     reason = ""
-    for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
+    for address in list_addresses(options) if options.remote or options.master.startswith("spark://") else ():
         try:
             with socket.create_connection(address, 5.0):
                 return
@@ -127,7 +127,7 @@ def _require_spark(options: SparkOptions, context: Any) -> None:
         raise LaunchFailed(reason, code="spark-unreachable", hint=hint)
 
 
-def _task_function(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
+def _make_task(source: str, back: Mapping[str, Any], python: str) -> _TaskFunction:
     """Return the function that every task runs: it executes ``source``, the source of ``connect_back``.
 
     It is pickled by value and uses no module-level names, because executors may lack this package.
@@ -166,14 +166,14 @@ def _open_classic(options: SparkOptions, stage: StageSpec, host: str, context: A
     spark, group = context, f"distdl-{os.urandom(8).hex()}"
     if context is None:
         os.environ["PYSPARK_PYTHON"] = options.python or stage.python or sys.executable
-        settings = {**_default_settings(stage, options, host), **options.settings()}
+        settings = {**_build_default_settings(stage, options, host), **options.parse_settings()}
         spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
         spark.setLogLevel("ERROR")
 
     def run(work: _TaskFunction) -> None:
         spark.setJobGroup(group, f"distdl job {stage.name}", interruptOnCancel=True)
         tasks = spark.parallelize(range(stage.tasks), stage.tasks)
-        if context is not None and (profile := _resource_profile(options, stage)) is not None:
+        if context is not None and (profile := _build_resource_profile(options, stage)) is not None:
             tasks = tasks.withResources(profile)
         tasks.barrier().mapPartitions(work).collect()
 
@@ -192,14 +192,14 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(options.remote).appName(f"distdl-{stage.name}")
-    for name, value in options.settings().items():
+    for name, value in options.parse_settings().items():
         builder = builder.config(name, value)
     spark = builder.create()
     spark.version  # noqa: B018 - it queries the server
 
     def run(work: _TaskFunction) -> None:
         tasks = spark.range(0, stage.tasks, 1, stage.tasks)
-        tasks.mapInArrow(work, "id long", barrier=True, profile=_resource_profile(options, stage)).collect()
+        tasks.mapInArrow(work, "id long", barrier=True, profile=_build_resource_profile(options, stage)).collect()
 
     def stop() -> None:
         spark.interruptAll()
@@ -208,7 +208,7 @@ def _open_connect(options: SparkOptions, stage: StageSpec) -> _SessionFunctions:
     return run, stop
 
 
-def _resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
+def _build_resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
     """Return the resource profile of a task, None if it only needs one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -219,7 +219,7 @@ def _resource_profile(options: SparkOptions, stage: StageSpec) -> Any:
     return ResourceProfileBuilder().require(requests.resource("gpu", gpus) if gpus else requests).build
 
 
-def _default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
+def _build_default_settings(stage: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the default settings of the session, which the user's settings override."""
     bind_address = "0.0.0.0"  # noqa: S104 - the address is translated
     with contextlib.suppress(OSError), socket.create_server((host, 0)):
@@ -293,7 +293,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
     options, stage, back = SparkOptions(**request["options"]), StageSpec(**request["stage"]), request["back"]
-    stopped, stops = threading.Event(), list[Callable[[], None]]()
+    stop_event, stop_functions = threading.Event(), list[Callable[[], None]]()
 
     def report(**fields: Any) -> None:
         with contextlib.suppress(OSError):  # the other side has closed the connection
@@ -307,20 +307,20 @@ def serve(connection: socket.socket, context: Any = None) -> None:
             run, stop = (
                 _open_connect(options, stage) if options.remote else _open_classic(options, stage, host, context)
             )
-            stops.append(stop)
+            stop_functions.append(stop)
             gpus = f" and {plural(options.gpus_per_node, 'GPU')}" if options.gpus_per_node else ""
             resources = f"{plural(stage.cpus, 'core')}{gpus}{' each' if stage.tasks > 1 else ''}"
             report(reason=f"waiting for {plural(stage.tasks, 'executor')} of Spark with {resources}")
             source = Path(connect_back.__file__).read_text(encoding="utf-8")
-            task = _task_function(source, back, options.python if options.remote else options.python or stage.python)
-            while not stopped.is_set():
+            task = _make_task(source, back, options.python if options.remote else options.python or stage.python)
+            while not stop_event.is_set():
                 try:
                     run(task)
                     break
                 except Exception as error:
-                    if _NO_SLOTS not in str(error):
+                    if _NO_SLOTS_ERROR not in str(error):
                         raise
-                    stopped.wait(_RETRY_SECONDS)
+                    stop_event.wait(_RETRY_SECONDS)
         except DistDLError as error:
             report(error=error.message, code=error.code, hint=error.hint)
         except Exception as error:  # noqa: BLE001 - Spark may raise anything
@@ -332,8 +332,8 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     threading.Thread(target=work, daemon=True).start()
     with contextlib.suppress(OSError):
         lines.read()
-    stopped.set()
-    stop_thread = threading.Thread(target=lambda: [stop() for stop in stops], daemon=True)
+    stop_event.set()
+    stop_thread = threading.Thread(target=lambda: [stop() for stop in stop_functions], daemon=True)
     stop_thread.start()
     stop_thread.join(_STOP_SECONDS)
     if context is None and not options.session and stop_thread.is_alive():
@@ -342,19 +342,19 @@ def serve(connection: socket.socket, context: Any = None) -> None:
         connection.shutdown(socket.SHUT_RDWR)  # a thread may still read it
 
 
-def active() -> dict[str, str] | None:
+def find_session_options() -> dict[str, str] | None:
     """Return the options for the session of this process, None without one. Does not import Spark."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if session := module and module.SparkSession.getActiveSession():
         builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
         return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
-    if (context := _active_context()) is None:
+    if (context := _get_active_context()) is None:
         return None
     is_local = str(context.master).startswith("local")
     return {"session": _listen(), "host": "127.0.0.1" if is_local else str(context.getConf().get("spark.driver.host"))}
 
 
-def _active_context() -> Any:
+def _get_active_context() -> Any:
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     return getattr(getattr(module, "SparkContext", None), "_active_spark_context", None)
 
@@ -379,7 +379,7 @@ def _listen() -> str:
 
 def _serve_supervisor(connection: socket.socket) -> None:
     with contextlib.suppress(OSError, ValueError), connection:  # the supervisor was killed
-        serve(connection, _active_context())
+        serve(connection, _get_active_context())
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 from distdl_jupyter.clusters import environment, package
 from distdl_jupyter.clusters.agents import checkup, wire
-from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
+from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, ReachError, query_all
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, build_rank_slots
+from distdl_jupyter.clusters.agents.connection import DEFAULT_DIRECTORY, Connection
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.ssh import hosts as hostlist
@@ -55,8 +55,8 @@ class SshCluster(AgentCluster):
     name = "ssh"
     title = "SSH hosts"
     Options = SshOptions
-    queues = True
-    slots = True
+    has_queue = True
+    has_slots = True
 
     def unavailable(self, options: SshOptions) -> str:
         """Return the remedy if ssh is missing or no host is listed."""
@@ -73,7 +73,7 @@ class SshCluster(AgentCluster):
         slots = [host.slots for host in hostlist.parse_hosts(options) if host.slots]
         if slots or use_gpu is False:
             return min(slots, default=1)
-        return max(1, min((node.gpus for node in self.nodes(options) if node.state == "up"), default=1))
+        return max(1, min((node.gpus for node in self.list_nodes(options) if node.state == "up"), default=1))
 
     def validate(self, options: SshOptions) -> None:
         """Raise InvalidSpec for invalid options, or if they name no hosts."""
@@ -90,7 +90,7 @@ class SshCluster(AgentCluster):
         except InvalidSpec:
             return ""
 
-    def nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
+    def list_nodes(self, options: SshOptions, timeout: float = _STATE_SECONDS) -> list[NodeInfo]:
         """Return the hosts in the cluster's order with their last known state, within ``timeout`` seconds.
 
         A state expires after some seconds; after a refused login much later, because failures may lock the account.
@@ -102,8 +102,8 @@ class SshCluster(AgentCluster):
         def store(node: NodeInfo, seconds: float) -> None:
             _states[expired_hosts[node.name], options] = time.monotonic() + seconds, node
 
-        with connected(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
-            responses = ask_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
+        with connect_temporarily(list(expired_hosts.values()), options, timeout) as (connections, unreachable):
+            responses = query_all([(connection, dict[str, Any]()) for connection in connections], "facts", timeout)
         for trouble in (*unreachable, *(response for response in responses if isinstance(response, HostTrouble))):
             is_denied = trouble.code == "unreachable-denied"
             store(NodeInfo(trouble.host, "down", trouble.reason), _DENIED_SECONDS if is_denied else RETRY_SECONDS)
@@ -123,13 +123,13 @@ class SshCluster(AgentCluster):
             store(node, QUERY_SECONDS)
         return [_states[host, options][1] for host in hosts]
 
-    def checks(
+    def run_checks(
         self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
         deadline = time.monotonic() + _CHECK_SECONDS
         hosts = hostlist.parse_hosts(options)
-        with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
+        with connect_temporarily(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             # Use the remaining time for the hosts that have responded.
             seconds = min(checkup.CHECK_SECONDS, deadline - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
@@ -140,11 +140,11 @@ class SshCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order; interfaces and GPUs are unknown without a connection."""
         hosts, _spare = hostlist.select_hosts(spec, options)
-        return Placement(rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
+        return Placement(build_rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
-    def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
+    def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[ReachError]]:
         """Connect to the hosts. After a restart, spare hosts replace lost ones, or the job starts on fewer hosts."""
         hosts, spare_hosts = hostlist.select_hosts(spec, options)
         unreachable = self._reach(hosts, spec, options, context)
@@ -158,7 +158,7 @@ class SshCluster(AgentCluster):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
 
-    def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
+    def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[ReachError]:
         """Connect to ``hosts``; return the unreachable hosts."""
         if not hosts:
             return []
@@ -169,7 +169,7 @@ class SshCluster(AgentCluster):
         self._connections += connections
         return unreachable
 
-    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
+    def _make_nodes(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
         hosts = [
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
@@ -188,9 +188,9 @@ class SshCluster(AgentCluster):
         """
         options = SshOptions(**{name: handle.get(name, "") for name in ("ssh_config", "python", "directory")})
         hosts = [Host(str(host["name"]), str(host["target"])) for host in handle.get("hosts") or []]
-        with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
+        with connect_temporarily(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             queries = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
-            responses = ask_all(queries, "sweep", _SWEEP_SECONDS)
+            responses = query_all(queries, "sweep", _SWEEP_SECONDS)
         killed_hosts, failures = list[str](), list[HostTrouble](unreachable)
         for connection, answer in zip(connections, responses, strict=True):
             if isinstance(answer, HostTrouble):
@@ -217,7 +217,7 @@ _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
 _REPORT_SECONDS = 0.5
 
 
-class SshProcess(wire.Link):
+class SshLink(wire.Link):
     """A process such as ssh that is connected to the agent on a host; ``variables`` is its environment."""
 
     def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -239,7 +239,7 @@ class SshProcess(wire.Link):
 
     async def open(self) -> None:
         """Start collecting the error output of the process."""
-        self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._stderr_fd)))
+        self._errors = asyncio.create_task(self.collect_errors(functools.partial(wire.read, self._stderr_fd)))
 
     async def read(self) -> bytes:
         """Return the next output of the process."""
@@ -270,35 +270,35 @@ class SshProcess(wire.Link):
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    async def why_ended(self, silent: float) -> str:
-        """Return why the output ended, ``silent`` seconds after the last byte."""
+    async def why_ended(self, silent_seconds: float) -> str:
+        """Return why the output ended, ``silent_seconds`` after the last byte."""
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
         code, last_line = self.code, self.last_line
-        if code == _SSH_FAILED and silent > _SILENCE_SECONDS:
-            return f"No response from {self._name} for {silent:.0f} s."
+        if code == _SSH_FAILED and silent_seconds > _SILENCE_SECONDS:
+            return f"No response from {self._name} for {silent_seconds:.0f} s."
         if code == _SSH_FAILED:
             return f"Lost the connection to {self._name}{last_line}."
         return f"The agent on {self._name} exited with code {code}{last_line}."
 
 
 def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
-    """Start an agent on a host and return the connection. Raises Unreachable.
+    """Start an agent on a host and return the connection. Raises ReachError.
 
     ``python`` is the interpreter to use if the options set none.
     """
     path = options.python or python or sys.executable
-    first_input = package.first_input(path, options.directory or DIRECTORY, [str(options.patience_seconds)])
-    argv = agent_command(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
+    stdin = package.build_first_input(path, options.directory or DEFAULT_DIRECTORY, [str(options.patience_seconds)])
+    argv = build_agent_command(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
-        link = SshProcess(host.name, argv, environment.for_ssh())
+        link = SshLink(host.name, argv, environment.select_for_ssh())
     except OSError as error:
         text = f"Cannot start ssh: {error.strerror or error}."
         remedy = "Install the OpenSSH client on this machine."
-        raise Unreachable(host.name, "ssh-missing", text, remedy) from None
-    connection = Connection(host, link, first_input)
-    connection.shell = shell_command(host, options.ssh_config)
+        raise ReachError(host.name, "ssh-missing", text, remedy) from None
+    connection = Connection(host, link, stdin)
+    connection.shell = build_shell_command(host, options.ssh_config)
     connection.start()
     connection.await_greeting(lambda output, code: explain(host, options.ssh_config, path, output, code))
     return connection
@@ -311,7 +311,7 @@ def reach_all(
     *,
     seconds: float = math.inf,
     report: Callable[[int], object] = bool,
-) -> tuple[list[Connection], list[Unreachable]]:
+) -> tuple[list[Connection], list[ReachError]]:
     """Start agents in parallel; return the connections and the errors of the other hosts, in their order.
 
     A host that does not answer within ``seconds`` is unreachable; ssh has its own limit. ``report`` is called with
@@ -338,21 +338,21 @@ def reach_all(
     finally:
         for future in pending:
             future.add_done_callback(lambda late: None if late.exception() else late.result().close())
-    connections, unreachable = list[Connection](), list[Unreachable]()
+    connections, unreachable = list[Connection](), list[ReachError]()
     for host, future in futures.items():
         try:
             if future in pending:
                 raise explain(host, options.ssh_config, "", "Connection timed out", None)
             connections.append(future.result())
-        except Unreachable as error:
+        except ReachError as error:
             unreachable.append(error)
     return connections, unreachable
 
 
 @contextlib.contextmanager
-def connected(
+def connect_temporarily(
     hosts: Sequence[Host], options: SshOptions, seconds: float
-) -> Iterator[tuple[list[Connection], list[Unreachable]]]:
+) -> Iterator[tuple[list[Connection], list[ReachError]]]:
     """Connect to hosts temporarily; yield the connections within ``seconds`` and the errors of the other hosts."""
     connections, unreachable = reach_all(hosts, options, seconds=seconds)
     try:
@@ -403,38 +403,38 @@ _START_COMMAND = (
 )
 
 
-def agent_command(host: Host, ssh_config: str = "") -> list[str]:
-    """Return the command that starts an agent on ``host``; its input is ``package.first_input``, then frames."""
+def build_agent_command(host: Host, ssh_config: str = "") -> list[str]:
+    """Return the command that starts an agent on ``host``; its input is ``package.build_first_input``, then frames."""
     settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-T", *_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
+    return ["ssh", "-T", *_get_config_arguments(ssh_config), *settings, "--", host.target, _START_COMMAND]
 
 
-def shell_command(host: Host, ssh_config: str, *command: str) -> str:
+def build_shell_command(host: Host, ssh_config: str, *command: str) -> str:
     """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
-    return shlex.join(["ssh", *_config_arguments(ssh_config), host.target, *command])
+    return shlex.join(["ssh", *_get_config_arguments(ssh_config), host.target, *command])
 
 
-def _config_arguments(ssh_config: str) -> list[str]:
+def _get_config_arguments(ssh_config: str) -> list[str]:
     return ["-F", ssh_config] if ssh_config else []
 
 
-def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> Unreachable:
+def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> ReachError:
     """Return the reason why no agent started, from the output of ssh, the login shell and Python."""
-    ssh = shell_command(host, ssh_config)
+    ssh = build_shell_command(host, ssh_config)
     command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
     values = {"ssh": ssh, "target": host.target, "python": python}
     values["forget"] = command[0] if command else f"ssh-keygen -R {host.name}"
     for pattern, kind, message, remedy in CAUSES:
         if match := re.search(pattern, output, re.IGNORECASE | re.MULTILINE):
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
-            return Unreachable(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
+            return ReachError(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last_line = f": {lines[-1][:300].rstrip('.')}." if lines else ""
     if code == 255 or code is None:
         message = f"ssh failed{last_line or ' without a message.'}"
-        return Unreachable(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
+        return ReachError(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
     message = f"The login shell exited with code {code}{last_line or ' and did not start the agent.'}"
-    return Unreachable(host.name, "shell", message, f"Fix the login shell so that this prints ok: {ssh} echo ok")
+    return ReachError(host.name, "shell", message, f"Fix the login shell so that this prints ok: {ssh} echo ok")
 
 
 _KEY_CHANGED = "The host key has changed. Another machine may be impersonating the host."

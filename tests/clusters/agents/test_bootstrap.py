@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.package import built
+from distdl_jupyter.clusters.package import build_package
 from distdl_jupyter.clusters.ssh import cluster
 from tests.clusters.agents.links import GPU1, log_in
 
 
 def begin(base):
     """Let the program run with its package and no request; return how it ended."""
-    return log_in(package.first_input(sys.executable, str(base), []) + built().content)
+    return log_in(package.build_first_input(sys.executable, str(base), []) + build_package().content)
 
 
 def trouble(base):
@@ -29,13 +29,13 @@ def test_nothing_else_in_the_folder_is_removed(tmp_path):
         folder.mkdir(parents=True)
         os.utime(folder.parent, (0, 0))
     begin(tmp_path)
-    assert (tmp_path / "lib" / built().digest / "distdl_jupyter" / "__init__.py").exists()
+    assert (tmp_path / "lib" / build_package().digest / "distdl_jupyter" / "__init__.py").exists()
     assert all(folder.exists() for folder in others)
 
 
 def planted(base):
     """Put code in the place of the package, as who can write there would."""
-    package = base / "lib" / built().digest / "distdl_jupyter" / "node"
+    package = base / "lib" / build_package().digest / "distdl_jupyter" / "node"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").write_text("")
@@ -53,14 +53,14 @@ def test_code_that_others_may_have_changed_is_not_run(tmp_path):
 
 def test_a_link_in_the_place_of_the_package_is_not_followed(tmp_path):
     (tmp_path / "base" / "lib").mkdir(parents=True)
-    (tmp_path / "base" / "lib" / built().digest).symlink_to(planted(tmp_path))
+    (tmp_path / "base" / "lib" / build_package().digest).symlink_to(planted(tmp_path))
     assert "is a link" in trouble(tmp_path / "base").reason
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.fault("entry", "code of another user in a shared folder is not run")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("below", ["", "lib", f"lib/{built().digest}"])
+@pytest.mark.parametrize("below", ["", "lib", f"lib/{build_package().digest}"])
 def test_code_of_another_user_is_not_run(tmp_path, below):
     planted(tmp_path)
     os.chown(tmp_path / below, 4321, 4321)
@@ -76,7 +76,7 @@ def test_a_folder_that_others_may_write_is_refused_and_one_with_the_sticky_bit_i
     assert not (tmp_path / "lib").exists()
     tmp_path.chmod(0o1777)
     begin(tmp_path)
-    assert (tmp_path / "lib" / built().digest).exists()
+    assert (tmp_path / "lib" / build_package().digest).exists()
 
 
 def test_a_library_that_was_open_to_others_is_closed(tmp_path):
@@ -84,4 +84,4 @@ def test_a_library_that_was_open_to_others_is_closed(tmp_path):
     (tmp_path / "lib").chmod(0o777)
     begin(tmp_path)
     assert (tmp_path / "lib").stat().st_mode & 0o077 == 0o055
-    assert (tmp_path / "lib" / built().digest).exists()
+    assert (tmp_path / "lib" / build_package().digest).exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.agents.agent import HostFailed, ReachError
 from distdl_jupyter.clusters.agents.checkup import HostReport, Survey, apply_rules
 
 GB = 10**9
@@ -43,10 +43,10 @@ def gpu(name="A100"):
 @pytest.mark.parametrize(
     ("trouble", "what"),
     [
-        (Unreachable("b", "unknown-key", "It is not.", "Do this."), "Host key"),
-        (Unreachable("b", "changed-key", "It is not.", "Do this."), "Host key"),
-        (Unreachable("b", "old-python", "It is not.", "Do this."), "Python"),
-        (Unreachable("b", "timeout", "It is not.", "Do this."), "Reachable"),
+        (ReachError("b", "unknown-key", "It is not.", "Do this."), "Host key"),
+        (ReachError("b", "changed-key", "It is not.", "Do this."), "Host key"),
+        (ReachError("b", "old-python", "It is not.", "Do this."), "Python"),
+        (ReachError("b", "timeout", "It is not.", "Do this."), "Reachable"),
         (HostFailed("b", "It is not.", "Do this."), "Reachable"),
     ],
 )
@@ -224,4 +224,4 @@ def test_two_names_of_one_machine_are_red():
     reports = [report("a", interfaces=nets), report("b", interfaces=other), report("c", interfaces=nets)]
     (red,) = [row for row in rows("Reachable", reports) if row.level == "error"]
     assert (red.node, red.message) == ("c", "is the same machine as a")
-    assert len(rows("Reachable", reports, several_per_host=True)) == 3
+    assert len(rows("Reachable", reports, can_share_host=True)) == 3

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import AgentConnection
 from distdl_jupyter.clusters.ssh import cluster, hosts
-from distdl_jupyter.clusters.ssh.cluster import SshCluster, connected
+from distdl_jupyter.clusters.ssh.cluster import SshCluster, connect_temporarily
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
@@ -18,7 +18,7 @@ pytestmark = needs_hosts
 
 
 def check(lab, modules=("torch",), programs=(), **options):
-    return SshCluster().checks(SshOptions(**lab.options(**options)), modules=modules, programs=programs)
+    return SshCluster().run_checks(SshOptions(**lab.options(**options)), modules=modules, programs=programs)
 
 
 def red(rows):
@@ -97,7 +97,7 @@ class Late(AgentConnection):
 )
 def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     options = SshOptions(**three_hosts.options())
-    with connected(hosts.parse_hosts(options), options, 15) as (connections, _):
+    with connect_temporarily(hosts.parse_hosts(options), options, 15) as (connections, _):
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in connections]
         begin = time.monotonic()
         found = checkup.check_hosts(asked, (), options, seconds=8)

@@ -32,7 +32,7 @@ def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
     (only,) = wait_for(run.poll)
     assert (only.rank, only.code) == (0, 137)
     assert only.evidence == "The launcher kept running after its last rank had ended, so it was stopped."
-    assert run.alive() == []
+    assert run.list_alive() == []
     run.close()
 
 

@@ -44,10 +44,10 @@ while content := os.read(0, 65536):
 class Machines(JobNodes):
     """Two machines with an agent each."""
 
-    def environment(self, _node):
+    def get_environment(self, _node):
         return {}
 
-    def rank_variables(self, _place, variables):
+    def get_rank_variables(self, _place, variables):
         return variables
 
     def handle(self):
@@ -134,8 +134,8 @@ def test_what_an_honest_agent_says_breaks_nothing(run_of):
     data_program = {**EXIT, "kind": "data", "process": 0}
     run = run_of([{"type": "warned"}, data_program, {"type": "resources", "samples": [sample]}, stacks, EXIT])
     assert [(one.rank, one.code) for one in wait_for(run.poll)] == [(1, 0)]
-    assert [one.data["ranks"] for one in run.samples()] == [{"1": [12.5, 1024]}]
-    assert run.stacks() == {1: StackDump("Thread", state="sleeping")}
+    assert [one.data["ranks"] for one in run.take_samples()] == [{"1": [12.5, 1024]}]
+    assert run.take_stacks() == {1: StackDump("Thread", state="sleeping")}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_an_honest_agent_says_breaks_nothing(run_of):
 def test_the_number_of_living_processes_is_bounded(run_of, count, listed):
     run = run_of(replies={"alive": {"alive": count, "workers": 0}})
     began = time.monotonic()
-    assert run.alive().count("node-1") == listed
+    assert run.list_alive().count("node-1") == listed
     assert time.monotonic() - began < 10, "it was not waited for in vain"
 
 

@@ -15,7 +15,7 @@ class Agent:
         self.asked.append((kind, fields))
         return SimpleNamespace(add_done_callback=lambda _callback: None)
 
-    def channel(self, hear):
+    def open_channel(self, hear):
         return hear
 
 
@@ -25,10 +25,10 @@ def test_what_runs_on_a_lost_host_ends_for_the_remote_shell_and_nothing_else():
     for shell, one in enumerate(others):
         relay.on_request(first.host, {"shell": shell, "host": one.host, "command": "orted"})
         assert [kind for kind, _ in one.asked] == ["start"]
-    relay.lost("node-b")
+    relay.drop_host("node-b")
     assert first.asked == [("answer", {"shell": 0, "code": 255})]
-    relay.ended(0, 0)  # it has ended already
-    relay.ended(1, 3)
+    relay.report_exit(0, 0)  # it has ended already
+    relay.report_exit(1, 3)
     assert first.asked[1:] == [("answer", {"shell": 1, "code": 3})]
 
 

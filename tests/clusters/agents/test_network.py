@@ -137,7 +137,7 @@ def test_what_is_no_network_is_refused_with_the_form_it_takes(wanted):
 
 
 def test_one_host_alone_meets_on_its_loopback():
-    common = checkup.loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
+    common = checkup.make_loopback_network({"a": [address("eth0", "10.0.0.1"), LO]})
     assert (common.interface, common.endpoint("a").address) == ("lo", "127.0.0.1")
 
 
@@ -166,7 +166,7 @@ class Agent(AgentConnection):
 def test_several_agents_on_one_machine_share_its_address(machines, network):
     agents = [Agent(f"agent-{number}", machine) for number, machine in enumerate(machines)]
     options = SimpleNamespace(network="", oversubscribe=False)
-    result = checkup.check_hosts(agents, [], options, several_per_host=True)
+    result = checkup.check_hosts(agents, [], options, can_share_host=True)
     assert (result.network.network, len(result.network.endpoints)) == (network, len(machines))
     for agent, machine in zip(agents, machines, strict=True):
         assert result.network.endpoint(agent.host).address in (machine, "127.0.0.1")

@@ -25,7 +25,7 @@ class Recorded:
     def __init__(self):
         self.asked, self.sent, self.sinks = [], [], []
 
-    def channel(self, sink, hold=bool):
+    def open_channel(self, sink, hold=bool):
         self.sinks.append(sink)
         return len(self.sinks)
 
@@ -75,9 +75,9 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
         wait_for(lambda: agent.sent)
         assert agent.asked == [("connect", {"rank": 3, "channel": 1})]
         assert agent.sent == [(1, b"hello")]
-        wire.loop().call_soon_threadsafe(agent.sinks[0], b"and back")
+        wire.get_loop().call_soon_threadsafe(agent.sinks[0], b"and back")
         assert connection.recv(100) == b"and back"
-        wire.loop().call_soon_threadsafe(agent.sinks[0], b"")
+        wire.get_loop().call_soon_threadsafe(agent.sinks[0], b"")
         assert connection.recv(100) == b""
 
 

@@ -23,7 +23,7 @@ def port():
     port = AgentListener("127.0.0.1", "{} is gone.".format)
     yield port
     port.close()
-    port.cut()
+    port.disconnect()
 
 
 def connect(port, certificate=""):

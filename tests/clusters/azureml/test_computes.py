@@ -26,11 +26,11 @@ def service(signed_in):
 
 
 def now(options=OPTIONS):
-    return CLUSTER.machines(options)
+    return CLUSTER.get_machines(options)
 
 
 def test_a_compute_cluster_is_created_and_deleted(service):
-    assert (now().exists, CLUSTER.nodes(OPTIONS)) == (False, [])
+    assert (now().exists, CLUSTER.list_nodes(OPTIONS)) == (False, [])
     CLUSTER.create(OPTIONS, SPEC)
     created = next(request.json for request in service.server.requests if request.method == "PUT")
     assert (created["location"], created["identity"]["type"]) == ("westeurope", "SystemAssigned")
@@ -47,7 +47,7 @@ def test_a_compute_cluster_is_created_and_deleted(service):
     assert (machines.exists, machines.state, machines.problem) == (True, "", "")
     assert (machines.size, machines.min_nodes, machines.max_nodes) == (T4, 0, 4)
     assert "nodes stop after 10 min without a job" in machines.detail
-    assert CLUSTER.nodes(OPTIONS) == []
+    assert CLUSTER.list_nodes(OPTIONS) == []
 
     CLUSTER.delete(OPTIONS)
     assert not now().exists
@@ -64,7 +64,7 @@ def test_nodes_have_a_state_and_a_price(service):
     for node, state in zip(nodes, ("idle", "running", "preparing", "unusable", "leaving", "preempted"), strict=True):
         node["nodeState"] = state
     nodes[1]["runId"] = "brave_ear_1"
-    listed = CLUSTER.nodes(OPTIONS)
+    listed = CLUSTER.list_nodes(OPTIONS)
     assert [node.state for node in listed] == ["up", "up", "starting", "down", "starting", "down"]
     assert [node.billed for node in listed] == [True] * 5 + [False]
     assert [node.cost_per_hour for node in listed] == [0.5] * 5 + [None]
@@ -75,25 +75,25 @@ def test_nodes_have_a_state_and_a_price(service):
 
 def test_subscriptions_workspaces_computes_and_sizes_can_be_chosen(service):
     CLUSTER.create(OPTIONS, SPEC)
-    (subscription,) = CLUSTER.choices("subscription_id", {})
+    (subscription,) = CLUSTER.list_choices("subscription_id", {})
     assert (subscription.value, subscription.label) == (SUBSCRIPTION, "Research")
     with pytest.raises(InvalidSpec, match="has no subscription_id"):
-        CLUSTER.choices("workspace", {})
+        CLUSTER.list_choices("workspace", {})
     settings.change(subscription_id=SUBSCRIPTION)
-    rows = CLUSTER.choices("workspace", {})
+    rows = CLUSTER.list_choices("workspace", {})
     assert [(row.value, row.detail, row.sets) for row in rows] == [
         ("talk", "speech, westeurope", {"resource_group": "speech"}),
         ("ws1", "vision, westeurope", {"resource_group": "vision"}),
         ("ws2", "vision, eastus", {"resource_group": "vision"}),
     ]
-    assert [row.value for row in CLUSTER.choices("resource_group", {})] == ["speech", "vision"]
+    assert [row.value for row in CLUSTER.list_choices("resource_group", {})] == ["speech", "vision"]
     workspace = {"workspace": "ws1", "resource_group": "vision"}
-    rows = CLUSTER.choices("compute", workspace)
+    rows = CLUSTER.list_choices("compute", workspace)
     assert [(row.value, row.detail) for row in rows] == [("gpu", f"{T4}, 0 to 4 nodes")]
-    sizes = {row.value: row.detail for row in CLUSTER.choices("vm_size", {})}
+    sizes = {row.value: row.detail for row in CLUSTER.list_choices("vm_size", {})}
     assert sizes[T4] == "1 × T4"
     assert "Standard_NC24rs_v3" not in sizes
-    assert CLUSTER.choices("experiment", workspace) == []
+    assert CLUSTER.list_choices("experiment", workspace) == []
     assert now(dataclasses.replace(OPTIONS, subscription_id="")).exists
 
 
@@ -179,7 +179,7 @@ def test_only_a_new_name_is_created_and_only_an_existing_compute_cluster_deleted
 
 def test_serverless_nodes_are_neither_shown_nor_deleted(signed_in):
     options = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", vm_size="x")
-    assert (CLUSTER.nodes(options), CLUSTER.machines(options)) == ([], None)
+    assert (CLUSTER.list_nodes(options), CLUSTER.get_machines(options)) == ([], None)
     for change in (CLUSTER.delete, lambda options: CLUSTER.create(options, SPEC)):
         with pytest.raises(ClusterRefused) as caught:
             change(options)

@@ -25,7 +25,7 @@ class TestTwoNodes(ClusterContract):
         """No service can be started there: Azure's own distribution lets the ranks meet."""
         service = Service("a service", ("-c", "print('cannot begin')"), "ready now")
         with pytest.raises(LaunchFailed) as failed:
-            self.sample("print(1)", services=(service,)).start()
+            self.make_sample("print(1)", services=(service,)).start()
         assert failed.value.code == "azureml-service"
         assert not self.ml.jobs
 

@@ -24,7 +24,7 @@ def folder():
 
 
 def workspace(ml):
-    return Workspace.of(AzureMLOptions(**ml.options))
+    return Workspace.from_options(AzureMLOptions(**ml.options))
 
 
 def spec(**more):
@@ -41,27 +41,27 @@ def spec(**more):
 )
 def test_a_job_that_azure_ml_does_not_support_is_refused(options, field):
     with pytest.raises(InvalidSpec) as refused:
-        job.check(spec(**options))
+        job.check_spec(spec(**options))
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
 
 
 def test_the_image_is_generated_once_and_named_afterwards(ml, tmp_path):
-    made = job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path)
-    assert made.name == job.IMAGE
+    made = job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path)
+    assert made.name == job.IMAGE_NAME
     assert "horovod==0.28.1" in Path(made.path, "Dockerfile").read_text()
     ml.environments[made.name, made.version] = {"id": "x", "name": made.version, "properties": {}}
-    assert job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path) == f"{made.name}:{made.version}"
+    assert job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path) == f"{made.name}:{made.version}"
 
 
 def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     asked = spec(pip_packages=("six==1.17.0",), conda_packages=("ffmpeg=7",), requirements="rich\n")
-    made = job.environment(AzureMLOptions(), workspace(ml), asked, tmp_path / "image")
+    made = job.build_environment(AzureMLOptions(), workspace(ml), asked, tmp_path / "image")
     files = {path.name: path.read_text() for path in Path(made.path).iterdir()}
     lines = [line for line in files.pop("Dockerfile").splitlines() if "/tmp/" in line]
     assert files == {"packages.txt": "six==1.17.0\n", "conda.txt": "ffmpeg=7\n", "requirements.txt": "rich\n"}
     assert {line.split()[1] for line in lines if line.startswith("COPY")} == files.keys()
     assert sum("pip install" in line for line in lines) == 2
-    plain = job.environment(AzureMLOptions(), workspace(ml), spec(), tmp_path / "plain")
+    plain = job.build_environment(AzureMLOptions(), workspace(ml), spec(), tmp_path / "plain")
     assert made.version != plain.version
 
 
@@ -69,16 +69,16 @@ def test_the_packages_of_a_job_are_part_of_its_image(ml, tmp_path):
     "given", ["mine:3", "azureml:mine@latest", "azureml://registries/azureml/environments/a/versions/1"]
 )
 def test_an_environment_that_is_there_is_named(ml, tmp_path, given):
-    assert job.environment(AzureMLOptions(environment=given), workspace(ml), spec(), tmp_path) == given
+    assert job.build_environment(AzureMLOptions(environment=given), workspace(ml), spec(), tmp_path) == given
 
 
 def test_what_the_generated_image_lacks_is_said_before_a_job_starts(ml):
     cluster = registry.get("clusters", "azureml")
     options = AzureMLOptions(**{**ml.options, "environment": "generated"})
-    rows = cluster.checks(options, modules=("horovod", "json", "nowhere"), programs=("mpirun",))
+    rows = cluster.run_checks(options, modules=("horovod", "json", "nowhere"), programs=("mpirun",))
     assert [row.what for row in rows if row.level == "error"] == ["nowhere"]
     assert [row.what for row in rows if row.level == "ok"] == ["Azure", "Workspace", "Compute", "Image"]
-    wrong = cluster.checks(AzureMLOptions(**{**ml.options, "compute": "other"}))
+    wrong = cluster.run_checks(AzureMLOptions(**{**ml.options, "compute": "other"}))
     assert [(row.what, row.level) for row in wrong if row.level == "error"] == [("Compute", "error")]
 
 
@@ -154,5 +154,5 @@ def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, s
 
 def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):
     for name in ("../up.txt", "/etc/passwd", "a/../../b", ""):
-        assert run.target_path(name, folder) is None
-    assert run.target_path("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"
+        assert run.find_target_path(name, folder) is None
+    assert run.find_target_path("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.clusters.azureml.bootstrap import mark
+from distdl_jupyter.clusters.azureml.bootstrap import build_mark
 from distdl_jupyter.clusters.azureml.run import LogFile, Logs
 from distdl_jupyter.core.errors import AzureRefused
 
@@ -15,7 +15,7 @@ _BEGIN = b"\x1e" + NONCE.encode()
 _TEXT = st.one_of(
     st.binary(max_size=30),
     st.sampled_from([b"line\n", b"\x1e", b"\x1f", _BEGIN[:9], _BEGIN + b' {"type":"metric"}\n']),
-).filter(lambda text: mark(NONCE, "")[:-1] not in text)
+).filter(lambda text: build_mark(NONCE, "")[:-1] not in text)
 
 
 class Workspace:
@@ -24,7 +24,7 @@ class Workspace:
     def __init__(self):
         self.files = {}
 
-    def without_token(self, _url):
+    def get_anonymous_client(self, _url):
         return self
 
     def send(self, _method, url, headers):
@@ -62,22 +62,22 @@ def taken(stream):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["out", "err"]), _TEXT)), st.data())
 def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, data):
-    log, current = b"a shell's error\n" + mark(NONCE, "rank 3"), "out"
+    log, current = b"a shell's error\n" + build_mark(NONCE, "rank 3"), "out"
     for stream, text in written:
-        log += (b"" if stream == current else mark(NONCE, stream)) + text
+        log += (b"" if stream == current else build_mark(NONCE, stream)) + text
         current = stream
-    log += mark(NONCE, 'end {"code": 0}') + b"after"
+    log += build_mark(NONCE, 'end {"code": 0}') + b"after"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
     logs, file = Logs(None, NONCE, 4), LogFile("f")
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         logs.feed(file, log[start:end])
-    logs.feed(file, b"", last=True)
+    logs.feed(file, b"", is_last=True)
     other, *_, out, err = logs.streams
     assert (out.rank, err.rank) == (3, 3)
     for stream in (out, err):
         assert taken(stream) == b"".join(text for name, text in written if name == stream.name)
     assert taken(other) == b"[f]\na shell's error\nafter\n"
-    assert logs.ends == {3: {"code": 0}}
+    assert logs.exits == {3: {"code": 0}}
 
 
 def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):
@@ -89,7 +89,7 @@ def test_whole_lines_are_passed_on_and_the_rest_at_the_end(workspace, logs):
     workspace.files["a"] += b"p 2"
     assert logs.advance()
     assert unowned(logs) == ""
-    assert not logs.advance(last=True)
+    assert not logs.advance(is_last=True)
     assert unowned(logs) == "step 2\n"
 
 
@@ -98,14 +98,14 @@ def test_a_refused_address_is_requested_again(workspace, logs, status):
     logs.set_addresses({"a.txt": "old"})
     workspace.files["old"] = b"one\n"
     logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
     workspace.files["old"] = status
     assert not logs.advance()
-    assert logs.stale
+    assert logs.is_stale
     logs.set_addresses({"a.txt": "new"})
     workspace.files["new"] = b"one\ntwo\n"
     assert logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
     assert unowned(logs) == "[a.txt]\none\ntwo\n"
 
 
@@ -114,12 +114,12 @@ def test_other_refusals_are_raised(workspace, logs):
     workspace.files["a"] = 500
     with pytest.raises(AzureRefused):
         logs.advance()
-    assert not logs.stale
+    assert not logs.is_stale
 
 
 def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(workspace):
     logs = Logs(workspace, NONCE, 1, {(0, "out"): 7})
-    workspace.files |= {"a": b"step 1\n", "b": mark(NONCE, "rank 0") + b"line 1\nline 2\n"}
+    workspace.files |= {"a": b"step 1\n", "b": build_mark(NONCE, "rank 0") + b"line 1\nline 2\n"}
     logs.set_addresses({"a.txt": "a", "b.txt": "b"})
     logs.advance()
     assert unowned(logs) == ""
@@ -129,7 +129,7 @@ def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(worksp
 
 def test_a_stream_of_a_rank_goes_on_behind_a_mark_at_its_begin(workspace, logs):
     logs.set_addresses({"user_logs/std_log_process_0.txt": "a"})
-    workspace.files["a"] = mark(NONCE, "rank 0") + mark(NONCE, "err") + mark(NONCE, "out") + b"step 1\n"
+    workspace.files["a"] = b"".join(build_mark(NONCE, label) for label in ("rank 0", "err", "out")) + b"step 1\n"
     logs.advance()
     out, err = (stream.source for stream in logs.streams[1:])
     assert (out.take(100), err.take(100)) == (b"step 1\n", None)

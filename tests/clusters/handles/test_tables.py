@@ -2,7 +2,7 @@
 
 from distdl_jupyter.clusters import handle
 from distdl_jupyter.clusters.base import NodeCheck
-from distdl_jupyter.clusters.handle import Checks
+from distdl_jupyter.clusters.handle import CheckTable
 
 HOSTS = ("node-a", "node-b", "node-c")
 
@@ -25,7 +25,7 @@ FOUND = [
 
 
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
-    assert handle.check_text(handle.merge_hosts(FOUND), 60).splitlines() == [
+    assert handle.format_checks(handle.merge_hosts(FOUND), 60).splitlines() == [
         "✓ all 3 hosts     Reachable  answers",
         "✗ node-c          torch      torch 2.5.1, but this machine",
         "                             has 2.13.0",
@@ -61,6 +61,6 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
 
 def test_one_host_is_named_and_a_shared_error_counts_once():
     assert handle.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
-    assert handle.check_summary(each("Network", "error", "none")) == "1 error."
-    assert handle.check_summary(each("Network", "ok", "one")) == "No problems found."
-    assert repr(Checks([])) == "Nothing was checked."
+    assert handle.summarize_checks(each("Network", "error", "none")) == "1 error."
+    assert handle.summarize_checks(each("Network", "ok", "one")) == "No problems found."
+    assert repr(CheckTable([])) == "Nothing was checked."

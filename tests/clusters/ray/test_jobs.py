@@ -66,6 +66,6 @@ def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch)
     from distdl_jupyter.clusters.ray import RayCluster, RayOptions
 
     with pytest.raises(LaunchFailed) as refused:
-        RayCluster().nodes(RayOptions(address="127.0.0.1:1"))
+        RayCluster().list_nodes(RayOptions(address="127.0.0.1:1"))
     assert refused.value.code == "ray-unreachable"
     assert "ray start --head" in refused.value.hint

@@ -34,7 +34,7 @@ def no_accounting(slurm):
 
 def rows(**options):
     cluster = registry.get("clusters", "slurm")
-    return {row.what: row for row in cluster.checks(registry.check_options("clusters", "slurm", options))}
+    return {row.what: row for row in cluster.run_checks(registry.check_options("clusters", "slurm", options))}
 
 
 # ends ------------------------------------------------------------------------------------------

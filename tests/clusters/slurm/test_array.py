@@ -182,12 +182,12 @@ def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
 @pytest.fixture
 def task(tmp_path, monkeypatch):
     """Start the script of a task, which waits a second for a trial."""
-    monkeypatch.setattr(script, "WAIT_SECONDS", 1)
+    monkeypatch.setattr(script, "TASK_WAIT_SECONDS", 1)
     (folder := tmp_path / "it's" / "1").mkdir(parents=True)
     script._write_array(folder, "7", 2)
 
     def start(number, **variables):
-        (folder / "batch").write_text(script._batch_script(folder))
+        (folder / "batch").write_text(script._build_task_script(folder))
         variables = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(number), **variables}
         return subprocess.Popen(["sh", str(folder / "batch")], env=variables, stdout=subprocess.PIPE, text=True)
 
@@ -220,7 +220,7 @@ def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
     assert task.start(1).communicate(timeout=10)[0] == ""
     again = task.start(0, SLURM_RESTART_COUNT="1")
     assert again.communicate(timeout=10)[0] == ""
-    assert again.returncode == script.REQUEUED
+    assert again.returncode == script.REQUEUED_EXIT_CODE
     assert [place.name for place in script._load_array(task.folder)[1]] == ["0"]
 
 

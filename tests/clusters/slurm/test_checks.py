@@ -43,11 +43,11 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
         return ""
 
     entered = []
-    monkeypatch.setattr(commands, "missing_commands", lambda: "")
+    monkeypatch.setattr(commands, "why_commands_missing", lambda: "")
     monkeypatch.setattr(commands, "list_nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(cluster, "_check_software", lambda *_: entered.append(1) or [])
-    found = cluster.SlurmCluster().checks(SlurmOptions(**options))
+    found = cluster.SlurmCluster().run_checks(SlurmOptions(**options))
     (nodes,) = [row for row in found if row.what == "Nodes"]
     assert (nodes.level, nodes.message) == ("warning", "1 of 2 nodes are down: n2 (down: no power)")
     assert {row.what: row.level for row in found if row.what not in ("Slurm", "Nodes")} == rows
@@ -125,15 +125,15 @@ def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, 
     job = SlurmJob(None, "12")
     job.query()
     job.query()
-    assert len(job.notices()) == notices
+    assert len(job.take_notices()) == notices
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])
 def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     spec = JobSpec(id="20260101-000000-abcde", name="x", max_run_duration_seconds=seconds)
-    arguments = script.sbatch_arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
+    arguments = script.build_sbatch_arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out")
     assert [word for word in arguments if word.startswith("--time=")] == (
-        [f"--time={limit + script._EXTRA_MINUTES}"] if limit else []
+        [f"--time={limit + script._LIMIT_MARGIN_MINUTES}"] if limit else []
     )
 
 
@@ -153,7 +153,7 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
     folder = JobFolder(tmp_path / "20260101-000000-abcde")
     slurm = SlurmJob(script.JobDirectory(folder, ""), "12")
     slurm.start()
-    slurm.sent.update({sent} - {""})
+    slurm.sent_signals.update({sent} - {""})
     job = StagedJob(JobSpec(id=folder.id, name="x"), folder, None)
     machines = SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:

@@ -101,7 +101,7 @@ def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm)
 )
 def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, code):
     cluster = registry.get("clusters", "slurm")
-    rows = cluster.checks(registry.check_options("clusters", "slurm", options))
+    rows = cluster.run_checks(registry.check_options("clusters", "slurm", options))
     (red,) = [row for row in rows if row.level == "error"]
     assert red.code == code
     assert red.remedy

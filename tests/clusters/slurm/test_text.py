@@ -91,10 +91,10 @@ def test_waiting_is_told_with_slurm_s_own_word():
 
 
 def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
-    assert commands.blocked_notice(JobState("PENDING", "Resources"), "12") is None
-    assert commands.blocked_notice(JobState("PENDING", "Priority"), "12") is None
+    assert commands.make_blocked_notice(JobState("PENDING", "Resources"), "12") is None
+    assert commands.make_blocked_notice(JobState("PENDING", "Priority"), "12") is None
     for reason in ("PartitionTimeLimit", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail,UnavailableNodes:n1"):
-        notice = commands.blocked_notice(JobState("PENDING", reason), "12")
+        notice = commands.make_blocked_notice(JobState("PENDING", reason), "12")
         assert "12" in notice.text
         assert notice.code
         assert notice.text.endswith((".", ": scontrol release 12"))
@@ -102,7 +102,7 @@ def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
 
 def test_a_name_can_pass_for_no_field_of_slurm():
     spec = JobSpec(id="20260101-000000-abcde", name="x JobState=COMPLETED\nReason=y")
-    assert script.job_name(spec) == "x-JobState-COMPLETED-Reason-y-20260101-000000-abcde"
+    assert script.build_job_name(spec) == "x-JobState-COMPLETED-Reason-y-20260101-000000-abcde"
 
 
 def test_a_place_that_is_not_known_yet_is_not_shown():
@@ -173,7 +173,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
             f"echo '{name}: {said}' >&2\necho '{name}: fatal: Could not establish a configuration source' >&2\nexit 1",
         )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (row,) = registry.get("clusters", "slurm").checks(registry.check_options("clusters", "slurm", {}))
+    (row,) = registry.get("clusters", "slurm").run_checks(registry.check_options("clusters", "slurm", {}))
     assert (row.level, row.message) == ("error", "Slurm is not configured on this machine.")
     assert "SLURM_CONF" in row.remedy
 
@@ -227,7 +227,7 @@ def test_own_jobs_are_listed_by_slurm_s_order(tmp_path, monkeypatch):
 
 def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
     options = registry.check_options("clusters", "slurm", {"container_image": "a/b:c", "container_mounts": "/d:/d:ro"})
-    assert script.container_arguments(options, tmp_path) == [
+    assert script.build_container_arguments(options, tmp_path) == [
         "--container-image=a/b:c", f"--container-mounts={tmp_path}:{tmp_path},/d:/d:ro"]  # fmt: skip
 
 

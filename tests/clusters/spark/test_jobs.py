@@ -110,7 +110,7 @@ def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_s
     wait_for(lambda: waiting.view().phases and waiting.view().phases[-1].detail == reason, 120, "the reason")
     assert waiting.view().state is State.QUEUED
     monkeypatch.setattr(cluster, "_CHECK_SECONDS", 20.0)
-    (row,) = SparkCluster().checks(SparkOptions(**on_spark.options))
+    (row,) = SparkCluster().run_checks(SparkOptions(**on_spark.options))
     assert (row.level, row.code) == ("error", "spark-no-executor")
     assert row.message == (
         f"Spark at {on_spark.address} has no free executor: waiting for 1 executor of Spark with 1 core."
@@ -122,7 +122,7 @@ def test_without_free_executors_a_job_waits_and_says_so_and_so_does_a_check(on_s
 
 @pytest.mark.parametrize("options", [{"master": "spark://127.0.0.1:1"}, {"remote": "sc://127.0.0.1:1"}])
 def test_cluster_that_does_not_respond_is_refused_with_the_remedy(options):
-    (row,) = SparkCluster().checks(SparkOptions(**options))
+    (row,) = SparkCluster().run_checks(SparkOptions(**options))
     assert (row.level, row.code) == ("error", "spark-unreachable")
     assert "127.0.0.1:1 does not respond: Connection refused" in row.message
     assert "correct the option master" in row.remedy

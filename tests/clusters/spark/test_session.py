@@ -120,7 +120,7 @@ def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(distdl_ho
 
 def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
     """The kernel continues, and its socket with it; no other session is started in its place."""
-    monkeypatch.setattr(driver, "_active_context", lambda: None)
+    monkeypatch.setattr(driver, "_get_active_context", lambda: None)
     stage = Stage(SparkOptions(session=driver._listen(), host="127.0.0.1"), StageSpec("job"))
     with contextlib.closing(stage), pytest.raises(LaunchFailed) as caught:
         stage.await_tasks(lambda _reason: None, 10)

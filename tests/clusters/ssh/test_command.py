@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents.agent import Host, ReachError
 from distdl_jupyter.clusters.ssh import cluster, hosts
 from distdl_jupyter.clusters.ssh.cluster import reach
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
@@ -15,7 +15,7 @@ from tests.hosts import needs_hosts
 
 
 def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
-    argv = cluster.agent_command(GPU1, "/c")
+    argv = cluster.build_agent_command(GPU1, "/c")
     assert argv[:4] == ["ssh", "-T", "-F", "/c"]
     for setting in ("BatchMode=yes", "StrictHostKeyChecking=yes", "PasswordAuthentication=no", "ControlPath=none",
                     "ServerAliveInterval=3", "ForwardAgent=no"):  # fmt: skip
@@ -24,7 +24,7 @@ def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
 
 
 def test_what_the_login_shell_reads_means_the_same_to_every_shell():
-    words = cluster.agent_command(GPU1)[-1]
+    words = cluster.build_agent_command(GPU1)[-1]
     assert words.count("'") == 2
     assert not set("!\n`\\") & set(words)
     assert shlex.split(words)[:3] == ["exec", "sh", "-c"]
@@ -35,7 +35,8 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
     strange = tmp_path / "a b'c$d"
     strange.symlink_to(sys.executable)
     try:
-        done = log_in(package.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after", shell)
+        program = "import os\nprint('begun', os.read(0, 5))"
+        done = log_in(package.build_first_lines(str(strange), program) + b"after", shell)
     except FileNotFoundError:
         pytest.skip(f"{shell} is not installed")
     assert done.stdout == b"begun b'after'\n", done.stderr
@@ -44,13 +45,13 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
 def test_a_path_below_the_home_is_found_there(tmp_path):
     (tmp_path / "py").symlink_to(sys.executable)
     environment = {"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"}
-    done = log_in(package.first_lines("~/py", "print('begun')"), env=environment)
+    done = log_in(package.build_first_lines("~/py", "print('begun')"), env=environment)
     assert done.stdout == b"begun\n", done.stderr
 
 
 def test_an_old_python_is_told_its_age(monkeypatch):
-    monkeypatch.setattr(package, "OLDEST", (9, 1))
-    done = log_in(package.first_input(sys.executable, "~", []))
+    monkeypatch.setattr(package, "MIN_PYTHON", (9, 1))
+    done = log_in(package.build_first_input(sys.executable, "~", []))
     trouble = cluster.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
     assert "/usr/bin/python3 is older than" in trouble.reason
@@ -84,7 +85,7 @@ class TestForReal:
 
     def trouble(self, lab, host=None, python="", **options):
         chosen = SshOptions(**lab.options(**options))
-        with pytest.raises(Unreachable) as told:
+        with pytest.raises(ReachError) as told:
             reach(host or hosts.parse_hosts(chosen)[0], chosen, python).close()
         assert told.value.remedy
         return told.value

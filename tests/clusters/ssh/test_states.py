@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.agent import ReachError
 from distdl_jupyter.clusters.ssh import cluster
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
@@ -22,7 +22,7 @@ def forget(monkeypatch):
 
 
 def states(options, timeout=20.0):
-    return {node.name: node.state for node in SshCluster().nodes(options, timeout)}
+    return {node.name: node.state for node in SshCluster().list_nodes(options, timeout)}
 
 
 def options_of(lab, **more):
@@ -33,7 +33,7 @@ def options_of(lab, **more):
 def test_hosts_show_what_they_have_and_no_agent_is_left(three_hosts):
     options = options_of(three_hosts)
     assert set(states(options).values()) == {"up"}
-    node = SshCluster().nodes(options)[1]
+    node = SshCluster().list_nodes(options)[1]
     assert node.name == "node-b"
     assert node.python == ".".join(map(str, sys.version_info[:3]))
     assert node.cores > 0
@@ -49,7 +49,7 @@ def test_a_silent_host_delays_the_others_by_the_timeout_only(hosts_of):
     lab.cut("node-a")
     options = options_of(lab)
     begin = time.monotonic()
-    silent, other = SshCluster().nodes(options, 4.0)
+    silent, other = SshCluster().list_nodes(options, 4.0)
     assert time.monotonic() - begin < 12
     assert (silent.state, silent.detail, other.state) == ("down", "The host does not respond.", "up")
 
@@ -59,20 +59,20 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
     lab = hosts_of(1)
     lab.forget_host_key("node-a")
     options = options_of(lab)
-    (node,) = SshCluster().nodes(options, 20.0)
+    (node,) = SshCluster().list_nodes(options, 20.0)
     assert node.state == "down"
     assert "host key" in node.detail
     lab.know_all()
     assert states(options) == {"node-a": "down"}  # by itself it is tried again after a minute
-    SshCluster().checks(options)
+    SshCluster().run_checks(options)
     assert states(options) == {"node-a": "up"}
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
     monkeypatch.setattr(cluster, "RETRY_SECONDS", 0.0)
-    reach = Mock(side_effect=Unreachable("a", kind, "It is not reachable."), __name__="reach")
+    reach = Mock(side_effect=ReachError("a", kind, "It is not reachable."), __name__="reach")
     monkeypatch.setattr(cluster, "reach", reach)
     for _ in range(2):
-        assert SshCluster().nodes(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
+        assert SshCluster().list_nodes(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
     assert reach.call_count == asked
