@@ -152,7 +152,7 @@ class LocalNodes(JobNodes):
     def keep_slots(self) -> None:
         """Restore the job's entry in the machine's queue if it was deleted."""
         if self._slot is not None:
-            self._slot.beat()
+            self._slot.ensure_file()
 
     def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the supervisor's environment, extended by the job's variables."""

@@ -291,8 +291,8 @@ class Agent:
         now = time.monotonic()
         if now - self._beat_at >= self.beat_seconds:
             self._beat_at = now
-            if self._slot is not None and self._slot.holds:
-                self._slot.beat()
+            if self._slot is not None and self._slot.has_resources:
+                self._slot.ensure_file()
             if self._samples and not self._outbox.is_full:
                 self.send("resources", samples=self._samples)
             self._samples = []
@@ -422,12 +422,13 @@ class Agent:
     def _on_slots(self, fields: Fields) -> Callable[[], Reply]:
         slot = self._slot = self._slot or slots.QueueSlot(str(fields["job"]), str(fields["name"]), fields.get("number"))
         gpus, devices, amounts = fields["need"]
-        need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
+        amounts = {str(name): float(amount) for name, amount in amounts.items()}
+        request = slots.ResourceRequest(int(gpus), tuple(map(str, devices)), amounts)
 
         def acquire() -> Reply:
-            position = slot.acquire(need, priority=float(fields["priority"]))
+            position = slot.acquire(request, priority=float(fields["priority"]))
             held = list(slot.gpus) if position is None else None
-            return {"held": held, "position": position, "limits": slots.limits()}
+            return {"held": held, "position": position, "limits": slots.machine_limits()}
 
         return acquire
 
