@@ -21,7 +21,7 @@ import pytest
 import tests
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import machine
-from distdl_jupyter.node.job import WARM
+from distdl_jupyter.node.job import WARM_NOTICE
 from distdl_jupyter.warm import preload
 from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm.start import COLD
@@ -92,7 +92,7 @@ def beginning(path):
 
 
 def _start_of(events, log):
-    if WARM.encode() in log:
+    if WARM_NOTICE.encode() in log:
         return "warm"
     notes = [json.loads(line) for line in events.splitlines() if line.endswith(b"}") and COLD.encode() in line]
     return next((note["text"] for note in notes if note.get("code") == COLD), "cold, as the test wants")

@@ -95,7 +95,7 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in limits.shortages(spec.process_count, headroom.room()):
+        for shortage in limits.shortages(spec.process_count, headroom.read_remaining()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:

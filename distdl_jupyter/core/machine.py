@@ -53,7 +53,7 @@ def has_java() -> bool:
 def gpus() -> tuple[devices.Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
     try:
-        return tuple(devices.visible())
+        return tuple(devices.list_visible())
     except (OSError, subprocess.SubprocessError):
         return ()
 

@@ -48,7 +48,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
 
     Raises TransferRefused for a path outside the folder, and OSError if a path cannot be read.
     """
-    root, requested = folder.resolve(), {path_parts(path) for path in paths}
+    root, requested = folder.resolve(), {split_path(path) for path in paths}
     outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
     files = count = 0
     skipped: list[str] = []
@@ -62,12 +62,12 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                 status = os.fstat(file.fileno())
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
-                archive.addfile(info, _padded(file))
+                archive.addfile(info, _pad_reader(file))
                 files, count = files + 1, count + info.size
     return TransferSummary(files, count, tuple(skipped))
 
 
-def path_parts(name: str) -> tuple[str, ...]:
+def split_path(name: str) -> tuple[str, ...]:
     """Return the parts of a relative path. Raises TransferRefused for an absolute path and for ``..``."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
@@ -97,7 +97,7 @@ def _open(root: Path, name: str) -> io.BufferedReader | None:
     return None
 
 
-def _padded(file: io.BufferedReader) -> IO[bytes]:
+def _pad_reader(file: io.BufferedReader) -> IO[bytes]:
     """Return a reader of ``file`` that never ends, in case the file is truncated while it is read."""
     return cast("IO[bytes]", SimpleNamespace(read=lambda size: file.read(size).ljust(size, b"\0")))
 
@@ -120,7 +120,7 @@ def unpack(
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     raise TransferRefused(f"{member.name!r} is neither a regular file nor a folder.")
-                *parents, name = path_parts(member.name)
+                *parents, name = split_path(member.name)
                 if member.isdir():
                     os.close(_open_folder(root, [*parents, name]))
                 elif accepts(member.name, member.size):
@@ -232,7 +232,7 @@ def _jobs_folder(base: str) -> Path:
     return Path(base or DEFAULT_BASE).expanduser() / "jobs"
 
 
-def copied_folders(job: str, base: str) -> Iterator[Path]:
+def find_copied_folders(job: str, base: str) -> Iterator[Path]:
     """Yield the copied folders that agents of a job have left below ``base``."""
     folder = _jobs_folder(base) / check_name(job)
     for number in itertools.count(2):

@@ -96,7 +96,7 @@ class RunFolder:
             (_SHARED_MEMORY / self.path.name).mkdir(mode=0o700)
         self._lifeline = _mkfifo(self.path / LIFELINE, os.O_RDWR)
 
-    def for_rank(self, rank: int) -> tuple[int, int]:
+    def open_pipes(self, rank: int) -> tuple[int, int]:
         """Return descriptors to read a rank's output and error output; they never reach end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
         out, err = (_mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
@@ -109,7 +109,7 @@ class RunFolder:
             json.dump(content, file)
         temporary.replace(self.path / name)
 
-    def serving(self, rank: int) -> dict[str, Any]:
+    def read_endpoint(self, rank: int) -> dict[str, Any]:
         """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
 
         Raises OSError while it does not listen.

@@ -268,7 +268,7 @@ def _find_folders() -> dict[int, list[str]]:
         with os.scandir(directory) as items:
             names = [item.name for item in itertools.islice(items, _MAX_LISTED)]
         if len(names) == _MAX_LISTED:  # other users may create very many
-            users = processes.users()  # a user with a job in the queue has a process here
+            users = processes.find_users()  # a user with a job in the queue has a process here
             possible = (f"{_PREFIX}{uid}{suffix}" for uid in users or () for suffix in _SUFFIXES)
             names = os.listdir(directory) if users is None else list(possible)  # noqa: PTH208 - thousands of names
         for match in filter(None, map(_FOLDER_NAME.fullmatch, sorted(names))):
@@ -347,7 +347,7 @@ def _user_name(uid: int) -> str:
 
 
 def _boot_id() -> str:
-    return processes.boot().partition("/")[2]
+    return processes.identify_boot().partition("/")[2]
 
 
 # locks --------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class QueueSlot:
 
     def _acquire_if_free(self, request: ResourceRequest) -> QueuePosition | None:
         """Read the queue; acquire the resources if the job can start, else return its position. Raises OSError."""
-        now, saved, uid = time.monotonic(), self._saved, os.geteuid()
+        now, saved, uid = time.monotonic(), self._fields, os.geteuid()
         jobs = [entry for entry in read_entries() if entry.key != self._key]
         holders = [entry for entry in jobs if entry.has_resources]
         # This job's entry is from memory, because its file may just have been deleted.
@@ -570,7 +570,7 @@ def _user_folder() -> Path:
         temporary.mkdir(mode=0o755)
         temporary.chmod(0o755)
         # Block starts until running jobs have rewritten their files, if other jobs of this user are running.
-        if any(processes.MARK.encode() in processes.variables(pid) for pid in processes.table()):
+        if any(processes.MARK.encode() in processes.read_environment(pid) for pid in processes.read_table()):
             (temporary / _BLOCKED_FILE).write_text(str(time.monotonic() + _BLOCKED_SECONDS), encoding="ascii")
         try:
             return temporary.rename(directory / f"{_PREFIX}{uid}{suffix}")

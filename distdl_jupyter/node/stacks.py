@@ -67,8 +67,8 @@ class StackRequest:
                 return _ENDED
             if self._state.startswith("stopped"):
                 return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
-            if not processes.catches(pid, number):
-                name = processes.read(pid, "comm").decode(errors="replace").strip()
+            if not processes.has_handler(pid, number):
+                name = processes.read_file(pid, "comm").decode(errors="replace").strip()
                 return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
             if Path(f"/proc/{pid}/fd/{self._about.get('fd')}").resolve() != self._path:
                 return "It has closed the file for its stack traces."
@@ -83,7 +83,7 @@ class StackRequest:
 
     def _has_ended(self, pid: int) -> bool:
         """Return whether the rank's process has exited; else update its state."""
-        fields = processes.stat(pid)
+        fields = processes.read_stat(pid)
         letter, started = (fields[0].decode(), fields[19].decode()) if fields else ("", "")
         has_ended = letter in ("", "Z", "X") or started != self._about.get("start")
         self._state = "" if has_ended else _STATES.get(letter, "")

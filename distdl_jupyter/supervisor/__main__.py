@@ -101,7 +101,7 @@ def _start_watchdog(job_id: str) -> None:
         return
     try:
         for number in _FORWARDED:
-            signal.signal(number, lambda number, _: processes.send([supervisor], number))
+            signal.signal(number, lambda number, _: processes.send_signal([supervisor], number))
         # Close the inherited descriptors, so that the job's lock is released when the supervisor exits.
         os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
         _, status = os.waitpid(supervisor, 0)

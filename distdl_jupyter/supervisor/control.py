@@ -156,8 +156,8 @@ DRIVER_ENDED = "The process that measured it has ended."
 class ControlReader:
     """Returns each request to the supervisor once. Reading also updates the heartbeat that other hosts check.
 
-    ``driver`` is the mark (``processes.mark``) of the process that will stop this job; if that process has exited, a
-    cancel request is returned on its behalf.
+    ``driver`` is the mark (``processes.make_mark``) of the process that will stop this job; if that process has exited,
+    a cancel request is returned on its behalf.
     """
 
     def __init__(self, control: Path, lock: Path | None = None, driver: str = "") -> None:

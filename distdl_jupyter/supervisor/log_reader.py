@@ -116,7 +116,7 @@ class LogReader:
                 source = _Source(stream, splitter, self._max_read)
                 stream.source.listen(functools.partial(self._on_fed, source))
             else:
-                source = _Source(stream, splitter, channels.widen(stream.source, len(streams)) // 2)
+                source = _Source(stream, splitter, channels.widen_pipe(stream.source, len(streams)) // 2)
                 self._selector.register(stream.source, selectors.EVENT_READ, source)
             self._sources[source] = None
 
@@ -137,14 +137,14 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            time.sleep(self._pace.pause())
+            time.sleep(self._pace.compute_pause())
             self._find_ready(0.0 if self._fed else seconds)
         total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
         with self._sink.together():
             while self._ready and time.monotonic() < deadline:
                 source = self._ready.popleft()
                 count = self._read(source, self._max_read)
-                total, is_busy = total + count, is_busy or count >= source.half
+                total, is_busy = total + count, is_busy or count >= source.half_size
                 if source.has_pending and source in self._sources:
                     self._fed.append(source)
             if time.monotonic() > self._pending_at:
@@ -152,7 +152,7 @@ class LogReader:
                 for source in self._sources:
                     self._emit(source, source.splitter.pending())
         if total:
-            self._pace.round(hurried=is_busy)
+            self._pace.record_round(is_busy=is_busy)
         return total > 0
 
     def _find_ready(self, seconds: float) -> None:
@@ -214,23 +214,23 @@ class LogReader:
 
 
 class _Source:
-    """A stream to read; ``half`` is half of its capacity in bytes, beyond which its writer blocks."""
+    """A stream to read; ``half_size`` is half of its capacity in bytes, beyond which its writer blocks."""
 
-    def __init__(self, stream: Stream, splitter: LineSplitter, half: int) -> None:
+    def __init__(self, stream: Stream, splitter: LineSplitter, half_size: int) -> None:
         self.stream = stream
         self.splitter = splitter
-        self.half = half
+        self.half_size = half_size
 
     @property
     def has_pending(self) -> bool:
         """Whether an inbox has unread bytes or has ended; it does not notify of these again."""
         source = self.stream.source
-        return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
+        return isinstance(source, channels.Inbox) and (source.unread > 0 or source.has_ended)
 
     def waiting(self) -> int:
         """Return how many bytes can be read without blocking."""
         source = self.stream.source
-        return source.pending if isinstance(source, channels.Inbox) else channels.unread_bytes(source)
+        return source.unread if isinstance(source, channels.Inbox) else channels.count_unread_bytes(source)
 
     def read(self, max_bytes: int) -> bytes | None:
         """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""

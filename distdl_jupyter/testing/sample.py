@@ -251,7 +251,7 @@ class ClusterTests:
     def wait_until_gone(self, job_id: str) -> None:
         """Wait until no process of a job is left on this machine. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + self.timeout
-        while remaining := processes.of_job({processes.MARK: job_id}):
+        while remaining := processes.find_job_pids({processes.MARK: job_id}):
             assert time.monotonic() < deadline, f"these processes of job {job_id} were left behind: {remaining}"
             time.sleep(0.1)
 

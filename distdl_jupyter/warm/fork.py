@@ -127,7 +127,7 @@ class Forker:
         ``arguments`` and ``options`` are those of ``subprocess.Popen``.
         """
         if reason := self._refusal(arguments, options["env"], options["cwd"]):
-            node_job.reasons.append(reason)
+            node_job.fork_failures.append(reason)
             return None
         stdin = os.pipe() if options["stdin"] == subprocess.PIPE else None
         sys.stdout.flush()

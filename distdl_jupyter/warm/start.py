@@ -144,7 +144,8 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
     while has_template(files) and time.monotonic() < deadline:
         # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
         with contextlib.suppress(OSError):
-            was_received = was_received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
+            mark = files.lock.read_text(encoding="utf-8")
+            was_received = was_received or processes.signal_marked(mark, signal.SIGTERM)
         time.sleep(0.02)
     return not has_template(files)
 

@@ -231,7 +231,7 @@ def main() -> None:
     argv = fork.ArgvBuffer()
     order = json.loads(sys.stdin.read())
     os.set_inheritable(order["lock"], False)  # noqa: FBT003 - as in its documentation
-    os.write(order["lock"], processes.mark().encode())
+    os.write(order["lock"], processes.make_mark().encode())
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)

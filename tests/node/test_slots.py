@@ -137,7 +137,7 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
     holder, waiting = slot("holder"), slot("waiting")
     holder.acquire(gpus(3))
     waiting.acquire(gpus(1))
-    monkeypatch.setattr(slots.processes, "variables", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
+    monkeypatch.setattr(slots.processes, "read_environment", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
     shutil.rmtree(folder)
     until = time.monotonic() + 3.5
     while time.monotonic() < until:
@@ -284,4 +284,4 @@ def test_a_place_among_many_is_found_in_a_file_of_the_system(monkeypatch, tmp_pa
     seen = base.stat()
     assert seen.st_uid == 0
     assert seen.st_mode & stat.S_ISVTX
-    assert processes.boot()
+    assert processes.identify_boot()

@@ -420,7 +420,7 @@ def test_any_number_of_folders_of_another_user_is_read_in_100_ms(attacker, slot,
 
 def test_where_other_users_processes_cannot_be_seen_all_folders_are_listed(attacker, slot, folder, monkeypatch):
     monkeypatch.setattr(processes, "_FIRST_PID_NAMESPACE", 1)
-    assert processes.users() is None
+    assert processes.find_users() is None
     attacker(lambda: [os.mkdir(folder / f"distdl-queue-{number}") for number in range(10_000, 15_000)] and None)
     attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=50_000), 50_000)
     assert names() == ["other"]

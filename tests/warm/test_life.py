@@ -43,7 +43,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
     job = started()
     assert_warm(job)
     pids = [rank.pid for rank in job.view().ranks]
-    assert set(pids) <= set(processes.of_job({processes.MARK: job.id}))
+    assert set(pids) <= set(processes.find_job_pids({processes.MARK: job.id}))
     for rank, pid in enumerate(pids):
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.node.job import WARM
+from distdl_jupyter.node.job import WARM_NOTICE
 from tests.warm.conftest import assert_warm, is_warm
 from tests.written import all_written
 
@@ -212,7 +212,7 @@ def told(job):
     """Return what the job says of itself, without moments, numbers of processes and its own id, by stream."""
     kept = {}
     for event in all_written(job.folder):
-        if event["type"] == "log" and event["text"].startswith((WARM, "Captured")):
+        if event["type"] == "log" and event["text"].startswith((WARM_NOTICE, "Captured")):
             continue
         if event.get("code") in ("cold-start", "warm-start") or event["type"] in ("handle", "stop", "phase"):
             continue

@@ -149,10 +149,10 @@ class SparkCluster(AgentCluster):
         """
 
         def drivers() -> set[int]:
-            return set(processes.marked(processes.table(), {MARK: job_id}))
+            return set(processes.find_marked(processes.read_table(), {MARK: job_id}))
 
         pids = drivers()
-        processes.send(pids, signal.SIGTERM)
+        processes.send_signal(pids, signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
         while drivers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
