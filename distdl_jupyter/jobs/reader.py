@@ -285,7 +285,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         view, spec = reader.view, reader.spec
         if view.state.ended:
             return False
-        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, view.lines):
+        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_unrecoverable(latest, view.lines):
             # Contacting other machines takes seconds; a new supervisor does that and reattaches to the job if possible.
             _write(folder, "resume", lines=view.lines)
             with contextlib.suppress(OSError, LaunchFailed):

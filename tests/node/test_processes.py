@@ -90,7 +90,7 @@ def test_signals_have_their_names():
 
 
 def test_the_writer_of_a_mark_has_ended_only_when_that_is_proven():
-    code = "import time; from distdl_jupyter.node import processes as p; print(p.make_mark(), flush=True); time.sleep(60)"
+    code = "import time; from distdl_jupyter.node import processes as p; print(p.make_mark(), flush=1); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
         mark = writer.stdout.readline()
         assert not processes.has_ended(mark)

@@ -69,7 +69,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     monkeypatch.setattr(under_test.LogReader, "run", wait)
     recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", process_count_per_node=2))
     for state in (State.PREPARING, State.STARTING, State.RUNNING):
-        recorder.state(state)
+        recorder.record_state(state)
     for start in run.started():
         recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
     read, write = os.pipe()

@@ -48,7 +48,7 @@ def test_a_cancel_stops_what_is_sent_and_says_that_it_is_not_whole(deliver):
 
     (said,) = deliver(work, canceled=lambda: True)
     assert said.startswith("The outputs were not sent completely to")
-    assert "because you stopped it" in said
+    assert "because you canceled the job" in said
 
 
 def test_what_cannot_be_sent_is_a_warning_with_the_place_where_it_stays(deliver, tmp_path):
