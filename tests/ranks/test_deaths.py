@@ -84,7 +84,7 @@ def test_the_trace_of_a_crash_is_in_the_log(started):
 @pytest.mark.fault("rank", "named by the next cell")
 @pytest.mark.full
 def test_ranks_that_no_kernel_could_meet_end_with_the_reason():
-    job = client.launch(session.draft(), distributed_backend="plain")
+    job = client.launch(session.build_draft(), distributed_backend="plain")
     (job.folder.path / NOTES).touch()  # no folder can be made there
     view = job.wait(60).view()
     assert view.state is State.FAILED

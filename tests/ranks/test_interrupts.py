@@ -96,7 +96,7 @@ def test_signal_handlers_of_a_cell_end_with_it(shared, told):
 
 
 def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, told, monkeypatch):
-    monkeypatch.setattr(request, "_FAILURE_NOTICE_AFTER", 0.5)
+    monkeypatch.setattr(request, "_FAILURE_NOTICE_SECONDS", 0.5)
     begin, came = time.monotonic(), []
 
     def tell(event):
@@ -115,7 +115,7 @@ def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, tol
 
 
 def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_session(started, told, monkeypatch):
-    monkeypatch.setattr(request, "_INTERRUPT_NOTICE_AFTER", 1.0)
+    monkeypatch.setattr(request, "_INTERRUPT_NOTICE_SECONDS", 1.0)
     session = started()
     # Deaf as a rank in a collective whose peer is gone.
     code = (

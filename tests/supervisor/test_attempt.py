@@ -83,7 +83,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     assert [rank.evidence for rank in recorder.view.ranks] == [f"Rank {n} cannot be ended (state D)." for n in (0, 1)]
     notes = [note["text"] for note in recorder.view.notes if note["code"] == "unkillable"]
     assert notes[1].startswith("Rank 1 cannot be ended (state D): process 102 is blocked in the kernel")
-    attempt.end_leftovers()
+    attempt.stop_leftovers()
     assert clock.now - 1000 < 10
     assert set(run.sent) == {"KILL"}
     attempt.close()

@@ -110,7 +110,7 @@ def test_lines_without_a_step_stand_where_training_has_come_to_or_are_counted():
 def test_axis_of_each_rank_is_its_own_and_all_begin_again_when_forgotten():
     output = OutputMetrics()
     steps = [next(iter(output.read(rank, "loss 1"))).step for rank in (0, 1, 0)]
-    output.forget()
+    output.reset_steps()
     assert [*steps, *(next(iter(output.read(rank, "loss 1"))).step for rank in (0, 1))] == [0, 0, 1, 0, 0]
 
 

@@ -16,7 +16,7 @@ from tests.written import all_written
 @pytest.fixture
 def deliver(tmp_path, monkeypatch):
     """Return ``deliver(work, canceled)``: the notes of a job whose outputs are sent by ``work(stopped)``."""
-    monkeypatch.setattr(under_test, "_TICK", 0.001)
+    monkeypatch.setattr(under_test, "_TICK_SECONDS", 0.001)
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", outputs="blob://labdata/results")
 
     def run(work, canceled=lambda: False):

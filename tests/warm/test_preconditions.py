@@ -86,7 +86,7 @@ def test_terminal_path_and_priority_are_the_jobs_own(distdl_home):
         from tests.warm.conftest import assert_warm
         from distdl_jupyter.warm import start as warm_start
 
-        warm_start._TIMEOUT = 30.0
+        warm_start._TIMEOUT_SECONDS = 30.0
         job = submit(surroundings, distributed_backend="plain")
         print(*job.result(timeout=120))
         assert_warm(job)

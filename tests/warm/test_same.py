@@ -183,7 +183,7 @@ def test_a_rank_handles_every_signal_although_a_background_script_ignores_some(s
             ignored = [name for name, handler in given.items() if handler is signal.SIG_IGN]
             return given["SIGINT"] is signal.default_int_handler, sorted(ignored), signal.pthread_sigmask(0, ())
 
-        warm_start._TIMEOUT = 30.0
+        warm_start._TIMEOUT_SECONDS = 30.0
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
         job = submit(heeds, distributed_backend="plain")
         assert job.result(timeout=120) == (True, ["SIGPIPE", "SIGXFSZ"], set()), job.result()
