@@ -2,7 +2,7 @@
 
 It starts processes, sends the output of each on a separate channel, and reports the exit of each. It stops everything
 when the supervisor is gone: immediately when its input ends, or after ``timeout`` seconds without a message. The loop
-only waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny
+waits only on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny
 process, forked before the agent does anything else, that only waits for the end of a pipe.
 
 Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
@@ -79,8 +79,8 @@ from distdl_jupyter.node.files import TransferRefused
 from distdl_jupyter.node.job import Fields, Job, Reply, RequestFailed
 from distdl_jupyter.node.mpi_shell import ShellRelays
 
-#: Exit code where an agent cannot run (EX_UNAVAILABLE).
-UNAVAILABLE = 69
+#: Exit code if the agent cannot run on this host (EX_UNAVAILABLE).
+UNAVAILABLE_EXIT_CODE = 69
 #: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
 _POLL_SECONDS = 0.05
 #: Timeout in seconds for sending the last response.
@@ -94,18 +94,18 @@ _DISMISSAL = b"null"
 
 
 class Watchdog:
-    """Starts the watchdog and holds the pipe to it. Raises OSError if it cannot be forked."""
+    """A handle to the watchdog, which it forks. Raises OSError if the fork fails."""
 
     def __init__(self) -> None:
-        read, self._pipe_fd = os.pipe()
+        read_fd, self._pipe_fd = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _watch(read)
-        os.close(read)
+            _watch(read_fd)
+        os.close(read_fd)
 
-    def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
+    def watch(self, marks: Mapping[str, str], run: Path, copy: Path | None, base: str = "") -> None:
         """Set the marks of the processes to kill, and the private, copied and staged folders to remove."""
-        job = {"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base}
+        job = {"marks": dict(marks), "run": str(run), "copied": str(copy) if copy else None, "base": base}
         os.write(self._pipe_fd, json.dumps(job).encode() + b"\n")
 
     def dismiss(self) -> None:
@@ -194,7 +194,7 @@ class Agent:
         return time.monotonic() - self._received_at
 
     def on_exit(self, fields: Mapping[str, Any]) -> None:
-        """Handle the exit of a process, after it was reported to the supervisor."""
+        """Handle the exit of a process after it was reported to the supervisor."""
         return
 
     # the loop ---------------------------------------------------------------------------------
@@ -276,9 +276,9 @@ class Agent:
         """Report exits, stacks and resource samples of the job's processes."""
         if self.job is None or self._has_ended:
             return
-        for end in self.job.collect_exits(outbox_is_full=self._outbox.is_full):
-            self.send("exit", **end)
-            self.on_exit(end)
+        for fields in self.job.collect_exits(outbox_is_full=self._outbox.is_full):
+            self.send("exit", **fields)
+            self.on_exit(fields)
         if answers := self.job.take_stacks():
             self.send("stacks", answers=answers)
         if (sample := self.job.sample()) is not None:
@@ -470,10 +470,10 @@ class Agent:
         return {"ended": ended}
 
 
-def _invoke(type_: str, work: Callable[[], Any]) -> Any:
-    """Return the result of ``work``, or an error response of one sentence."""
+def _invoke(type_: str, function: Callable[[], Any]) -> Any:
+    """Return the result of ``function``, or an error response of one sentence."""
     try:
-        return work()
+        return function()
     except (RequestFailed, TransferRefused) as error:
         text = str(error)
     except OSError as error:
@@ -485,13 +485,13 @@ def _invoke(type_: str, work: Callable[[], Any]) -> Any:
     return {"error": text}
 
 
-def serve(build: Callable[[Watchdog], Agent]) -> int:
+def serve(make_agent: Callable[[Watchdog], Agent]) -> int:
     """Prepare this process, run an agent in it, and return the exit code."""
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run only on Linux hosts, but this host runs {sys.platform}. Choose another host.\n")
-        return UNAVAILABLE
+        return UNAVAILABLE_EXIT_CODE
     # The agent's parent may block signals, and ranks would inherit the mask (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     watchdog = Watchdog()
     processes.adopt_orphans()
-    return build(watchdog).run()
+    return make_agent(watchdog).run()

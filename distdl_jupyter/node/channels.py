@@ -30,7 +30,7 @@ _PAUSE_SECONDS, _BURST_ROUNDS = 0.03, 20
 _FULL_BYTES, _AVAILABLE_BYTES = 1024 * 1024, 256 * 1024
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.
 _SMALL_BYTES = 4096
-#: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
+#: Buffered bytes for a socket above which the supervisor is requested to pause, and below which it may resume.
 _HOLD_BYTES, _RESUME_BYTES = 4 * 1024 * 1024, 1024 * 1024
 
 
@@ -127,7 +127,7 @@ class Inbox:
         self._pieces: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
         self._is_closed = False
-        #: Number of unread bytes, and whether the end was received.
+        #: Number of unread bytes; whether the end was received.
         self.unread = 0
         self.has_ended = False
 

@@ -28,18 +28,18 @@ _PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode
 
 
 async def serve(
-    back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
+    supervisor: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
 ) -> None:
     """Run an agent until it exits. Raises RuntimeError if the supervisor's port cannot be reached from this host.
 
-    ``back`` has the supervisor's host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
+    ``supervisor`` has its host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
     interpreter of the agent ("": the current one).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # only the job's own certificate is trusted
-    context.load_verify_locations(cadata=back["certificate"])
-    host, port = back["host"], back["port"]
+    context.load_verify_locations(cadata=supervisor["certificate"])
+    host, port = supervisor["host"], supervisor["port"]
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
     except (TimeoutError, OSError) as error:
@@ -47,7 +47,7 @@ async def serve(
         raise RuntimeError(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
     address = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
     try:
-        writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
+        writer.write(json.dumps({**identity, **address, "secret": supervisor["secret"]}).encode() + b"\n")
         await writer.drain()
         await _relay(reader, writer, python or sys.executable, environment)
     except OSError:

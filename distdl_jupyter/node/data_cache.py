@@ -36,9 +36,9 @@ PART = ".part"
 #: Names of folders and files that the cache creates; anything else belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: Default limit of the cache: disk size / _SHARE, at most _MAX_BYTES bytes, because ``statvfs`` does not report quotas.
+#: Default limit of the cache: disk size / _SHARE, at most _MAX_BYTES, because ``statvfs`` does not report quotas.
 _SHARE, _MAX_BYTES = 10, 100 * 10**9
-#: The time of the last use of a file that a job links to.
+#: Time of last use of a file that a job links to.
 _IN_USE = math.inf
 #: Files up to this size are published without fsync, because their length proves that they are complete.
 _SMALL_BYTES = 4 * 2**20
@@ -221,7 +221,7 @@ class PartialFile:
             written = os.pwrite(self.fd, content, offset)
             offset, content = offset + written, content[written:]
 
-    def md5(self) -> bytes:
+    def compute_md5(self) -> bytes:
         """Return the MD5 of the content."""
         with open(self.fd, "rb", closefd=False) as file:
             file.seek(0)

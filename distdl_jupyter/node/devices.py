@@ -40,11 +40,11 @@ class Gpu(NamedTuple):
 
 def list_visible() -> list[Gpu]:
     """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``list_gpus``."""
-    present, variable = list_gpus(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus, variable = list_gpus(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
-        return list(present)
-    matches = match_identifiers(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
-    return [present[index]._replace(identifier=identifier) for index, identifier in matches.items()]
+        return list(gpus)
+    matches = match_identifiers(variable, [(gpu.identifier, gpu.uuid) for gpu in gpus])
+    return [gpus[index]._replace(identifier=identifier) for index, identifier in matches.items()]
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def list_gpus(_period: int) -> list[Gpu]:
     """Return the NVIDIA GPUs of this host, [] for none; cached for each period, because nvidia-smi is slow.
 
     MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
-    subprocess.SubprocessError when the driver does not answer.
+    subprocess.SubprocessError if the driver does not respond.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -81,14 +81,14 @@ def read_driver_version() -> str:
         return ""
 
 
-def match_identifiers(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
-    """Return {position in ``present``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
+def match_identifiers(visible: str, devices: Sequence[tuple[str, str]]) -> dict[int, str]:
+    """Return {position in ``devices``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
 
-    ``present`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
+    ``devices`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
     """
     matches: dict[int, str] = {}
     for identifier in filter(None, map(str.strip, visible.split(","))):
-        for position, (index, uuid) in enumerate(present):
+        for position, (index, uuid) in enumerate(devices):
             is_uuid = identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
             if identifier == index if identifier.isdigit() else is_uuid:
                 matches.setdefault(position, identifier)
@@ -142,7 +142,7 @@ class GpuSampler:
                 "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
             )
             return
-        except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
+        except Exception as error:  # noqa: BLE001  a driver that does not respond must not stop the ranks
             self._problem = f"GPU utilization cannot be read: {error}."
             return
         for rank, identifiers in visible.items():

@@ -68,7 +68,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
 def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
     try:
         return probe()
-    except Exception as error:  # noqa: BLE001 - one unknown fact must not hide the others
+    except Exception as error:  # noqa: BLE001 - one failed probe must not hide the other facts
         problems[name] = f"{type(error).__name__}: {error}"
         return None
 

@@ -50,7 +50,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
     """
     root, requested = folder.resolve(), {split_path(path) for path in paths}
     outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
-    files = count = 0
+    files = byte_count = 0
     skipped: list[str] = []
     target = cast("IO[bytes]", SimpleNamespace(write=lambda content: content and write(bytes(content))))
     with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
@@ -63,8 +63,8 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
                 archive.addfile(info, _pad_reader(file))
-                files, count = files + 1, count + info.size
-    return TransferSummary(files, count, tuple(skipped))
+                files, byte_count = files + 1, byte_count + info.size
+    return TransferSummary(files, byte_count, tuple(skipped))
 
 
 def split_path(name: str) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def unpack(
     Raises TransferRefused for a member that is outside the folder or neither a file nor a folder, tarfile.TarError for
     an invalid tar, and OSError.
     """
-    files = count = 0
+    files = byte_count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE) as archive:
@@ -125,14 +125,14 @@ def unpack(
                     os.close(_open_folder(root, [*parents, name]))
                 elif accepts(member.name, member.size):
                     _extract(archive, member, root, parents, name)
-                    files, count = files + 1, count + member.size
+                    files, byte_count = files + 1, byte_count + member.size
     finally:
         os.close(root)
-    return TransferSummary(files, count)
+    return TransferSummary(files, byte_count)
 
 
 def _open_folder(root: int, names: Iterable[str]) -> int:
-    """Open the folder ``names`` below ``root``; create missing folders and refuse links."""
+    """Open the folder ``names`` below ``root``; create missing folders and reject links."""
     fd = os.dup(root)
     for name in names:
         with contextlib.suppress(FileExistsError):
@@ -200,7 +200,7 @@ class Workdir(NamedTuple):
 def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
     """Return the job's folder if it contains the proof (name and text of a file), else a new folder below ``base``.
 
-    Raises OSError, also if other users could write to it, and ValueError if the name of the job or proof is a path.
+    Raises OSError, for example if other users could write to it, and ValueError if the job's or proof's name is a path.
     """
     if proof is not None:
         path = Path(folder) / check_name(proof[0])

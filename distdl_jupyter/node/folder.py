@@ -12,7 +12,7 @@ file after up to half a minute:
 
 The job continues without a supervisor, and its node is released when the ranks have exited. The exit code of a failed
 rank is written to ``failed``, which stops the ranks of other nodes if no supervisor does. Content in ``warned`` means
-that the batch system will end the job soon; ranks with a handler for SIGUSR1 then receive that signal.
+that the batch system will stop the job soon; ranks with a handler for SIGUSR1 then receive that signal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIMEOUT_SECONDS, _LEAVE_SECONDS = 60.0, 20.0
 BEAT_SECONDS = 5.0
 #: The file with the exit code of the first failed rank.
 FAILED_FILE = "failed"
-#: The file to which the batch script writes that the job will end soon.
+#: The file to which the batch script writes that the job will be stopped soon.
 WARNED_FILE = "warned"
 #: Seconds between two checks of that file, and of ranks for a handler that was installed later.
 _WARN_SECONDS = 1.0

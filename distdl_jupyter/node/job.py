@@ -42,7 +42,7 @@ _GRACE_SECONDS = 2.0
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
 #: or None if a new interpreter has to be started.
 fork: Callable[[Sequence[str], Mapping[str, Any]], Any] | None = None
-#: Why some programs could not be forked, each the end of a sentence; the reader clears the list.
+#: Why some programs could not be forked, each the end of a sentence. The reader clears the list.
 fork_failures: list[str] = []
 #: The notice of a job whose ranks were forked.
 WARM_NOTICE = "Warm start: imports are already loaded."
@@ -196,7 +196,7 @@ class Job:
 
     def _on_pipes(self, fields: Fields) -> None:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
-        # A launcher may set another TMPDIR, which its ranks would inherit.
+        # A launcher may set a different TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
         rank_environments = [
             {**shared, **variables, **devices.build_cuda_variables(variables)}
@@ -277,7 +277,7 @@ class Job:
         return {"evidence": headroom.describe_oom_kills(self._oom_kills)}
 
     def get_sample_delay(self, now: float) -> float:
-        """Return the seconds until the next resource sample; inf before any rank was started."""
+        """Return the seconds until the next resource sample, infinity before any rank was started."""
         if not self.has_started:
             return math.inf
         self._sampler = self._sampler or Sampler()
@@ -348,7 +348,7 @@ class Job:
             return len(rank_pids)
         if target == "all":
             pids = self.find_living()
-        else:  # signaling the launcher would end the job at once, so signal only the ranks and let them clean up
+        else:  # signaling the launcher would end the job immediately, so let only the ranks clean up
             running = processes.read_table()
             pids = processes.find_descendants(processes.find_workers(self._find_pids(running)), running)
         processes.send_signal(pids, number)
@@ -378,7 +378,7 @@ class Job:
         return len(killed)
 
     def terminate(self) -> None:
-        """Stop everything without a supervisor: TERM, then KILL."""
+        """Stop all processes after the supervisor was lost: TERM, then KILL."""
         processes.send_signal(self._find_pids(), signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
         while self._find_pids() and time.monotonic() < deadline:

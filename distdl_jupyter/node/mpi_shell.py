@@ -29,7 +29,7 @@ NO_CONNECTION = 255
 
 
 class ShellRelays:
-    """All relays of this host. ``send`` sends a message to the supervisor."""
+    """All relays of this host; ``send`` sends a message to the supervisor."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._selector = selector
@@ -88,7 +88,7 @@ class ShellRelays:
 def main(arguments: list[str]) -> int:
     """Run one command on another host and return its exit code."""
     if len(arguments) < 2:
-        sys.stderr.write("The relay needs a host and a command.\n")
+        sys.stderr.write("Pass a host and a command.\n")
         return NO_CONNECTION
     host, *command = arguments
     try:

@@ -4,7 +4,7 @@ All processes of a job inherit two variables: ``DISTDL_JOB_ID`` names the job, `
 folder. Together they distinguish the processes of this agent from those of another agent on the same machine.
 Descendants of known processes are included in case one of them cleared its environment. A daemonized process without
 marks is adopted by the supervisor or the agent, or by the watchdog if that was killed (Linux). It escapes only if that
-process and the watchdog were killed at the same moment. This module does not know ranks, streams or the supervisor.
+process and the watchdog were killed at the same time. This module does not know ranks, streams or the supervisor.
 
 Processes are read from ``/proc`` on Linux, and with psutil elsewhere.
 """
@@ -155,7 +155,7 @@ def read_stat(pid: int | str, count: int = -1) -> list[bytes]:
     Only the first ``count`` fields are split.
     """
     text = read_file(pid, "stat")
-    return text[text.rfind(b")") + 2 :].split(None, count)  # NAME may contain spaces and parentheses
+    return text[text.rfind(b")") + 2 :].split(None, count)  # the name may contain spaces and parentheses
 
 
 def read_environment(pid: int) -> dict[bytes, bytes]:

@@ -98,7 +98,7 @@ class Sampler:
                 variables = processes.read_environment(pid)
                 names = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK")
                 ranks = [variables[name] for name in names if variables.get(name, b"").isdigit()]
-                if ranks:  # else it is not known yet
+                if ranks:  # otherwise the rank is not known yet
                     roots.setdefault(int(ranks[0]), pid)
         self._trees = {rank: processes.find_descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}

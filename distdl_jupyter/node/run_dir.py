@@ -97,7 +97,7 @@ class RunFolder:
         self._lifeline = _mkfifo(self.path / LIFELINE, os.O_RDWR)
 
     def open_pipes(self, rank: int) -> tuple[int, int]:
-        """Return descriptors to read a rank's output and error output; they never reach end of file."""
+        """Create a rank's pipes for output and errors; return descriptors to read them, without end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
         out, err = (_mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err

@@ -58,12 +58,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """The last event of a rank: it has finished the cell.
+    """The last event of a rank, which has finished the cell.
 
     ``repr`` is the text of the value, at most 400 characters. ``shown`` has its representations by MIME type
     (``text/plain`` is the full text; pictures are base64). Both are empty if the value is None. ``error`` has the form
-    of the error in a job's ``result`` event (see ``worker.failure``). ``unsent`` is the reason why the value was not
-    sent, "" if it was.
+    of the error in a job's ``result`` event (see ``worker.failure``). ``unsent`` is why the value was not sent, ""
+    if it was.
     """
 
     rank: int
@@ -102,7 +102,7 @@ class Values(Mapping[int, Any]):
                 self._loaded[rank] = UnsentValue(done.repr, done.unsent) if done.unsent else pickle.loads(data)
             except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
                 problem = f"The value cannot be loaded here ({type(error).__name__}: {error})."
-                fix = "Import what it needs first, or end the cell with plain data."
+                fix = "Import the modules that it needs, or end the cell with plain data."
                 self._loaded[rank] = UnsentValue(done.repr, f"{problem} {fix}")
             self._pickles[rank] = (b"", done)
         return self._loaded[rank]
@@ -224,12 +224,12 @@ def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures
     if not errors:
         return None
 
-    def order(rank: int) -> tuple[bool, float, int]:
+    def sort_key(rank: int) -> tuple[bool, float, int]:
         error = errors[rank]
         is_late = is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt"
         return is_late, float(error.get("time") or 0.0), rank
 
-    first, *later = sorted(errors, key=order)
+    first, *later = sorted(errors, key=sort_key)
     groups: dict[str, list[int]] = {_SAME_ERROR: []}
     for rank in later:
         is_same = all(errors[rank].get(name) == errors[first].get(name) for name in ("type", "message"))

@@ -2,7 +2,7 @@
 
 The addresses of the ranks are in the job's private folder. Events are reported in order of arrival, a rank's output
 before its end. All output is read from the job's log, so nothing is lost if a rank dies, and a slow reader does not
-block ranks. If a rank dies, the session ends and the reason is raised.
+block ranks. If a rank dies, the session ends and the error with the reason is raised.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank. ``doing`` is what the rank was running when connected, "" if it was idle.
+    """A connection to one rank. ``activity`` is what the rank was running when connected, "" if it was idle.
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -78,7 +78,7 @@ class RankConnection(MessageConnection):
             self.send({"do": "hello", "token": note["token"]})
             if not self.is_readable(_RESPONSE_SECONDS):
                 raise ConnectionLost(f"Rank {rank} does not respond.")
-            self.doing = str(self.receive().header.get("doing") or "")
+            self.activity = str(self.receive().header.get("doing") or "")
         except (OSError, ValueError) as error:
             raise ConnectionLost(f"The connection to rank {rank} failed.") from error
 
@@ -93,10 +93,10 @@ def read_stamps(folder: JobFolder) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def lock_session(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
+def lock_session(folder: JobFolder, activity: str, client: str) -> Iterator[bool]:
     """Lock the session for one request; yield whether the previous request was from the same client. Raises RanksBusy.
 
-    ``doing`` describes the request in messages to other clients. While a client has the lock, the file contains its
+    ``activity`` describes the request in messages to other clients. While a client has the lock, the file contains its
     activity and pid, and afterwards the client's id. The lock is also released if this process exits.
     """
     with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.private) as file:
@@ -107,7 +107,7 @@ def lock_session(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
         file.seek(0)
         is_same_client = file.read(4096) == client.encode()
         file.truncate(0)
-        file.write(json.dumps([doing[:500], os.getpid()]).encode())
+        file.write(json.dumps([activity[:500], os.getpid()]).encode())
         try:
             yield is_same_client
         finally:
@@ -118,18 +118,18 @@ def lock_session(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
 def read_lock_holder(folder: JobFolder) -> tuple[str, int]:
     """Return the activity and pid of the lock holder; ("", 0) if the session is not locked."""
     try:
-        doing, pid = json.loads((folder.path / _LOCK).read_bytes())
+        activity, pid = json.loads((folder.path / _LOCK).read_bytes())
         os.kill(pid, 0)
     except (OSError, ValueError, TypeError):  # also if the client was killed
         return "", 0
-    return str(doing), int(pid)
+    return str(activity), int(pid)
 
 
-def make_busy_error(doing: str, pid: int = 0) -> RanksBusy:
+def make_busy_error(activity: str, pid: int = 0) -> RanksBusy:
     """Return the error for busy ranks. ``pid`` is the process that started the cell, 0 if it has exited."""
     owner = f" of another kernel (process {pid})" if pid else ", started by a kernel that has exited"
     owner = " of this notebook" if pid == os.getpid() else owner
-    message, hint = f"The ranks are busy with {doing or 'a cell'}{owner}.", "Wait for it, or interrupt the ranks."
+    message, hint = f"The ranks are busy with {activity or 'a cell'}{owner}.", "Wait, or interrupt the ranks."
     return RanksBusy(message, code="ranks-busy", hint=hint)
 
 

@@ -171,12 +171,12 @@ class Ranks:
         """
         connections = self._connections.values()
         is_intact = reuse and connections and not any(connection.is_readable() for connection in connections)
-        if not is_intact or any(self._connections[rank].doing for rank in ranks):
+        if not is_intact or any(self._connections[rank].activity for rank in ranks):
             connections_by_rank, new_stamps = self._open_connections()
             self._close()
             self._connections, self._stamps = connections_by_rank, new_stamps
-            if doing := next(filter(None, (connections_by_rank[rank].doing for rank in ranks)), ""):
-                raise request.make_busy_error(doing)
+            if activity := next(filter(None, (connections_by_rank[rank].activity for rank in ranks)), ""):
+                raise request.make_busy_error(activity)
 
     def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
         """Return new connections to all ranks and their ``stamps``. Raises the reason why the ranks are gone."""
@@ -202,9 +202,9 @@ class Ranks:
             connections, _ = self._open_connections()
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
-        doing = next(filter(None, (connection.doing for connection in connections.values())), "")
+        activity = next(filter(None, (connection.activity for connection in connections.values())), "")
         pid = request.read_lock_holder(self.job.folder)[1]
-        return RanksState("busy", request.make_busy_error(doing, pid).message) if doing else RanksState("idle")
+        return RanksState("busy", request.make_busy_error(activity, pid).message) if activity else RanksState("idle")
 
     @property
     def has_ended(self) -> bool:
@@ -304,7 +304,7 @@ def start(*, on_wait: WaitCallback | None = None, **options: Any) -> Ranks:
     except KeyboardInterrupt as interrupt:
         with contextlib.suppress(JobNotRunning):
             session.job.cancel(now=True)
-        explain(interrupt, "Interrupted before the ranks were ready; they were stopped.")
+        explain(interrupt, "The start was interrupted, so the ranks were stopped.")
         raise
     return session
 

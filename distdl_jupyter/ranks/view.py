@@ -215,7 +215,7 @@ def describe_omitted(fold: OutputFold, job: str, newest: int | None = None) -> s
     """Return a message about the lines that are not shown, "" if all are."""
     missing = fold.count_omitted(newest)
     return (
-        f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""
+        f"{plural(missing, 'earlier line')} not shown. Print the whole log with %dist_logs {job}" if missing > 0 else ""
     )
 
 

@@ -44,10 +44,10 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 
     The caller holds the job's lock, and its standard output is the job's supervisor.log.
     """
-    spare: list[int] = []
+    spare_fds: list[int] = []
     supervisor = None
     try:
-        spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
+        spare_fds.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
         if not can_attach(folder):
             _start_watchdog(folder.id)
         locks.sign(folder.lock)
@@ -59,19 +59,19 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     except Exception as error:
         if supervisor is not None:  # printed like an uncaught exception, with secrets masked
             sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
-        _record_failure(folder, error, spare)
+        _record_failure(folder, error, spare_fds)
         if supervisor is not None:
             raise SystemExit(1) from None
         raise
     supervisor.announce_end()
 
 
-def _record_failure(folder: JobFolder, error: Exception, spare: list[int]) -> None:
+def _record_failure(folder: JobFolder, error: Exception, spare_fds: list[int]) -> None:
     """End a job whose supervisor ran out of processes, files or memory; the caller holds the job's lock.
 
     A job that survives its supervisor waits for a new one. Events that the recorder had not written yet are lost.
     """
-    for descriptor in spare:
+    for descriptor in spare_fds:
         os.close(descriptor)
     remedy = limits.remedy(error)
     if not remedy or can_attach(folder):

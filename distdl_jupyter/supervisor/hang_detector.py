@@ -111,22 +111,23 @@ class HangDetector:
             if self._stacks is not None and self._stacks.finding is not None:
                 self.hang_reason += f" {self._stacks.explanation}"
 
-    def collect_stacks(self, why: str) -> None:
+    def collect_stacks(self, reason: str) -> None:
         """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
-        seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
+        seconds = _FAILURE_SECONDS if reason == "failure" else self._run.stacks_seconds
         if self.pending_reason:
             self._deadline = min(self._deadline, time.monotonic() + seconds)
-            self.pending_reason = why if self.pending_reason == "request" or why == "failure" else self.pending_reason
+            if self.pending_reason == "request" or reason == "failure":
+                self.pending_reason = reason
             return
-        self.pending_reason, self._deadline, self._dumps = why, time.monotonic() + seconds, {}
+        self.pending_reason, self._deadline, self._dumps = reason, time.monotonic() + seconds, {}
         if not self._run.no_stacks():
             self._run.ask_stacks()
 
-    def ensure_stacks(self, why: str) -> bool:
+    def ensure_stacks(self, reason: str) -> bool:
         """Collect stacks before the ranks are stopped. Return whether they are collected or unavailable."""
-        if self._recorder.connected and self._collected_for != why:
-            self._collected_for = why
-            self.collect_stacks(why)
+        if self._recorder.connected and self._collected_for != reason:
+            self._collected_for = reason
+            self.collect_stacks(reason)
         return not self._recorder.connected or not self.pending_reason
 
     def finish(self) -> None:
@@ -147,10 +148,10 @@ class HangDetector:
     def _record_stacks(self) -> StackSnapshot:
         from distdl_jupyter.core import stacks
 
-        why, self.pending_reason = self.pending_reason, ""
+        reason, self.pending_reason = self.pending_reason, ""
         folder, recorder = self._recorder.folder, self._recorder
         number = max([0, *stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
-        code, data = stacks.payload(folder), self._stacks_data(why)
+        code, data = stacks.payload(folder), self._stacks_data(reason)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
         data["sources"] = recorder.redactor.data(stacks.sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
@@ -161,10 +162,10 @@ class HangDetector:
         finding = None if snapshot.finding is None else asdict(snapshot.finding)
         ranks = {"ranks": sorted(snapshot.ranks), "missing": sorted(snapshot.missing)}
         table = [asdict(row) for row in snapshot.collectives]
-        recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
+        recorder.write("stacks", number=number, why=reason, **ranks, collectives=table, finding=finding)
         return snapshot
 
-    def _stacks_data(self, why: str) -> dict[str, Any]:
+    def _stacks_data(self, reason: str) -> dict[str, Any]:
         """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
         dumps: dict[str, Any] = {}
         collectives: dict[str, Any] = {}
@@ -187,7 +188,7 @@ class HangDetector:
             if outcome := _describe_outcome(rank):
                 ended[key] = outcome
         t = round(time.time(), 3)
-        return {"t": t, "why": why, "ranks": dumps, "missing": missing, "collectives": collectives, "ended": ended}
+        return {"t": t, "why": reason, "ranks": dumps, "missing": missing, "collectives": collectives, "ended": ended}
 
 
 def _describe_outcome(rank: RankView) -> str:

@@ -58,7 +58,7 @@ class _Profile:
     @property
     def missing_text(self) -> str:
         """Why ranks are missing."""
-        return " ".join(f"{ranks.capitalize()}: {why}" for ranks, why in by_reason(self.missing))
+        return " ".join(f"{ranks.capitalize()}: {reason}" for ranks, reason in by_reason(self.missing))
 
 
 class ProfileCollector:
@@ -122,10 +122,10 @@ class ProfileCollector:
             self._profile = None
 
     def _collect(self, profile: _Profile) -> Generator[None, None, str]:
-        """Record and save a profile, and return why it failed, or "". Yields where it has to wait."""
+        """Record and save a profile, and return why it failed, or "". Yields while it waits."""
         if problem := self._run.no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
-        with contextlib.suppress(OSError):  # ``_save`` says why it cannot be stored
+        with contextlib.suppress(OSError):  # ``_save`` reports why it cannot be stored
             profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.ask_profile(profile.ranks, request)
@@ -174,7 +174,7 @@ class ProfileCollector:
             except Exception as error:  # noqa: BLE001  the other ranks' files are saved
                 profile.missing[rank] = f"Its trace was not received: {error}"
         if summaries:
-            missing = {str(rank): why for rank, why in profile.missing.items()}
+            missing = {str(rank): reason for rank, reason in profile.missing.items()}
             data = {"t": round(profile.t, 3), "steps": profile.steps, "ranks": summaries, "missing": missing}
             files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
             for rank in ranks:
@@ -190,11 +190,11 @@ class ProfileCollector:
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return summary
 
-    def _record(self, profile: _Profile, status: str, why: str = "") -> None:
+    def _record(self, profile: _Profile, status: str, reason: str = "") -> None:
         recorded = min(
             (profile.reports[rank][0].step for rank in profile.select("recording", "saving", "done")), default=0
         )
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (profile.number, status, recorded):
             fields = {"number": profile.number, "status": status, "steps": profile.steps, "ranks": profile.ranks}
-            self._recorder.write("profile", **fields, recorded=recorded, why=why)
+            self._recorder.write("profile", **fields, recorded=recorded, why=reason)

@@ -85,10 +85,10 @@ class UnforkableModule(Exception):
     ``names`` are the module and the modules that were being imported when the problem occurred.
     """
 
-    def __init__(self, name: str, why: str, others: Iterable[str] = ()) -> None:
-        super().__init__(f"{name} {why}")
+    def __init__(self, name: str, reason: str, others: Iterable[str] = ()) -> None:
+        super().__init__(f"{name} {reason}")
         self.names = (name, *sorted(set(others) - {name}))
-        self.why = why
+        self.reason = reason
 
 
 class ImportHistory:
@@ -102,7 +102,7 @@ class ImportHistory:
         data = _read_json(path)
         self._modules: list[str] = [str(name) for name in data.get("modules", ())]
         #: Module -> why it must not be preloaded.
-        self.unforkable: dict[str, str] = {str(name): str(why) for name, why in data.get("unforkable", {}).items()}
+        self.unforkable: dict[str, str] = {str(key): str(value) for key, value in data.get("unforkable", {}).items()}
 
     def list_names(self) -> list[str]:
         """Return the modules to import, those of the most recent job first, in import order."""
@@ -120,7 +120,7 @@ class ImportHistory:
 
     def exclude(self, unforkable: UnforkableModule) -> None:
         """Exclude these modules and their submodules from preloading."""
-        self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
+        self.unforkable |= dict.fromkeys(unforkable.names, unforkable.reason)
         self.add(())
 
 

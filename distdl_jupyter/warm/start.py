@@ -39,7 +39,7 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: The code of the notice with the reason for a cold start.
 COLD_START_CODE = "cold-start"
-#: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer than this.
+#: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer.
 _TIMEOUT_SECONDS = 1.0
 #: Incremented when the messages change, so that two versions never share a socket.
 PROTOCOL = 6

@@ -51,5 +51,5 @@ def test_as_plain_text():
         "[0-1] a", "[0] b", "Rank 1 of 2 failed first: KeyError: 'label', in Cell [7], line 3.", "Trace"]  # fmt: skip
     fold.add(0, "out", "c\n" * 5000)
     assert render_text(fold, None, job="k3f9", newest=10).startswith(
-        "4,993 earlier lines not shown; print the whole log with %dist_logs k3f9"
+        "4,993 earlier lines not shown. Print the whole log with %dist_logs k3f9"
     )

@@ -87,7 +87,7 @@ def test_a_flood_is_drawn_seldom_and_its_end_is_kept():
     output.finish()
     assert len(sent) <= 20 * spent + 2
     assert all(len(bundle["text/html"]) < 50_000 for bundle, *_ in sent[:-1]), "while it runs the newest lines only"
-    assert f"{2 * lines - 2000:,} earlier lines not shown; print the whole log with %dist_logs k3f9" in sent.plain
+    assert f"{2 * lines - 2000:,} earlier lines not shown. Print the whole log with %dist_logs k3f9" in sent.plain
     assert sent.plain.endswith(f"[0-1] line {lines - 1}")
 
 
