@@ -128,9 +128,7 @@ class LocalCluster(Cluster):
         if self._slot is None:
             parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
             # A rank that submits this job shares its slots with it, to prevent a deadlock.
-            if not blocked and any(
-                entry.has_resources and entry.is_own and entry.job == parent for entry in slots.read_entries()
-            ):
+            if not blocked and parent in (job.job for job in slots.read_entries() if job.has_resources and job.is_own):
                 return None
             self._slot = slots.QueueSlot(spec.id, spec.name, queued_at=number)
         position = self._slot.acquire(need, priority=spec.priority, blocked=blocked)

@@ -41,8 +41,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.node import headroom, ports, processes
 
-#: Environment variable that overrides the queue directory, for example to share the queue between containers that
-#: share GPUs.
+#: Environment variable that overrides the queue directory, for example to share it between containers with shared GPUs.
 FOLDER_VARIABLE = "DISTDL_QUEUE"
 _SYSTEM_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - only if owned by root, sticky and world-writable
 #: Name of a user's folder. A suffix is added if another user already owns the name.
@@ -64,11 +63,9 @@ _MAX_BRACKETS = 256
 WAITING, CLAIMING, HOLDING = "waits", "claims", "holds"
 #: Seconds for which resources stay reserved for a job that could start but has not.
 _RESERVATION_SECONDS = 20.0
-#: Seconds between two checks that a running job's file exists, and seconds for which no job starts after a folder has
-#: been deleted.
+#: Seconds between two checks that a running job's file exists; seconds without starts after a folder was deleted.
 _FILE_CHECK_SECONDS, _BLOCKED_SECONDS = 1.0, 2.5
-#: Seconds between two reads of the queue for the first _FRONT + 1 jobs. It grows with the position, up to
-#: _MAX_READ_SECONDS.
+#: Seconds between two reads of the queue for the first _FRONT + 1 jobs; grows with the position to _MAX_READ_SECONDS.
 _READ_SECONDS, _FRONT, _MAX_READ_SECONDS = 0.25, 4, 10.0
 #: Maximum number of running jobs and of holders in a ``QueuePosition``.
 _MAX_RUNNING, _MAX_HOLDERS = 16, 4
@@ -191,8 +188,8 @@ def schedule(
 
     A job can start when everything it needs is free and not reserved for a job ahead of it. Resources are reserved for
     each waiting job, so a later job overtakes it only if it needs none of them. ``limits`` are the machine's amounts
-    by name; other amounts are unlimited. ``late_users`` are users who have not started a job for some time although one
-    could start; nothing is reserved for their jobs that could start.
+    by name; other amounts are unlimited. Nothing is reserved for jobs that could start of ``late_users``, who have not
+    started such a job for some time.
     """
     jobs, positions = list(jobs), list[QueuePosition]()
     running, reserved = _Usage(), _Usage()
