@@ -158,7 +158,7 @@ class LocalCluster(Cluster):
         if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
+        queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.read_memory_limit())
         emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if emulated:

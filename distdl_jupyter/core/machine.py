@@ -65,7 +65,7 @@ def gpu_numbers() -> list[int]:
 
 def cache_directory() -> Path:
     """Return the package's cache directory, which need not exist yet: ``DISTDL_CACHE``, or the platform's default."""
-    return data_cache.default_base()
+    return data_cache.get_default_base()
 
 
 def compiler_cache() -> tuple[str, str]:

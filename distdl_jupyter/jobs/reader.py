@@ -291,7 +291,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=spec.python)
                 return False
-        for type_, fields in resume.end_events(folder, view, spec.cluster, lost_supervisor):
+        for type_, fields in resume.build_end_events(folder, view, spec.cluster, lost_supervisor):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
             names = [record.tracker for record in tracking.of_job(folder.path)]

@@ -153,7 +153,7 @@ class Agent:
         self._source = source
         self._timeout = timeout
         self._watchdog = watchdog
-        self._reader = frames.FrameReader(greeting=False)
+        self._reader = frames.FrameReader(expect_greeting=False)
         self._selector = selectors.DefaultSelector()
         self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)

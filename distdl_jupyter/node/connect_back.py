@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Timeouts in seconds: to connect, to send the last bytes, and for an agent without a supervisor to exit.
-_CONNECT_SECONDS, _LAST_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
-_PIECE = 64 * 1024
-_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
+_CONNECT_SECONDS, _FLUSH_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
+_PIECE_BYTES = 64 * 1024
+_AGENT_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 async def serve(
@@ -55,7 +55,7 @@ async def serve(
     finally:
         writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(writer.wait_closed(), _LAST_SECONDS)
+            await asyncio.wait_for(writer.wait_closed(), _FLUSH_SECONDS)
 
 
 async def _relay(
@@ -64,13 +64,13 @@ async def _relay(
     """Start the agent and forward its bytes until it has exited."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     agent = await asyncio.create_subprocess_exec(
-        python, "-c", _PROGRAM, env=environment, start_new_session=True, **pipes
+        python, "-c", _AGENT_PROGRAM, env=environment, start_new_session=True, **pipes
     )
     stdin, stdout, stderr = agent.stdin, agent.stdout, agent.stderr
     assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"  # noqa: PT018
 
     async def send(stream: asyncio.StreamReader, channel: int) -> None:
-        while content := await stream.read(_PIECE):
+        while content := await stream.read(_PIECE_BYTES):
             writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
             await writer.drain()
 

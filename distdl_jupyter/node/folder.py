@@ -55,7 +55,7 @@ _FLUSH_SECONDS = 10.0
 _PIECE_BYTES = 1 << 20
 
 
-def file_names(node: int) -> tuple[str, str, str]:
+def get_file_names(node: int) -> tuple[str, str, str]:
     """Return the names of a node's files: input, number of bytes read, output."""
     return f"node-{node}.in", f"node-{node}.read", f"node-{node}.out"
 
@@ -103,7 +103,7 @@ class FolderAgent(Agent):
     beat_seconds: ClassVar[float] = BEAT_SECONDS
 
     def __init__(self, folder: Path, node: int, watchdog: Watchdog) -> None:
-        inbox, self._read_path, outbox = (folder / name for name in file_names(node))
+        inbox, self._read_path, outbox = (folder / name for name in get_file_names(node))
         self._inbox = FileFollower(inbox)
         self._warning = FileFollower(folder / WARNED_FILE)
         self._failed_path = folder / FAILED_FILE

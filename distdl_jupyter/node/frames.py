@@ -68,12 +68,12 @@ def _find_end(content: bytes | bytearray, offset: int) -> int | None:
 
 
 class FrameReader:
-    """Splits a byte stream into frames. ``greeting``: whether the stream must start with the greeting."""
+    """Splits a byte stream into frames. With ``expect_greeting``, the stream must start with the greeting."""
 
-    def __init__(self, *, greeting: bool) -> None:
+    def __init__(self, *, expect_greeting: bool) -> None:
         self._buffer = bytearray()
         #: Whether the greeting was received.
-        self.has_greeting = not greeting
+        self.has_greeting = not expect_greeting
 
     @property
     def preamble(self) -> bytes:

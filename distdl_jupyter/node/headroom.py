@@ -61,10 +61,10 @@ def read_free_memory() -> int | None:
     return _minimum(amounts)
 
 
-def memory_limit() -> int | None:
+def read_memory_limit() -> int | None:
     """Return the memory limit in bytes of this process: that of the host or of a control group.
 
-    ``memory_limit() - read_free_memory()`` is in use.
+    ``read_memory_limit() - read_free_memory()`` is in use.
     """
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):

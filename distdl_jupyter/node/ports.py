@@ -39,7 +39,7 @@ class Ports:
         return [self._reserve_one(address) for _ in range(count)]
 
     def _reserve_one(self, address: str) -> int:
-        folder = lock_folder("ports")
+        folder = get_lock_folder("ports")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         for port in random.sample(range(MIN_PORT, MAX_PORT), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -59,13 +59,13 @@ class Ports:
             os.close(self._fds.pop())
 
 
-def lock_folder(lock_type: str) -> Path:
+def get_lock_folder(lock_type: str) -> Path:
     """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
         return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{lock_type}-{os.getuid()}")
     except PermissionError:
         # A home may be shared by several hosts.
-        base = permissions.user_folder(data_cache.default_base())
+        base = permissions.user_folder(data_cache.get_default_base())
         locks = permissions.private_folder(base / "locks")
         return permissions.private_folder(locks / f"{lock_type}-{socket.gethostname()}")
 

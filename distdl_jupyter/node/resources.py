@@ -38,7 +38,7 @@ _MAX_TIME_FRACTION = 0.002
 #: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
 _SECTOR_BYTES, _WORD_BYTES = 512, 4
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Usage(NamedTuple):
@@ -118,7 +118,7 @@ class Sampler:
         return [round(100 * cpu / seconds, 1) if measured and seconds > 0 else None, memory]
 
     def _sample_node(self, seconds: float) -> dict[str, float | None]:
-        limit, available = headroom.memory_limit(), headroom.read_free_memory()
+        limit, available = headroom.read_memory_limit(), headroom.read_free_memory()
         before, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
         for name in self._counters.keys() & before.keys():
@@ -136,7 +136,7 @@ def _read_usage(pid: int) -> _Usage | None:
         # number of resident pages, which is 0 in an exiting process.
         if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
             return None
-        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
+        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE_BYTES)
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):

@@ -139,7 +139,7 @@ class QueuePosition(NamedTuple):
 
 def machine_limits() -> dict[str, float]:
     """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
-    memory = headroom.memory_limit()
+    memory = headroom.read_memory_limit()
     return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
 
 
@@ -237,7 +237,7 @@ def queue_directory() -> Path:
             status = Path(name).stat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:
                 return Path(name)
-    return ports.lock_folder("queue")
+    return ports.get_lock_folder("queue")
 
 
 def read_entries() -> list[QueueEntry]:

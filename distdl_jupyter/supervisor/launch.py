@@ -209,7 +209,7 @@ class Launch:
         if run is not None:
             recorder.note("info", text, resume.REATTACHED)
         else:
-            for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
+            for type_, fields in resume.build_end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
         return run
 

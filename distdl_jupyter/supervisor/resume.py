@@ -1,6 +1,6 @@
 """The state that a new supervisor of a job needs: how the job was started, and the read positions of its output.
 
-It is read from the events; ``end_events`` ends a job that no supervisor can resume.
+It is read from the events; ``build_end_events`` ends a job that no supervisor can resume.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def can_attach(folder: JobFolder) -> bool:
         return False
 
 
-def end_events(
+def build_end_events(
     folder: JobFolder, view: JobView, kind: str, lost_supervisor: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stop the remaining processes of a job whose supervisor died, and yield type and fields of the events to write.

@@ -156,7 +156,7 @@ class Forker:
             return "a library is injected into it (LD_PRELOAD)"
         # The system still counts a thread briefly after it was joined.
         deadline = time.monotonic() + _JOIN_SECONDS
-        while preload.thread_count() > 1:
+        while preload.count_threads() > 1:
             if time.monotonic() > deadline:
                 return "the supervisor has started threads"
             time.sleep(0.001)

@@ -176,7 +176,7 @@ class Preloader:
         self._checked_count = len(loaded_modules)
         self.stamp(paths)
         reads, self.recorder.unforkable = self.recorder.unforkable, []
-        if thread_count() > 1:
+        if count_threads() > 1:
             raise UnforkableModule(name, "starts a thread when imported")
         if _has_opened_gpu():
             raise UnforkableModule(name, "opens a GPU when imported")
@@ -214,7 +214,7 @@ def _has_opened_gpu() -> bool:
     return False
 
 
-def thread_count() -> int:
+def count_threads() -> int:
     """Return the number of threads of this process, including those of C libraries."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count
 

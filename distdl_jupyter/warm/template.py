@@ -192,7 +192,7 @@ class Template:
             return f"the job and the template differ in {name}"
         if message["niceness"] < os.getpriority(os.PRIO_PROCESS, 0):
             return "the template has a lower priority (nice)"
-        return "the template has started threads" if preload.thread_count() > 1 else ""
+        return "the template has started threads" if preload.count_threads() > 1 else ""
 
     def _status(self) -> dict[str, Any]:
         return {

@@ -67,7 +67,7 @@ class Connection(AgentConnection):
         #: Set when the agent's greeting has arrived.
         self.greeted = threading.Event()
         self._link = link
-        self._reader = frames.FrameReader(greeting=True)
+        self._reader = frames.FrameReader(expect_greeting=True)
         self._request_numbers = itertools.count(first)
         self._channel_numbers = itertools.count(first)
         self._lock = threading.Condition()

@@ -76,7 +76,7 @@ class FolderLink(Tail, wire.Link):
 
     def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
         wire.Link.__init__(self)
-        inbox, position_file, outbox = folder.file_names(node)
+        inbox, position_file, outbox = folder.get_file_names(node)
         Tail.__init__(self, run / outbox, why_lost)
         self._inbox_path, self._position_path = run / inbox, run / position_file
         self._why_lost = why_lost

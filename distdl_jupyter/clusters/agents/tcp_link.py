@@ -47,7 +47,7 @@ class TcpLink(Link):
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
         self._lost_message = lost
-        self._frames = frames.FrameReader(greeting=False)
+        self._frames = frames.FrameReader(expect_greeting=False)
         self._input_ended = False
 
     async def read(self) -> bytes:

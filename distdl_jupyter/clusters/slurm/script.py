@@ -145,7 +145,7 @@ class JobDirectory:
             if self.copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
-            agent_files = [name for node in range(spec.node_count) for name in agents.file_names(node)]
+            agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
             for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
                 owned.write(self.run / name, b"")
             python = options.python or ("" if options.container_image else spec.python) or "python3"

@@ -30,9 +30,9 @@ class Node:
 
     def __init__(self, path):
         self.path = path
-        for name in (*folder.file_names(0), folder.FAILED_FILE):
+        for name in (*folder.get_file_names(0), folder.FAILED_FILE):
             (path / name).touch()
-        self.inbox, self.read, self.out = (path / name for name in folder.file_names(0))
+        self.inbox, self.read, self.out = (path / name for name in folder.get_file_names(0))
         self.process = None
         self.connections = []
         self.lost = ""

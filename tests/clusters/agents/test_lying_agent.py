@@ -22,7 +22,7 @@ AGENT = """
 import json, os, sys
 from distdl_jupyter.node import frames
 replies, events = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-reader = frames.FrameReader(greeting=False)
+reader = frames.FrameReader(expect_greeting=False)
 os.write(1, frames.GREETING)
 def send(fields):
     os.write(1, frames.encode_message(fields.pop("type"), **fields))

@@ -17,7 +17,7 @@ AGENT = """
 import os, subprocess
 from distdl_jupyter.node import frames
 subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-reader = frames.FrameReader(greeting=False)
+reader = frames.FrameReader(expect_greeting=False)
 os.write(1, frames.GREETING)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
