@@ -328,7 +328,7 @@ def find_last_cell(log: Path) -> tuple[str, float] | None:
 def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], object] = bool) -> bool:
     """Wait for the reason why ranks do not respond; return whether their supervisor was replaced.
 
-    ``old_stamps`` are the earlier ``stamps`` of their address files; ``on_poll`` is called during the wait.
+    ``old_stamps`` are the earlier stamps of their address files; ``on_poll`` is called during the wait.
     """
     can_attach = registry.get("clusters", job.spec.cluster).can_attach
     deadline = time.monotonic() + (_ATTACH_SECONDS if can_attach else _REASON_SECONDS)

@@ -51,17 +51,17 @@ class Ranks:
         self.job = job
         self._client_id = uuid.uuid4().hex
         self._connections: dict[int, RankConnection] = {}
-        #: The ``stamps`` of the address files of these connections.
+        #: The modification times of the address files of these connections (see ``read_stamps``).
         self._stamps: dict[str, int] = {}
 
     @property
     def id(self) -> str:
-        """Return the id of the job of these ranks."""
+        """The id of the job of these ranks."""
         return self.job.id
 
     @property
     def size(self) -> int:
-        """Return the number of ranks."""
+        """The number of ranks."""
         return self.job.spec.process_count
 
     @property
@@ -179,8 +179,8 @@ class Ranks:
                 raise request.make_busy_error(activity)
 
     def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
-        """Return new connections to all ranks and their ``stamps``. Raises the reason why the ranks are gone."""
-        for _ in range(2):  # the supervisor may be replaced meanwhile
+        """Return new connections to all ranks and their stamps. Raises the reason why the ranks are gone."""
+        for _ in range(2):  # the supervisor may be replaced in the meantime
             current_stamps = request.read_stamps(self.job.folder)
             try:
                 return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, current_stamps
@@ -208,7 +208,7 @@ class Ranks:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the ranks have ended, or are stopping because one of them has ended."""
+        """Whether the ranks have ended, or are stopping because one of them has ended."""
         view = self.job.view()
         return view.state.ended or view.failure is not None
 
