@@ -58,7 +58,7 @@ def distdl_home(tmp_path, tmp_path_factory, monkeypatch):
 def until_gone(job_id, timeout=10.0):
     """Wait until no process of a job is left; return who is left after ``timeout`` seconds."""
     until = time.monotonic() + timeout
-    while (left := processes.of_job({processes.MARK: job_id})) and time.monotonic() < until:
+    while (left := processes.find_job_pids({processes.MARK: job_id})) and time.monotonic() < until:
         time.sleep(0.05)
     return sorted(left)
 

@@ -28,7 +28,7 @@ def job(number=0, state=State.COMPLETED, *, store=None, steps=5, notes=0, **more
 
 def train(recorder, state, ranks=2, steps=5, notes=0):
     """Write what a training writes."""
-    recorder.state(State.RUNNING)
+    recorder.record_state(State.RUNNING)
     for rank in range(ranks):
         recorder.write("rank", rank=rank, status="started", pid=7, host="node-a")
     for step in range(steps):
@@ -37,4 +37,4 @@ def train(recorder, state, ranks=2, steps=5, notes=0):
     for number in range(notes):
         recorder.note("info", f"Rank {number % ranks} has reported something that its user may want to know, {number}.")
     if state.ended:
-        recorder.state(state, "It was so." if state is not State.COMPLETED else "")
+        recorder.record_state(state, "It was so." if state is not State.COMPLETED else "")

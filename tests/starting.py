@@ -21,10 +21,10 @@ import pytest
 import tests
 from distdl_jupyter.clusters.environment import select_for_local_ranks
 from distdl_jupyter.core import machine
-from distdl_jupyter.node.job import WARM
+from distdl_jupyter.node.job import WARM_NOTICE
 from distdl_jupyter.warm import preload
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm.start import COLD
+from distdl_jupyter.warm.start import COLD_START_CODE
 
 #: What the template imports before the first job has said what it needs.
 AHEAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "horovod.torch")
@@ -92,10 +92,12 @@ def beginning(path):
 
 
 def _start_of(events, log):
-    if WARM.encode() in log:
+    if WARM_NOTICE.encode() in log:
         return "warm"
-    notes = [json.loads(line) for line in events.splitlines() if line.endswith(b"}") and COLD.encode() in line]
-    return next((note["text"] for note in notes if note.get("code") == COLD), "cold, as the test wants")
+    notes = [
+        json.loads(line) for line in events.splitlines() if line.endswith(b"}") and COLD_START_CODE.encode() in line
+    ]
+    return next((note["text"] for note in notes if note.get("code") == COLD_START_CODE), "cold, as the test wants")
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -119,7 +121,7 @@ def revive():
     if said is not None and said["pid"] != _own.get(where.key):
         warm_start.stop(where)
     said = _made(where)
-    if preload.differing(psutil.Process(said["pid"]).environ(), select_for_local_ranks(os.environ), {"TMPDIR"}):
+    if preload.find_difference(psutil.Process(said["pid"]).environ(), select_for_local_ranks(os.environ), {"TMPDIR"}):
         # A job of an earlier test was still having it made.
         warm_start.stop(where)
         said = _made(where)
@@ -129,7 +131,7 @@ def revive():
 
 def _made(where):
     """Return what the next ready template says, one that is made already or by now."""
-    warm_start.make(where)
+    warm_start.start_template(where)
     # What it learns from an earlier test's job may make it begin anew.
     until = time.monotonic() + 120
     while (said := warm_start.wait_until_ready(where)) is None or said["learning"]:

@@ -104,11 +104,11 @@ def _warm(args: argparse.Namespace) -> Reply:
         start.stop(files)
     elif args.action == "start":
         if not start.has_template(files):
-            start.make(files)
+            start.start_template(files)
         if start.wait_until_ready(files) is None:
             message = f"The template did not start. See the log: {files.log}"
-            return Reply(report.state(), "\n".join([message, *report.lines()]), code=1)
-    return Reply(report.state(), "\n".join(report.lines()))
+            return Reply(report.read_state(), "\n".join([message, *report.describe()]), code=1)
+    return Reply(report.read_state(), "\n".join(report.describe()))
 
 
 def _doctor(_: argparse.Namespace) -> Reply:
@@ -116,7 +116,7 @@ def _doctor(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure as azure_view
     from distdl_jupyter.warm import report
 
-    rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.rows()]
+    rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.build_doctor_rows()]
     wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     text = doctor.render(rows, colour=sys.stdout.isatty() and not wants_plain_text)
     return Reply(rows, text, code=0 if doctor.works(rows) else 1)

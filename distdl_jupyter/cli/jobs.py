@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form import arguments
-from distdl_jupyter.node.resources import SECONDS
+from distdl_jupyter.node.resources import SAMPLE_SECONDS
 from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _resources(args: argparse.Namespace) -> Any:
     job = find(args.id)
     while args.follow and not job.state.ended:
         print(f"{job.resources()}\n", flush=True)
-        time.sleep(SECONDS)
+        time.sleep(SAMPLE_SECONDS)
     usage = job.resources()
     return usage.figure() if args.figure and usage else usage
 

@@ -95,7 +95,7 @@ class LocalCluster(Cluster):
             node_count = max(context.min_node_count, spec.node_count - len(context.lost_nodes))
             spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(spec, options, self._gpu_numbers)
-        for shortage in limits.shortages(spec.process_count, headroom.room()):
+        for shortage in limits.shortages(spec.process_count, headroom.read_remaining()):
             if shortage.level == "error":
                 raise LaunchFailed(f"{shortage.message}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
@@ -128,9 +128,9 @@ class LocalCluster(Cluster):
         if self._slot is None:
             parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
             # A rank that submits this job shares its slots with it, to prevent a deadlock.
-            if not blocked and any(entry.holds and entry.is_own and entry.job == parent for entry in slots.entries()):
+            if not blocked and parent in (job.job for job in slots.read_entries() if job.has_resources and job.is_own):
                 return None
-            self._slot = slots.QueueSlot(spec.id, spec.name, number=number)
+            self._slot = slots.QueueSlot(spec.id, spec.name, queued_at=number)
         position = self._slot.acquire(need, priority=spec.priority, blocked=blocked)
         if position is None:
             numbers = {gpu.uuid: gpu.number for gpu in devices}
@@ -158,7 +158,7 @@ class LocalCluster(Cluster):
         if (limit := limits.rank_limit(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             text, field = f"{limit.message}.", "process_count_per_node"
             raise InvalidSpec(text, code="too-many-local-processes", field=field, hint=limit.remedy)
-        queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
+        queueing.refuse_excess(spec, spec.process_count, len(devices), headroom.cores(), headroom.read_memory_limit())
         is_emulated, host_name = spec.node_count > 1, socket.gethostname()
         shell: tuple[str, ...] = ()
         if is_emulated:

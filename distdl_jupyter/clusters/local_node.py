@@ -78,8 +78,8 @@ class LocalJob(Job):
     A forked process, whose environment shows only the job's mark (see ``warm``), is found as a child of this process.
     """
 
-    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        return {**variables, **devices.cuda_variables(variables), **self.marks}
+    def _build_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {**variables, **devices.build_cuda_variables(variables), **self.marks}
 
 
 class LocalAgent(AgentConnection):
@@ -95,7 +95,7 @@ class LocalAgent(AgentConnection):
         answer: Future[dict[str, Any]] = Future()
         try:
             answer.set_result(self.job.handle(type_, fields))
-        except node_job.NotStarted as error:
+        except node_job.StartFailed as error:
             failure = HostFailed("", str(error), code="process-not-started")
             answer.set_exception(error.__cause__ if isinstance(error.__cause__, OSError) else failure)
         except node_job.RequestFailed as error:
@@ -112,7 +112,7 @@ class LocalAgent(AgentConnection):
         """Deliver the exits of processes, their stacks and a sample of their resource usage."""
         for end in self.job.collect_exits(outbox_is_full=False):
             self.on_event({"type": "exit", **end})
-        if answers := self.job.stacks():
+        if answers := self.job.take_stacks():
             self.on_event({"type": "stacks", "answers": answers})
         if (sample := self.job.sample()) is not None:
             self.on_event({"type": "resources", "samples": [sample]})
@@ -120,7 +120,7 @@ class LocalAgent(AgentConnection):
     def close(self) -> None:
         """End all processes and remove the private folder."""
         self.job.kill()
-        self.job.clear(None)
+        self.job.clean_up(None)
         self._channels.close()
 
 
@@ -152,7 +152,7 @@ class LocalNodes(JobNodes):
     def keep_slots(self) -> None:
         """Restore the job's entry in the machine's queue if it was deleted."""
         if self._slot is not None:
-            self._slot.beat()
+            self._slot.ensure_file()
 
     def get_environment(self, node: AgentNode) -> dict[str, str]:
         """Return the supervisor's environment, extended by the job's variables."""
@@ -178,11 +178,11 @@ class LocalNodes(JobNodes):
         """Add a notice that the start was warm, or why some programs were started cold."""
         if node_job.fork is None:
             return
-        reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
-        node_job.reasons.clear()
+        reasons = dict.fromkeys(node_job.fork_failures) if not launcher else {f"{launcher} starts them": None}
+        node_job.fork_failures.clear()
         self.notices += [
             RunNotice("info", f"This job starts cold because {reason}.", "cold-start") for reason in reasons
-        ] or [RunNotice("info", node_job.WARM, "warm-start")]
+        ] or [RunNotice("info", node_job.WARM_NOTICE, "warm-start")]
 
     def handle(self) -> dict[str, Any]:
         """Return {}, because a sweep finds processes by the job's mark."""

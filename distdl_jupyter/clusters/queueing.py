@@ -9,13 +9,13 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, amount, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
-from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition
+from distdl_jupyter.node.slots import QueueEntry, QueuePosition, ResourceRequest
 
 #: The maximum number of devices of a job that a view lists.
 _MAX_DEVICES = 32
 
 
-def compute_need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
+def compute_need(spec: JobSpec, processes: int, devices: Sequence[str]) -> ResourceRequest:
     """Return the needs of a job's ``processes`` on a machine with these GPUs.
 
     Without the option ``gpus``, each process gets one GPU; if there are fewer, the processes share all of them.
@@ -24,7 +24,7 @@ def compute_need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
     gpus = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
     per_process = {"cores": spec.cores, "memory": spec.memory}
     amounts = {name: float(share * processes) for name, share in per_process.items() if share}
-    return Need(gpus, tuple(devices) if gpus else (), amounts)
+    return ResourceRequest(gpus, tuple(devices) if gpus else (), amounts)
 
 
 def refuse_excess(
@@ -50,7 +50,7 @@ def refuse_excess(
 
 def build_view(
     position: QueuePosition,
-    need_: Need,
+    need_: ResourceRequest,
     labels: Mapping[str, str],
     priority: int,
     host: str = "",
@@ -65,28 +65,28 @@ def build_view(
     amounts = get_needs(need_)
     return QueueView(
         position=position.position,
-        of=position.of,
-        why=position.problem or reason(amounts, position.lacks, holder_names),
+        of=position.waiting_count,
+        why=position.problem or reason(amounts, position.missing, holder_names),
         priority=priority,
         needs=amounts,
         free=dict(position.free),
         total={name: value for name, value in get_totals(len(labels), limits).items() if name in amounts},
-        lacks=position.lacks,
+        lacks=position.missing,
         names=holder_names,
-        holding=tuple(make_holding(entry, labels) for entry in position.entries if entry.holds),
+        holding=tuple(make_holding(entry, labels) for entry in position.entries if entry.has_resources),
         host=host,
-        number=position.number,
+        number=position.queued_at,
     )
 
 
-def get_needs(need_: Need) -> dict[str, float]:
+def get_needs(need_: ResourceRequest) -> dict[str, float]:
     """Return the needs of a job as amounts by name."""
     return {**({"gpus": float(need_.gpus)} if need_.gpus else {}), **need_.amounts}
 
 
 def get_totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the resources of a machine with ``gpus`` GPUs; ``limits`` defaults to this machine."""
-    return {"gpus": float(gpus), **(slots.limits() if limits is None else limits)}
+    return {"gpus": float(gpus), **(slots.machine_limits() if limits is None else limits)}
 
 
 def make_holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
@@ -96,8 +96,8 @@ def make_holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
         entry.name,
         "" if entry.is_own else entry.user,
         tuple(labels.get(gpu, gpu) for gpu in entry.gpus[:_MAX_DEVICES]),
-        entry.need.amounts.get("cores", 0),
-        entry.need.amounts.get("memory", 0),
+        entry.request.amounts.get("cores", 0),
+        entry.request.amounts.get("memory", 0),
     )
 
 
@@ -105,4 +105,5 @@ def name_holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> 
     """Return the names of the first jobs ahead of a position, and the number of other jobs ahead of it."""
     jobs = [entries[key] for key in position.holders if key in entries]
     names = [f"{job.name} ({short_id(job.job)})" + ("" if job.is_own else f" of {job.user}") for job in jobs]
-    return (*names, plural(position.others, "other")) if names and position.others else tuple(names)
+    other_count = position.other_holder_count
+    return (*names, plural(other_count, "other")) if names and other_count else tuple(names)

@@ -71,7 +71,7 @@ def holder(path: Path, *other_files: Path) -> Holder:
     is_held, host = True, ""
     try:
         with path.open("rb", buffering=0) as file:
-            host = processes.other_host(os.pread(file.fileno(), _RECORD_BYTES, 0).decode("utf-8", "replace"))
+            host = processes.find_other_host(os.pread(file.fileno(), _RECORD_BYTES, 0).decode("utf-8", "replace"))
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             is_held = False
     except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +90,7 @@ def sign(path: Path) -> None:
     """Record that this process holds the lock; if that fails, the old record is not changed."""
     # A separate file object: on a network file system, closing it makes the text visible to other hosts.
     with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
-        file.write(processes.mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
+        file.write(processes.make_mark().encode().ljust(_RECORD_BYTES - 1) + b"\n")
 
 
 def prove(path: Path) -> None:

@@ -53,7 +53,7 @@ def has_java() -> bool:
 def gpus() -> tuple[devices.Gpu, ...]:
     """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
     try:
-        return tuple(devices.visible())
+        return tuple(devices.list_visible())
     except (OSError, subprocess.SubprocessError):
         return ()
 
@@ -65,7 +65,7 @@ def gpu_numbers() -> list[int]:
 
 def cache_directory() -> Path:
     """Return the package's cache directory, which need not exist yet: ``DISTDL_CACHE``, or the platform's default."""
-    return data_cache.default_base()
+    return data_cache.get_default_base()
 
 
 def compiler_cache() -> tuple[str, str]:

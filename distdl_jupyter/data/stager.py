@@ -326,7 +326,7 @@ class DataStager:
         starts = range(0, item.size, range_size) if item.size else ()
         for _ in range(_MAX_DOWNLOADS):
             list(self._range_pool.map(lambda start: self._read_range(file, part, start, start + range_size), starts))
-            if not item.md5 or base64.b64encode(part.md5()).decode() == item.md5:
+            if not item.md5 or base64.b64encode(part.compute_md5()).decode() == item.md5:
                 return
             self._add_counts(name, done=-item.size)
             self._send_note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")

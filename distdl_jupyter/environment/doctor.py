@@ -63,7 +63,7 @@ def diagnose() -> list[Verdict]:
         _horovod(inspection, gpus, " ".join(map(str, missing.result()))),
         _mpi(inspection, mpi.result()),
         _gpus(inspection, gpus),
-        _driver(inspection, gpus, devices.driver()),
+        _driver(inspection, gpus, devices.read_driver_version()),
         _infiniband(),
         ssh.result(),
         slurm.result(),

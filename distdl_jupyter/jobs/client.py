@@ -581,7 +581,7 @@ def start(
     from distdl_jupyter import warm
 
     def begin(folder: JobFolder, lock: JobLock) -> None:
-        warm.begin(folder, lock, secret_values, python=spec.python)
+        warm.start_job(folder, lock, secret_values, python=spec.python)
 
     return Job(publish(JobStore(), spec, code, begin, lambda id_: interrupted(attach(id_)), before_start))
 

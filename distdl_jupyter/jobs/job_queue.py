@@ -125,7 +125,7 @@ def _format_holding(job: Holding) -> str:
 
 def queue() -> Queue:
     """Return the queue of this machine with the jobs of all users, and this user's jobs that are queued elsewhere."""
-    entries = slots.entries()
+    entries = slots.read_entries()
     use = in_use(entries)
     return Queue(
         waiting=tuple(_waiting(entries)),
@@ -138,13 +138,13 @@ def queue() -> Queue:
 
 def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
-    entries = slots.entries() if entries is None else entries
+    entries = slots.read_entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
-    held = [entry for entry in entries if entry.holds]
+    held = [entry for entry in entries if entry.has_resources]
     total = queueing.get_totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}
     free = {
-        name: max(0.0, limit - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, limit in total.items()
+        name: max(0.0, limit - sum(job.request.amounts.get(name, 0) for job in held)) for name, limit in total.items()
     }
     free["gpus"] = float(sum(gpu not in used for gpu in labels))
     holding = tuple(queueing.make_holding(entry, labels) for entry in held)
@@ -178,13 +178,13 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         for listed in reversed(job_list.here().all())
         if listed.row.state == State.QUEUED.value
     }
-    for scheduled in slots.schedule(slot_entries, slots.limits()):
-        entry = entries[scheduled.key]
+    for position in slots.schedule(slot_entries, slots.machine_limits()):
+        entry = entries[position.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        holders = queueing.name_holders(scheduled, entries)
-        cause = reason(queueing.get_needs(entry.need), scheduled.lacks or (ORDER,), holders)
+        holders = queueing.name_holders(position, entries)
+        cause = reason(queueing.get_needs(entry.request), position.missing or (ORDER,), holders)
         yield WaitingJob(
-            position=scheduled.position,
+            position=position.position,
             id=entry.job,
             name=entry.name,
             user="" if entry.is_own else entry.user,

@@ -285,13 +285,13 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         view, spec = reader.view, reader.spec
         if view.state.ended:
             return False
-        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, view.lines):
+        if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_unrecoverable(latest, view.lines):
             # Contacting other machines takes seconds; a new supervisor does that and reattaches to the job if possible.
             _write(folder, "resume", lines=view.lines)
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=spec.python)
                 return False
-        for type_, fields in resume.end_events(folder, view, spec.cluster, lost_supervisor):
+        for type_, fields in resume.build_end_events(folder, view, spec.cluster, lost_supervisor):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
             names = [record.tracker for record in tracking.of_job(folder.path)]

@@ -79,7 +79,7 @@ class RanksMagics:
         from distdl_jupyter import ranks
 
         latest = self._session.ranks
-        return latest if latest is not None and latest.state() != "ended" else ranks.current()
+        return latest if latest is not None and latest.state() != "ended" else ranks.find_session()
 
     def _get(self) -> Ranks:
         """Return the ranks to use, which may be ended ranks of this kernel. Raises JobNotFound."""
@@ -165,7 +165,7 @@ class RanksMagics:
     def _attach(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
 
-        match = ranks.current(only=args.id)
+        match = ranks.find_session(only=args.id)
         if match is None:
             raise _no_ranks(f" of job {args.id}" if args.id else "")
         self._session.ranks = match
@@ -210,8 +210,8 @@ class RanksMagics:
         self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Callable[[Event], None]], Answer], *, quiet: bool
     ) -> Any:
         """Run code on ranks and display its output; return the values. Raises CellFailed."""
-        from distdl_jupyter.ranks import Done, Interrupted, Output
-        from distdl_jupyter.ranks.answer import CellFailed, failures
+        from distdl_jupyter.ranks import CellInterrupt, Output, RankResult
+        from distdl_jupyter.ranks.answer import CellFailed, find_failures
         from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
 
         numbers = tuple(range(ranks.size)) if on is None else tuple(on)
@@ -223,23 +223,23 @@ class RanksMagics:
         def on_event(event: Event) -> None:
             if isinstance(event, Output):
                 output.add(event.rank, event.stream, event.text)
-            elif isinstance(event, Done):
+            elif isinstance(event, RankResult):
                 output.done(event.rank, None if event.error is None else self._with_hint(event.error))
             else:
                 output.say(event.text)
 
         try:
             answer = run(on_event)
-        except Interrupted as interrupt:
+        except CellInterrupt as interrupt:
             show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
             shown = output.finish()
         errors = {rank: self._with_hint(error) for rank, error in answer.errors.items()}
-        failure = failures(errors, numbers)
+        failure = find_failures(errors, numbers)
         if failure is not None:
             raise CellFailed(failure, errors, shown=shown)
-        forms = {rank: done.shown for rank, done in answer.dones.items()}
+        forms = {rank: done.shown for rank, done in answer.results.items()}
         if not any(forms.values()):
             return None
         return RankValues(answer.values, forms) if on is None else ValuesByRank(answer.values, forms)
@@ -301,7 +301,7 @@ class RanksTable(table.Display):
 
 def _summary(ranks: Ranks, *, known: bool) -> str:
     """Return sentences on the number of ranks, their activity, and when they stop."""
-    from distdl_jupyter.ranks.request import last_cell
+    from distdl_jupyter.ranks.request import find_last_cell
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
     location = "" if spec.cluster == "local" else f" on {spec.compute_target}"
@@ -309,7 +309,7 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
         f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if known else ', started earlier'}, for "
         f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{location}, job {short_id(ranks.id)}."
     ]
-    last = last_cell(ranks.job.folder.log)
+    last = find_last_cell(ranks.job.folder.log)
     if state == "idle":
         sentences.append(f"They are idle{f'; the last cell was {last[0]}' if last else ''}.")
     elif state == "busy" and last:

@@ -2,7 +2,7 @@
 
 It starts processes, sends the output of each on a separate channel, and reports the exit of each. It stops everything
 when the supervisor is gone: immediately when its input ends, or after ``timeout`` seconds without a message. The loop
-only waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny
+waits only on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny
 process, forked before the agent does anything else, that only waits for the end of a pipe.
 
 Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
@@ -74,43 +74,43 @@ from typing import Any, ClassVar
 from distdl_jupyter.node import data_cache, files, frames, processes, run_dir, slots
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import ports as node_ports
-from distdl_jupyter.node.channels import Channels, Inbox, Outbox, Outgoing, watch
+from distdl_jupyter.node.channels import Channels, Inbox, Outbox, SocketWriter, watch
 from distdl_jupyter.node.files import TransferRefused
 from distdl_jupyter.node.job import Fields, Job, Reply, RequestFailed
-from distdl_jupyter.node.mpi_shell import Shells
+from distdl_jupyter.node.mpi_shell import ShellRelays
 
-#: Exit code where an agent cannot run (EX_UNAVAILABLE).
-UNAVAILABLE = 69
+#: Exit code if the agent cannot run on this host (EX_UNAVAILABLE).
+UNAVAILABLE_EXIT_CODE = 69
 #: Seconds between two checks for the last output of a process that has exited, and for responses with stacks.
 _POLL_SECONDS = 0.05
 #: Timeout in seconds for sending the last response.
-_LAST_SECONDS = 5.0
+_FLUSH_SECONDS = 5.0
 #: Maximum length of the queue through which threads send frames to the loop.
 _MAX_POSTED = 16
 #: Timeout in seconds for connecting to a rank's socket, which blocks only under very many connections.
 _CONNECT_SECONDS = 1.0
 #: The message that dismisses the watchdog.
-_GOODBYE = b"null"
+_DISMISSAL = b"null"
 
 
 class Watchdog:
-    """Starts the watchdog and holds the pipe to it. Raises OSError if it cannot be forked."""
+    """A handle to the watchdog, which it forks. Raises OSError if the fork fails."""
 
     def __init__(self) -> None:
-        read, self._pipe_fd = os.pipe()
+        read_fd, self._pipe_fd = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _watch(read)
-        os.close(read)
+            _watch(read_fd)
+        os.close(read_fd)
 
-    def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
+    def watch(self, marks: Mapping[str, str], run: Path, copy: Path | None, base: str = "") -> None:
         """Set the marks of the processes to kill, and the private, copied and staged folders to remove."""
-        job = {"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base}
+        job = {"marks": dict(marks), "run": str(run), "copied": str(copy) if copy else None, "base": base}
         os.write(self._pipe_fd, json.dumps(job).encode() + b"\n")
 
     def dismiss(self) -> None:
         """Stop the watchdog and wait for its exit."""
-        os.write(self._pipe_fd, _GOODBYE + b"\n")
+        os.write(self._pipe_fd, _DISMISSAL + b"\n")
         os.close(self._pipe_fd)
         os.waitpid(self.pid, 0)
 
@@ -130,7 +130,7 @@ def _watch(pipe_fd: int) -> None:
         with open(3, encoding="utf-8") as pipe:
             messages = [json.loads(line) for line in pipe]
         if job := messages and messages[-1]:
-            processes.kill_all(lambda: processes.of_job(job["marks"]), timeout=10.0)
+            processes.kill_all(lambda: processes.find_job_pids(job["marks"]), timeout=10.0)
             shutil.rmtree(job["run"], ignore_errors=True)
             data_cache.remove_links(job["marks"][processes.MARK], job["base"] or files.DEFAULT_BASE)
             if job["copied"]:
@@ -153,22 +153,22 @@ class Agent:
         self._source = source
         self._timeout = timeout
         self._watchdog = watchdog
-        self._reader = frames.Reader(greeting=False)
+        self._reader = frames.FrameReader(expect_greeting=False)
         self._selector = selectors.DefaultSelector()
         self._urgent_selector = selectors.DefaultSelector()
         self._outbox = Outbox(sink)
         self._posted: queue.Queue[bytes] = queue.Queue(_MAX_POSTED)
-        self._incoming: dict[int, Inbox | Outgoing] = {}
+        self._incoming: dict[int, Inbox | SocketWriter] = {}
         self._threads: set[threading.Thread] = set()
         self._received_at = self._beat_at = time.monotonic()
         #: Resource samples to send with the next heartbeat.
         self._samples: list[dict[str, Any]] = []
         self._has_ended = False
         #: Whether SIGTERM was received.
-        self.terminating = False
+        self.is_terminating = False
         self._is_writing = False
         self._channels = Channels(self._selector, self._outbox)
-        self._shells = Shells(self._selector, self.send)
+        self._relays = ShellRelays(self._selector, self.send)
         self._ports = node_ports.Ports()
         self.job: Job | None = None
         #: The resources of this machine that the job holds.
@@ -182,19 +182,19 @@ class Agent:
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message."""
-        self._outbox.put(frames.message(type_, **fields))
+        self._outbox.put(frames.encode_message(type_, **fields))
 
     def should_stop(self) -> bool:
         """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
-        return self.terminating or self.silence > self._timeout
+        return self.is_terminating or self.silence > self._timeout
 
     @property
     def silence(self) -> float:
         """Seconds since the last message of the supervisor."""
         return time.monotonic() - self._received_at
 
-    def on_exit(self, end: Mapping[str, Any]) -> None:
-        """Handle the exit of a process, after it was reported to the supervisor."""
+    def on_exit(self, fields: Mapping[str, Any]) -> None:
+        """Handle the exit of a process after it was reported to the supervisor."""
         return
 
     # the loop ---------------------------------------------------------------------------------
@@ -210,20 +210,20 @@ class Agent:
         # Use handlers, not SIG_IGN, which ranks and launchers would inherit.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminating", True))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "is_terminating", True))
         self._outbox.put(frames.GREETING)
         try:
             self._flush()
             while not self._has_ended:
                 self._run_once()
-            deadline = time.monotonic() + _LAST_SECONDS
+            deadline = time.monotonic() + _FLUSH_SECONDS
             while not self._outbox.is_empty and time.monotonic() < deadline:
                 self._flush()
                 time.sleep(_POLL_SECONDS if self._is_writing else 0)
         except BaseException as error:
             if self.job is not None:
-                self.job.give_up()
-                self.job.clear(files.remove_except_results)
+                self.job.terminate()
+                self.job.clean_up(files.remove_except_results)
             if self._slot is not None:
                 self._slot.release()
             if not isinstance(error, SupervisorLost):
@@ -240,11 +240,11 @@ class Agent:
             self._received_at = time.monotonic()
         watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=is_readable)
         # Pause before reading busy ranks again; requests and process exits interrupt the pause.
-        if (pause := self._channels.pause()) and not self._is_writing:
+        if (pause := self._channels.finish_round()) and not self._is_writing:
             self._urgent_selector.select(pause)
         job, now = self.job, time.monotonic()
-        timeout = min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.sample_due(now))
-        if self.terminating or (job is not None and job.needs_polling):
+        timeout = min(self._beat_at + self.beat_seconds - now, math.inf if job is None else job.get_sample_delay(now))
+        if self.is_terminating or (job is not None and job.needs_polling):
             timeout = _POLL_SECONDS
         for key, _ in self._selector.select(max(0.0, timeout)):
             key.data()
@@ -276,10 +276,10 @@ class Agent:
         """Report exits, stacks and resource samples of the job's processes."""
         if self.job is None or self._has_ended:
             return
-        for end in self.job.collect_exits(outbox_is_full=self._outbox.is_full):
-            self.send("exit", **end)
-            self.on_exit(end)
-        if answers := self.job.stacks():
+        for fields in self.job.collect_exits(outbox_is_full=self._outbox.is_full):
+            self.send("exit", **fields)
+            self.on_exit(fields)
+        if answers := self.job.take_stacks():
             self.send("stacks", answers=answers)
         if (sample := self.job.sample()) is not None:
             self._samples.append(sample)
@@ -291,8 +291,8 @@ class Agent:
         now = time.monotonic()
         if now - self._beat_at >= self.beat_seconds:
             self._beat_at = now
-            if self._slot is not None and self._slot.holds:
-                self._slot.beat()
+            if self._slot is not None and self._slot.has_resources:
+                self._slot.ensure_file()
             if self._samples and not self._outbox.is_full:
                 self.send("resources", samples=self._samples)
             self._samples = []
@@ -337,9 +337,9 @@ class Agent:
         if (number := fields.get("request")) is None:
             return
         try:
-            send(frames.message("reply", **{**(reply or {}), "request": number}))
+            send(frames.encode_message("reply", **{**(reply or {}), "request": number}))
         except (TypeError, ValueError) as error:
-            send(frames.message("reply", request=number, error=f"The reply cannot be sent: {error}."))
+            send(frames.encode_message("reply", request=number, error=f"The reply cannot be sent: {error}."))
 
     def _post(self, frame: bytes) -> None:
         """Send frames from a thread; blocks while the outbox is full."""
@@ -375,11 +375,11 @@ class Agent:
         try:
             if self.job is not None:
                 self.job.kill()
-                self.job.clear(None)
+                self.job.clean_up(None)
             self.job = Job(name, workdir, self._channels, [self._watchdog.pid], base)
             run = self.job.run.path
             self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.is_copy else None, base)
-            self._shells.listen(run / run_dir.SOCKET)
+            self._relays.listen(run / run_dir.SOCKET)
         except OSError:
             if workdir.is_copy:
                 files.remove(workdir.folder)
@@ -400,11 +400,11 @@ class Agent:
 
     def _on_copy(self, fields: Fields) -> Callable[[], Reply]:
         copy = data_cache.FolderCopy(str(fields["digest"]), str(fields.get("base") or ""))
-        inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
+        inbox = self._incoming[int(fields["channel"])] = Inbox(on_space=self.wake)
         return lambda: copy.finish(lambda: files.receive_files(copy.folder, inbox)._asdict())
 
     def _on_put(self, fields: Fields) -> Callable[[], Reply]:
-        inbox = self._incoming[int(fields["channel"])] = Inbox(has_room=self.wake)
+        inbox = self._incoming[int(fields["channel"])] = Inbox(on_space=self.wake)
         return lambda: files.receive_files(self._prepared_job.workdir.folder, inbox)._asdict()
 
     def _on_get(self, fields: Fields) -> Callable[[], Reply]:
@@ -413,21 +413,22 @@ class Agent:
         def send() -> Reply:
             try:
                 paths = [str(path) for path in fields["paths"]]
-                return files.pack(folder, paths, lambda part: self._post(frames.data(channel, part)))._asdict()
+                return files.pack(folder, paths, lambda part: self._post(frames.encode_data(channel, part)))._asdict()
             finally:
-                self._post(frames.data(channel, b""))
+                self._post(frames.encode_data(channel, b""))
 
         return send
 
     def _on_slots(self, fields: Fields) -> Callable[[], Reply]:
         slot = self._slot = self._slot or slots.QueueSlot(str(fields["job"]), str(fields["name"]), fields.get("number"))
         gpus, devices, amounts = fields["need"]
-        need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
+        amounts = {str(name): float(amount) for name, amount in amounts.items()}
+        request = slots.ResourceRequest(int(gpus), tuple(map(str, devices)), amounts)
 
         def acquire() -> Reply:
-            position = slot.acquire(need, priority=float(fields["priority"]))
+            position = slot.acquire(request, priority=float(fields["priority"]))
             held = list(slot.gpus) if position is None else None
-            return {"held": held, "position": position, "limits": slots.limits()}
+            return {"held": held, "position": position, "limits": slots.machine_limits()}
 
         return acquire
 
@@ -446,13 +447,13 @@ class Agent:
             raise RequestFailed(f"Rank {fields['rank']} does not respond.") from error
         self._channels.add(connection.dup().detach(), channel)
         hold = functools.partial(self.send, "hold", channel=channel)
-        self._incoming[channel] = Outgoing(connection, self._selector, hold)
+        self._incoming[channel] = SocketWriter(connection, self._selector, hold)
 
     def _on_hold(self, fields: Fields) -> None:
         self._channels.hold(int(fields["channel"]), held=bool(fields["held"]))
 
     def _on_answer(self, fields: Fields) -> None:
-        self._shells.answer(int(fields["shell"]), fields)
+        self._relays.answer(int(fields["shell"]), fields)
 
     def _on_alive(self, fields: Fields) -> Reply:
         return self.job.handle("alive", fields) if self.job is not None else {"alive": 0, "workers": 0}
@@ -463,16 +464,16 @@ class Agent:
         self._channels.end_all()
         self._has_ended = True
         if self.job is not None:
-            self.job.clear(None if fields.get("keep") else files.remove)
+            self.job.clean_up(None if fields.get("keep") else files.remove)
         if self._slot is not None:
             self._slot.release()
         return {"ended": ended}
 
 
-def _invoke(type_: str, work: Callable[[], Any]) -> Any:
-    """Return the result of ``work``, or an error response of one sentence."""
+def _invoke(type_: str, function: Callable[[], Any]) -> Any:
+    """Return the result of ``function``, or an error response of one sentence."""
     try:
-        return work()
+        return function()
     except (RequestFailed, TransferRefused) as error:
         text = str(error)
     except OSError as error:
@@ -484,13 +485,13 @@ def _invoke(type_: str, work: Callable[[], Any]) -> Any:
     return {"error": text}
 
 
-def serve(build: Callable[[Watchdog], Agent]) -> int:
+def serve(make_agent: Callable[[Watchdog], Agent]) -> int:
     """Prepare this process, run an agent in it, and return the exit code."""
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run only on Linux hosts, but this host runs {sys.platform}. Choose another host.\n")
-        return UNAVAILABLE
+        return UNAVAILABLE_EXIT_CODE
     # The agent's parent may block signals, and ranks would inherit the mask (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     watchdog = Watchdog()
     processes.adopt_orphans()
-    return build(watchdog).run()
+    return make_agent(watchdog).run()

@@ -23,40 +23,41 @@ from dataclasses import dataclass
 from distdl_jupyter.node import frames
 
 #: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
-_MAX_TOTAL, _MAX_PIPE, MIN_PIPE_BYTES = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
+_MAX_TOTAL_BYTES, _MAX_PIPE_BYTES, MIN_PIPE_BYTES = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 #: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
-_PAUSE, _BURST = 0.03, 20
+_PAUSE_SECONDS, _BURST_ROUNDS = 0.03, 20
 #: Queued bytes above which an outbox is full, and below which data may be added again. Both exceed one frame of data.
-_FULL_BYTES, _ROOM_BYTES = 1024 * 1024, 256 * 1024
+_FULL_BYTES, _AVAILABLE_BYTES = 1024 * 1024, 256 * 1024
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.
 _SMALL_BYTES = 4096
-#: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
+#: Buffered bytes for a socket above which the supervisor is requested to pause, and below which it may resume.
 _HOLD_BYTES, _RESUME_BYTES = 4 * 1024 * 1024, 1024 * 1024
 
 
 class ReadPace:
-    """Limits how often pipes are read: immediately after an idle time, ``1 / _PAUSE`` times a second on average."""
+    """Limits how often pipes are read: immediately after an idle time, on average once per ``_PAUSE_SECONDS``."""
 
     def __init__(self) -> None:
-        self._budget = float(_BURST)
+        self._budget = float(_BURST_ROUNDS)
         self._updated_at = time.monotonic()
 
-    def round(self, *, hurried: bool) -> None:
-        """Record a round that read data. A ``hurried`` round, in which a pipe was half full, needs no pause."""
+    def record_round(self, *, is_busy: bool) -> None:
+        """Record a round that read data. A round that ``is_busy``, in which a pipe was half full, needs no pause."""
         now = time.monotonic()
-        self._budget = min(_BURST, self._budget + (now - self._updated_at) / _PAUSE) - (not hurried)
+        self._budget = min(_BURST_ROUNDS, self._budget + (now - self._updated_at) / _PAUSE_SECONDS) - (not is_busy)
         self._updated_at = now
 
-    def pause(self) -> float:
+    def compute_pause(self) -> float:
         """Return the seconds until the next round."""
-        return max(0.0, -self._budget * _PAUSE - (time.monotonic() - self._updated_at)) if self._budget < 0 else 0.0
+        pause = -self._budget * _PAUSE_SECONDS - (time.monotonic() - self._updated_at)
+        return max(0.0, pause) if self._budget < 0 else 0.0
 
 
-def widen(fd: int, pipes: int) -> int:
-    """Set the capacity of one of ``pipes`` pipes to its share; return its capacity in bytes."""
+def widen_pipe(fd: int, pipe_count: int) -> int:
+    """Set the capacity of one of ``pipe_count`` pipes to its share; return its capacity in bytes."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         return 16 * 1024  # the initial capacity on macOS
-    share = max(MIN_PIPE_BYTES, min(_MAX_PIPE, _MAX_TOTAL // max(1, pipes)))
+    share = max(MIN_PIPE_BYTES, min(_MAX_PIPE_BYTES, _MAX_TOTAL_BYTES // max(1, pipe_count)))
     with contextlib.suppress(OSError):  # not a pipe, or the user's limit for pipes is reached
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (share.bit_length() - 1))
     try:
@@ -65,7 +66,7 @@ def widen(fd: int, pipes: int) -> int:
         return MIN_PIPE_BYTES
 
 
-def unread_bytes(fd: int) -> int:
+def count_unread_bytes(fd: int) -> int:
     """Return how many bytes can be read immediately (FIONREAD, ioctl_pipe and pipe(7))."""
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
 
@@ -112,55 +113,55 @@ class Outbox:
 class Inbox:
     """Buffer of the bytes received on one channel. Any thread may feed it; one thread reads it.
 
-    ``has_room`` is called when a reader that was behind has consumed half of the buffer.
+    ``on_space`` is called when a reader that was behind has consumed half of the buffer.
     """
 
     #: Number of unread bytes above which the reader is behind.
     MAX_UNREAD = 16 * 1024 * 1024
 
-    def __init__(self, skip: int = 0, has_room: Callable[[], object] = bool) -> None:
+    def __init__(self, skip: int = 0, on_space: Callable[[], object] = bool) -> None:
         """Skip the first ``skip`` bytes."""
         self._skip = skip
-        self._has_room = has_room
-        self._fed = threading.Condition()
+        self._on_space = on_space
+        self._condition = threading.Condition()
         self._pieces: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
         self._is_closed = False
-        #: Number of unread bytes, and whether the end was received.
-        self.pending = 0
-        self.ended = False
+        #: Number of unread bytes; whether the end was received.
+        self.unread = 0
+        self.has_ended = False
 
     @property
     def is_behind(self) -> bool:
         """Whether receiving should pause because too much is unread."""
-        return self.pending > self.MAX_UNREAD
+        return self.unread > self.MAX_UNREAD
 
     def feed(self, content: bytes) -> None:
         """Add bytes; b"" is the end."""
-        with self._fed:
-            self.ended = self.ended or not content
+        with self._condition:
+            self.has_ended = self.has_ended or not content
             skipped = min(self._skip, len(content))
             self._skip -= skipped
             if (rest := content[skipped:]) and not self._is_closed:
-                self.pending += len(rest)
+                self.unread += len(rest)
                 if self._pieces and len(self._pieces[-1]) < _SMALL_BYTES:
                     rest = self._pieces.pop() + rest
                 self._pieces.append(rest)
-            self._fed.notify()
+            self._condition.notify()
             self._on_fed()
 
     def listen(self, on_fed: Callable[[], object]) -> None:
         """Call ``on_fed`` now, and on the feeding thread after each feed; it must not block."""
-        with self._fed:
+        with self._condition:
             self._on_fed = on_fed
             on_fed()
 
     def take(self, max_bytes: int, timeout: float | None = 0.0) -> bytes | None:
         """Return at most ``max_bytes`` bytes, b"" at the end, None after ``timeout`` seconds (None: no limit)."""
-        with self._fed:
-            if not self._fed.wait_for(lambda: self._pieces or self.ended or self._is_closed, timeout):
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._pieces or self.has_ended or self._is_closed, timeout):
                 return None
-            was_behind = self.pending > self.MAX_UNREAD // 2
+            was_behind = self.unread > self.MAX_UNREAD // 2
             pieces, count = list[bytes](), 0
             while self._pieces and count < max_bytes:
                 piece = self._pieces.popleft()
@@ -168,9 +169,9 @@ class Inbox:
                     self._pieces.appendleft(excess)
                 pieces.append(piece[: max_bytes - count])
                 count += len(pieces[-1])
-            self.pending -= count
-        if was_behind and self.pending <= self.MAX_UNREAD // 2:
-            self._has_room()
+            self.unread -= count
+        if was_behind and self.unread <= self.MAX_UNREAD // 2:
+            self._on_space()
         return b"".join(pieces)
 
     def read(self, size: int, /) -> bytes:
@@ -183,23 +184,23 @@ class Inbox:
 
     def close(self) -> None:
         """Discard all bytes, including those received later."""
-        with self._fed:
-            self._is_closed, self._on_fed, self.pending = True, bool, 0
+        with self._condition:
+            self._is_closed, self._on_fed, self.unread = True, bool, 0
             self._pieces.clear()
-            self._fed.notify()
-        self._has_room()
+            self._condition.notify()
+        self._on_space()
 
 
 # from processes and sockets ------------------------------------------------------------------------
 
 
 def watch(
-    selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, enabled: bool
+    selector: selectors.BaseSelector, fd: int | socket.socket, event: int, handler: Callable[[], None], *, enabled: bool
 ) -> None:
-    """Call ``call`` when a descriptor is ready; unregister it unless ``enabled``."""
+    """Call ``handler`` when a descriptor is ready; unregister it unless ``enabled``."""
     is_watched = fd in selector.get_map()
     if enabled and not is_watched:
-        selector.register(fd, event, call)
+        selector.register(fd, event, handler)
     elif is_watched and not enabled:
         selector.unregister(fd)
 
@@ -208,13 +209,13 @@ def watch(
 class ChannelSource:
     """A descriptor, and the channel on which its bytes are sent; ``is_open`` until the descriptor is closed.
 
-    ``half`` is half of its capacity in bytes. A source that ``is_held`` is not read, because the reader of its channel
-    is behind.
+    ``half_size`` is half of its capacity in bytes. A source that ``is_held`` is not read,
+    because the reader of its channel is behind.
     """
 
     fd: int
     channel: int
-    half: int
+    half_size: int
     is_open: bool = True
     is_held: bool = False
 
@@ -227,7 +228,7 @@ class Channels:
         self._outbox = outbox
         self._sources: list[ChannelSource] = []
         self._is_paused = False
-        self._has_read = self._is_hurried = False
+        self._has_read = self._is_busy = False
         self._pace = ReadPace()
 
     def open(self, channel: int) -> tuple[int, ChannelSource | None]:
@@ -239,19 +240,19 @@ class Channels:
         """Forward ``fd`` to the channel until it ends."""
         os.set_blocking(fd, False)
         # The final number of pipes is unknown, so the first pipes must leave capacity for later ones.
-        source = ChannelSource(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
+        source = ChannelSource(fd, channel, widen_pipe(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
         self._watch(source)
         return source
 
     def _watch(self, source: ChannelSource) -> None:
         enabled = source.is_open and not (self._is_paused or source.is_held)
-        call = functools.partial(self._read, source)
-        watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
+        callback = functools.partial(self._read, source)
+        watch(self._selector, source.fd, selectors.EVENT_READ, callback, enabled=enabled)
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full; continue when it has room."""
-        is_paused = self._outbox.is_full or (self._is_paused and self._outbox.size >= _ROOM_BYTES)
+        is_paused = self._outbox.is_full or (self._is_paused and self._outbox.size >= _AVAILABLE_BYTES)
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             for source in self._sources:
@@ -264,35 +265,36 @@ class Channels:
                 source.is_held = held
                 self._watch(source)
 
-    def pause(self) -> float:
+    def finish_round(self) -> float:
         """Return the seconds until the next round (see ``ReadPace``). Call it once per round."""
         if self._has_read:
-            self._pace.round(hurried=self._is_hurried)
-        self._has_read = self._is_hurried = False
-        return self._pace.pause()
+            self._pace.record_round(is_busy=self._is_busy)
+        self._has_read = self._is_busy = False
+        return self._pace.compute_pause()
 
     def _read(self, source: ChannelSource) -> None:
         # More sources may be ready in the round that filled the outbox.
         if not source.is_open or self._outbox.is_full:
             return
         try:
-            content = os.read(source.fd, frames.PIECE)
+            content = os.read(source.fd, frames.PIECE_BYTES)
         except BlockingIOError:
             return
         except OSError:  # a process has exited without reading all its input
             content = b""
         if content:
-            self._outbox.put(frames.data(source.channel, content))
-            self._has_read, self._is_hurried = True, self._is_hurried or len(content) >= min(source.half, frames.PIECE)
+            self._outbox.put(frames.encode_data(source.channel, content))
+            is_large = len(content) >= min(source.half_size, frames.PIECE_BYTES)
+            self._has_read, self._is_busy = True, self._is_busy or is_large
         else:
             self.close_source(source)
 
     def drain_all(self) -> None:
         """Forward everything written so far to any source, even if the outbox is full."""
         for source in self._sources:
-            remaining = unread_bytes(source.fd)
-            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.PIECE))):
-                self._outbox.put(frames.data(source.channel, content))
+            remaining = count_unread_bytes(source.fd)
+            while remaining > 0 and (content := os.read(source.fd, min(remaining, frames.PIECE_BYTES))):
+                self._outbox.put(frames.encode_data(source.channel, content))
                 remaining -= len(content)
 
     def close_source(self, source: ChannelSource, *, end: bool = True) -> None:
@@ -303,7 +305,7 @@ class Channels:
             self._watch(source)
             os.close(source.fd)
             if end:
-                self._outbox.put(frames.data(source.channel, b""))
+                self._outbox.put(frames.encode_data(source.channel, b""))
 
     def end_all(self) -> None:
         """Forward everything written so far and end every channel."""
@@ -314,11 +316,11 @@ class Channels:
     def discard_all(self) -> None:
         """Discard everything written so far, because the supervisor is gone."""
         for source in self._sources:
-            if remaining := unread_bytes(source.fd):
+            if remaining := count_unread_bytes(source.fd):
                 os.read(source.fd, remaining)
 
 
-class Outgoing:
+class SocketWriter:
     """Writes the bytes that the supervisor sends on a channel to a local socket.
 
     Bytes that do not fit are buffered, because an agent that stops reading would miss the end of the job.

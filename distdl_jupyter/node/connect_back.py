@@ -22,24 +22,24 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Timeouts in seconds: to connect, to send the last bytes, and for an agent without a supervisor to exit.
-_CONNECT_SECONDS, _LAST_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
-_PIECE = 64 * 1024
-_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
+_CONNECT_SECONDS, _FLUSH_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
+_PIECE_BYTES = 64 * 1024
+_AGENT_PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 async def serve(
-    back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
+    supervisor: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
 ) -> None:
     """Run an agent until it exits. Raises RuntimeError if the supervisor's port cannot be reached from this host.
 
-    ``back`` has the supervisor's host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
+    ``supervisor`` has its host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
     interpreter of the agent ("": the current one).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # only the job's own certificate is trusted
-    context.load_verify_locations(cadata=back["certificate"])
-    host, port = back["host"], back["port"]
+    context.load_verify_locations(cadata=supervisor["certificate"])
+    host, port = supervisor["host"], supervisor["port"]
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
     except (TimeoutError, OSError) as error:
@@ -47,7 +47,7 @@ async def serve(
         raise RuntimeError(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
     address = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
     try:
-        writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
+        writer.write(json.dumps({**identity, **address, "secret": supervisor["secret"]}).encode() + b"\n")
         await writer.drain()
         await _relay(reader, writer, python or sys.executable, environment)
     except OSError:
@@ -55,7 +55,7 @@ async def serve(
     finally:
         writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(writer.wait_closed(), _LAST_SECONDS)
+            await asyncio.wait_for(writer.wait_closed(), _FLUSH_SECONDS)
 
 
 async def _relay(
@@ -64,13 +64,13 @@ async def _relay(
     """Start the agent and forward its bytes until it has exited."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     agent = await asyncio.create_subprocess_exec(
-        python, "-c", _PROGRAM, env=environment, start_new_session=True, **pipes
+        python, "-c", _AGENT_PROGRAM, env=environment, start_new_session=True, **pipes
     )
     stdin, stdout, stderr = agent.stdin, agent.stdout, agent.stderr
     assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"  # noqa: PT018
 
     async def send(stream: asyncio.StreamReader, channel: int) -> None:
-        while content := await stream.read(_PIECE):
+        while content := await stream.read(_PIECE_BYTES):
             writer.write(struct.pack(">cII", b"D", len(content) + 4, channel) + content)
             await writer.drain()
 

@@ -29,21 +29,21 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node.files import DEFAULT_BASE
 
 SPACE_REMEDY = "Free some space, choose another folder for staged data, or stage only a shard on each node."
-_REMEDY_FOLDER = "Choose another folder for staged data."
-_REMEDY_SHARED = "Use a path that every node can read, or put the data into an object store."
+_FOLDER_REMEDY = "Choose another folder for staged data."
+_SHARED_REMEDY = "Use a path that every node can read, or put the data into an object store."
 #: Suffix of a file that is being fetched.
-PART = ".part"
+PART_SUFFIX = ".part"
 #: Names of folders and files that the cache creates; anything else belongs to the user.
-_FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
+_FOLDER_NAME, _FILE_NAME = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: Default limit of the cache: disk size / _SHARE, at most _MAX_BYTES bytes, because ``statvfs`` does not report quotas.
+#: Default limit of the cache: disk size / _SHARE, at most _MAX_BYTES, because ``statvfs`` does not report quotas.
 _SHARE, _MAX_BYTES = 10, 100 * 10**9
-#: The time of the last use of a file that a job links to.
+#: Time of last use of a file that a job links to.
 _IN_USE = math.inf
 #: Files up to this size are published without fsync, because their length proves that they are complete.
 _SMALL_BYTES = 4 * 2**20
 #: Error numbers of a file system without hard links, and of a file with too many links.
-_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_LINK_ERRORS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 #: Maximum number of a folder's entries that a fingerprint covers.
 _MAX_ENTRIES = 10_000
 _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
@@ -74,7 +74,7 @@ def format_size(size: float) -> str:
     return f"{size:.4g} TB"
 
 
-def default_base() -> Path:
+def get_default_base() -> Path:
     """Return the cache folder of this user: DISTDL_CACHE, or the system's default."""
     if configured := os.environ.get("DISTDL_CACHE"):
         return Path(configured).expanduser().absolute()
@@ -90,7 +90,7 @@ class Cache:
     """Cached files in ``base/blobs``, and links to them in ``base/staged`` on the same disk."""
 
     def __init__(self, base: str = "") -> None:
-        self.base = Path(base).expanduser() if base else default_base()
+        self.base = Path(base).expanduser() if base else get_default_base()
         self.staged = self.base / "staged"
         self._blobs = str(self.base / "blobs")
         self._created: set[str] = set()
@@ -104,7 +104,7 @@ class Cache:
         except OSError as error:
             reason = error.strerror
             raise StagingFailed(
-                f"Cannot store data in {self.base} ({reason})." if reason else f"{error}.", _REMEDY_FOLDER
+                f"Cannot store data in {self.base} ({reason})." if reason else f"{error}.", _FOLDER_REMEDY
             ) from None
 
     def path(self, address: str, name: str, version: str) -> str:
@@ -123,8 +123,8 @@ class Cache:
         except FileNotFoundError:
             return False
         is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
-        if is_ours and status.st_size == size and int(status.st_mtime) == expected_mtime(path):
-            os.utime(path, (time.time(), expected_mtime(path)))
+        if is_ours and status.st_size == size and int(status.st_mtime) == compute_mtime(path):
+            os.utime(path, (time.time(), compute_mtime(path)))
             return True
         Path(path).unlink(missing_ok=True)
         return False
@@ -161,21 +161,21 @@ class Cache:
         Only files that the cache created are included, identified by name, owner and (if complete) modification time.
         """
         for folder in os.scandir(self._blobs):
-            if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
+            if not _FOLDER_NAME.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
                 continue
             for file in os.scandir(folder):
                 with contextlib.suppress(FileNotFoundError):
                     status = file.stat(follow_symlinks=False)
-                    is_part = file.name.endswith(PART)
+                    is_part = file.name.endswith(PART_SUFFIX)
                     is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
-                    if not is_ours or not _FILE.fullmatch(file.name.removesuffix(PART)):
+                    if not is_ours or not _FILE_NAME.fullmatch(file.name.removesuffix(PART_SUFFIX)):
                         continue
-                    if is_part or int(status.st_mtime) == expected_mtime(file.path):
+                    if is_part or int(status.st_mtime) == compute_mtime(file.path):
                         used_at = 0.0 if is_part else _IN_USE if status.st_nlink > 1 else status.st_atime
                         yield used_at, status.st_blocks * 512, file.path
 
 
-def expected_mtime(path: str) -> int:
+def compute_mtime(path: str) -> int:
     """Return the modification time that every complete cached file has; a file with another time was modified."""
     return 1_000_000_000 + int(path[-7:], 16)
 
@@ -183,7 +183,7 @@ def expected_mtime(path: str) -> int:
 def _remove(path: str) -> bool:
     """Remove a file, unless another program is fetching it; return whether it was removed."""
     try:
-        if not path.endswith(PART):
+        if not path.endswith(PART_SUFFIX):
             Path(path).unlink()
             return True
         with Path(path).open("r+b") as file:
@@ -203,14 +203,14 @@ class PartialFile:
     def __init__(self, path: str, on_wait: Callable[[], None]) -> None:
         self.path = path
         while True:
-            self.fd = os.open(path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self.fd = os.open(path + PART_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
                 on_wait()
                 fcntl.flock(self.fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
-                if Path(path + PART).stat().st_ino == os.fstat(self.fd).st_ino:
+                if Path(path + PART_SUFFIX).stat().st_ino == os.fstat(self.fd).st_ino:
                     break
             os.close(self.fd)  # it was renamed or removed between the two calls
         os.ftruncate(self.fd, 0)
@@ -221,7 +221,7 @@ class PartialFile:
             written = os.pwrite(self.fd, content, offset)
             offset, content = offset + written, content[written:]
 
-    def md5(self) -> bytes:
+    def compute_md5(self) -> bytes:
         """Return the MD5 of the content."""
         with open(self.fd, "rb", closefd=False) as file:
             file.seek(0)
@@ -232,14 +232,14 @@ class PartialFile:
         if os.fstat(self.fd).st_size > _SMALL_BYTES:
             os.fsync(self.fd)  # after a system crash, the length alone would not prove that it is complete
         os.fchmod(self.fd, 0o400)
-        os.utime(self.fd, (time.time(), expected_mtime(self.path)))
-        link(self.path + PART)
-        Path(self.path + PART).rename(self.path)
+        os.utime(self.fd, (time.time(), compute_mtime(self.path)))
+        link(self.path + PART_SUFFIX)
+        Path(self.path + PART_SUFFIX).rename(self.path)
         os.close(self.fd)
 
     def remove(self) -> None:
         """Remove the file. Its descriptor stays open because other threads may still write to it."""
-        Path(self.path + PART).unlink(missing_ok=True)
+        Path(self.path + PART_SUFFIX).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove and close the file; no thread may still write to it."""
@@ -279,10 +279,10 @@ class LinkTree:
         try:
             os.link(file, link)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in _NO_LINK_ERRORS:
                 raise
             reason = f"{self._root} is on a file system without hard links ({error.strerror})."
-            raise StagingFailed(reason, _REMEDY_FOLDER, source) from None
+            raise StagingFailed(reason, _FOLDER_REMEDY, source) from None
 
 
 def remove_links(job: str, base: str = "") -> None:
@@ -325,7 +325,7 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
     except OSError as error:
         problem = f"cannot be read on this node ({error.strerror})"
     if problem:
-        raise StagingFailed(f"{path} {problem}.", _REMEDY_SHARED, name)
+        raise StagingFailed(f"{path} {problem}.", _SHARED_REMEDY, name)
     return local
 
 

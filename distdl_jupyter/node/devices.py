@@ -38,13 +38,13 @@ class Gpu(NamedTuple):
     name: str
 
 
-def visible() -> list[Gpu]:
+def list_visible() -> list[Gpu]:
     """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``list_gpus``."""
-    present, variable = list_gpus(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus, variable = list_gpus(int(time.monotonic() // _CACHE_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
-        return list(present)
-    matches = match_identifiers(variable, [(gpu.identifier, gpu.uuid) for gpu in present])
-    return [present[index]._replace(identifier=identifier) for index, identifier in matches.items()]
+        return list(gpus)
+    matches = match_identifiers(variable, [(gpu.identifier, gpu.uuid) for gpu in gpus])
+    return [gpus[index]._replace(identifier=identifier) for index, identifier in matches.items()]
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def list_gpus(_period: int) -> list[Gpu]:
     """Return the NVIDIA GPUs of this host, [] for none; cached for each period, because nvidia-smi is slow.
 
     MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
-    subprocess.SubprocessError when the driver does not answer.
+    subprocess.SubprocessError if the driver does not respond.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -73,7 +73,7 @@ def list_gpus(_period: int) -> list[Gpu]:
     return whole_gpus + [part._replace(number=number) for number, part in enumerate(instances, first)]
 
 
-def driver() -> str:
+def read_driver_version() -> str:
     """Return the version of the NVIDIA driver, "" if it is missing or unknown."""
     try:
         return _DRIVER.read_text().strip()
@@ -81,14 +81,14 @@ def driver() -> str:
         return ""
 
 
-def match_identifiers(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
-    """Return {position in ``present``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
+def match_identifiers(visible: str, devices: Sequence[tuple[str, str]]) -> dict[int, str]:
+    """Return {position in ``devices``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
 
-    ``present`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
+    ``devices`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
     """
     matches: dict[int, str] = {}
     for identifier in filter(None, map(str.strip, visible.split(","))):
-        for position, (index, uuid) in enumerate(present):
+        for position, (index, uuid) in enumerate(devices):
             is_uuid = identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
             if identifier == index if identifier.isdigit() else is_uuid:
                 matches.setdefault(position, identifier)
@@ -96,12 +96,12 @@ def match_identifiers(visible: str, present: Sequence[tuple[str, str]]) -> dict[
     return matches
 
 
-def cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
+def build_cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's GPU variables with this host's CUDA identifiers in place of numbers; {} if they are unknown."""
     if not variables.get("CUDA_VISIBLE_DEVICES"):
         return {}
     try:
-        identifiers = {str(gpu.number): gpu.identifier for gpu in visible()}
+        identifiers = {str(gpu.number): gpu.identifier for gpu in list_visible()}
     except (OSError, subprocess.SubprocessError):
         return {}
     return {
@@ -111,7 +111,7 @@ def cuda_variables(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def infiniband() -> list[str]:
+def list_infiniband() -> list[str]:
     """Return the InfiniBand (or RoCE) devices that have a port in the state ACTIVE."""
     devices = sorted(_INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
     return [
@@ -121,7 +121,7 @@ def infiniband() -> list[str]:
     ]
 
 
-class Gpus:
+class GpuSampler:
     """Samples the GPUs of ranks through NVML. ``visible`` has the CUDA_VISIBLE_DEVICES of each rank. Never raises."""
 
     def __init__(self, visible: Mapping[int, str]) -> None:
@@ -129,7 +129,7 @@ class Gpus:
         self._gpus: dict[int, tuple[Any, list[int]]] = {}
         self._problem = ""
         self._nvml: Any = None
-        if not driver():
+        if not read_driver_version():
             return
         try:
             import pynvml
@@ -142,7 +142,7 @@ class Gpus:
                 "GPU utilization cannot be read because nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"
             )
             return
-        except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
+        except Exception as error:  # noqa: BLE001  a driver that does not respond must not stop the ranks
             self._problem = f"GPU utilization cannot be read: {error}."
             return
         for rank, identifiers in visible.items():
@@ -161,7 +161,7 @@ class Gpus:
                     instances.append(("", nvml.nvmlDeviceGetUUID(instance), instance))
         return gpus + instances
 
-    def about(self) -> tuple[list[dict[str, Any]], str]:
+    def describe(self) -> tuple[list[dict[str, Any]], str]:
         """Return each GPU's number, name, memory (bytes) and ranks, and why GPUs cannot be read ("" if they can)."""
         return [
             {

@@ -42,23 +42,23 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     problems: dict[str, str] = {}
     mpirun = find_program("mpirun") if "mpirun" in programs else ""
     with ThreadPoolExecutor(2) as pool:  # both run programs, each with a timeout
-        gpus = pool.submit(_run_probe, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
-        version = pool.submit(_run_probe, "mpirun", lambda: _mpirun_version(mpirun), problems)
+        gpus = pool.submit(_run_probe, "gpus", lambda: [gpu._asdict() for gpu in devices.list_visible()], problems)
+        version = pool.submit(_run_probe, "mpirun", lambda: _read_mpirun_version(mpirun), problems)
         probes: dict[str, Callable[[], Any]] = {
             "host": socket.gethostname,
             "python": lambda: {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable},
-            "packages": lambda: _package_versions(packages, modules),
+            "packages": lambda: _find_package_versions(packages, modules),
             "modules": lambda: {name: _is_importable(name) for name in modules},
             "programs": lambda: {name: find_program(name) for name in programs},
-            "driver": devices.driver,
-            "infiniband": devices.infiniband,
+            "driver": devices.read_driver_version,
+            "infiniband": devices.list_infiniband,
             "cores": headroom.cores,
             "load": lambda: os.getloadavg()[0],
             "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
-            "room": headroom.room,
-            "disk": _disk_space,
-            "interfaces": interfaces,
-            "ranks": lambda: len(rank_marks()),
+            "room": headroom.read_remaining,
+            "disk": _measure_disk_space,
+            "interfaces": list_interfaces,
+            "ranks": lambda: len(find_rank_marks()),
         }
         facts = {name: _run_probe(name, probe, problems) for name, probe in probes.items()}
         facts |= {"gpus": gpus.result(), "mpirun": version.result()}
@@ -68,7 +68,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
 def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) -> Any:
     try:
         return probe()
-    except Exception as error:  # noqa: BLE001 - one unknown fact must not hide the others
+    except Exception as error:  # noqa: BLE001 - one failed probe must not hide the other facts
         problems[name] = f"{type(error).__name__}: {error}"
         return None
 
@@ -76,7 +76,7 @@ def _run_probe(name: str, probe: Callable[[], Any], problems: dict[str, str]) ->
 # Python --------------------------------------------------------------------------------------
 
 
-def _package_versions(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
+def _find_package_versions(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
     """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
     distributions: Mapping[str, Sequence[str]] | None = None
     versions = {}
@@ -108,7 +108,7 @@ def find_program(name: str) -> str:
     return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
-def _mpirun_version(program: str) -> str:
+def _read_mpirun_version(program: str) -> str:
     """Return the version of Open MPI, "" without mpirun or for another MPI."""
     if not program:
         return ""
@@ -122,7 +122,7 @@ def _mpirun_version(program: str) -> str:
 # The machine ---------------------------------------------------------------------------------
 
 
-def _disk_space() -> dict[str, dict[str, Any]]:
+def _measure_disk_space() -> dict[str, dict[str, Any]]:
     """Return the bytes available to this user in the folders of jobs (``jobs``) and temporary files (``temp``)."""
     # An agent's copy of this package is in BASE/lib/DIGEST.
     package_root = Path(__file__).resolve().parents[3]
@@ -135,18 +135,18 @@ def _disk_space() -> dict[str, dict[str, Any]]:
 _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
-def rank_marks() -> set[tuple[bytes, bytes]]:
+def find_rank_marks() -> set[tuple[bytes, bytes]]:
     """Return (job, rank) of each rank that runs here; children of a rank inherit its mark."""
-    namespace, marks = _uts_namespace("self"), set()
+    namespace, marks = _read_uts_namespace("self"), set()
     for entry in _PROC.glob("[0-9]*"):
-        variables = processes.variables(int(entry.name))
+        variables = processes.read_environment(int(entry.name))
         job, rank = variables.get(processes.MARK.encode()), next(filter(None, map(variables.get, _RANK)), None)
-        if job and rank and _uts_namespace(entry.name) == namespace:
+        if job and rank and _read_uts_namespace(entry.name) == namespace:
             marks.add((job, rank))
     return marks
 
 
-def _uts_namespace(pid: str) -> str:
+def _read_uts_namespace(pid: str) -> str:
     """Return the UTS namespace of a process, because a container counts as another host."""
     try:
         return str((_PROC / pid / "ns" / "uts").readlink())
@@ -168,7 +168,7 @@ _NET = Path("/sys/class/net")
 _LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")
 
 
-def interfaces() -> list[dict[str, Any]]:
+def list_interfaces() -> list[dict[str, Any]]:
     """Return one dict for each IPv4 address, including secondary ones, in the kernel's order.
 
     ``name``, ``address``, ``prefix`` (bits), ``up`` (enabled, with a carrier), ``loopback``, ``speed`` (Mbit/s, 0:

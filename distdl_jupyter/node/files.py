@@ -25,7 +25,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node.channels import Inbox
 
 #: Bytes of one read or write; a multiple of tar's block size of 512.
-_PIECE = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 
 class TransferRefused(ValueError):
@@ -48,12 +48,12 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
 
     Raises TransferRefused for a path outside the folder, and OSError if a path cannot be read.
     """
-    root, requested = folder.resolve(), {path_parts(path) for path in paths}
+    root, requested = folder.resolve(), {split_path(path) for path in paths}
     outermost = [path for path in sorted(requested) if not any(path[:end] in requested for end in range(1, len(path)))]
-    files = count = 0
+    files = byte_count = 0
     skipped: list[str] = []
     target = cast("IO[bytes]", SimpleNamespace(write=lambda content: content and write(bytes(content))))
-    with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=target, mode="w|", bufsize=_PIECE_BYTES, format=tarfile.PAX_FORMAT) as archive:
         for name in (name for path in outermost for name in _list_files(root, "/".join(path))):
             if (file := _open(root, name)) is None:
                 skipped.append(name)
@@ -62,12 +62,12 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                 status = os.fstat(file.fileno())
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime, info.mode = status.st_size, status.st_mtime, status.st_mode & 0o700
-                archive.addfile(info, _padded(file))
-                files, count = files + 1, count + info.size
-    return TransferSummary(files, count, tuple(skipped))
+                archive.addfile(info, _pad_reader(file))
+                files, byte_count = files + 1, byte_count + info.size
+    return TransferSummary(files, byte_count, tuple(skipped))
 
 
-def path_parts(name: str) -> tuple[str, ...]:
+def split_path(name: str) -> tuple[str, ...]:
     """Return the parts of a relative path. Raises TransferRefused for an absolute path and for ``..``."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
@@ -97,7 +97,7 @@ def _open(root: Path, name: str) -> io.BufferedReader | None:
     return None
 
 
-def _padded(file: io.BufferedReader) -> IO[bytes]:
+def _pad_reader(file: io.BufferedReader) -> IO[bytes]:
     """Return a reader of ``file`` that never ends, in case the file is truncated while it is read."""
     return cast("IO[bytes]", SimpleNamespace(read=lambda size: file.read(size).ljust(size, b"\0")))
 
@@ -113,26 +113,26 @@ def unpack(
     Raises TransferRefused for a member that is outside the folder or neither a file nor a folder, tarfile.TarError for
     an invalid tar, and OSError.
     """
-    files = count = 0
+    files = byte_count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE) as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_PIECE_BYTES) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     raise TransferRefused(f"{member.name!r} is neither a regular file nor a folder.")
-                *parents, name = path_parts(member.name)
+                *parents, name = split_path(member.name)
                 if member.isdir():
                     os.close(_open_folder(root, [*parents, name]))
                 elif accepts(member.name, member.size):
                     _extract(archive, member, root, parents, name)
-                    files, count = files + 1, count + member.size
+                    files, byte_count = files + 1, byte_count + member.size
     finally:
         os.close(root)
-    return TransferSummary(files, count)
+    return TransferSummary(files, byte_count)
 
 
 def _open_folder(root: int, names: Iterable[str]) -> int:
-    """Open the folder ``names`` below ``root``; create missing folders and refuse links."""
+    """Open the folder ``names`` below ``root``; create missing folders and reject links."""
     fd = os.dup(root)
     for name in names:
         with contextlib.suppress(FileExistsError):
@@ -157,7 +157,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, paren
         with open(fd, "wb") as file:  # noqa: PTH123
             source = archive.extractfile(member)
             assert source is not None, "a regular file has content"
-            while content := source.read(_PIECE):
+            while content := source.read(_PIECE_BYTES):
                 file.write(content)
         os.utime(name, (member.mtime, member.mtime), dir_fd=parent, follow_symlinks=False)
     finally:
@@ -170,7 +170,7 @@ def receive_files(
     """Unpack a tar as it arrives, then close the inbox. Raises OSError, and TransferRefused for an invalid archive."""
     try:
         summary = unpack(folder, inbox, accepts)
-        while inbox.read(_PIECE):  # a tar may be padded after its end
+        while inbox.read(_PIECE_BYTES):  # a tar may be padded after its end
             pass
     except tarfile.TarError as error:
         raise TransferRefused(f"The received data is not a valid tar archive: {error}.") from None
@@ -200,7 +200,7 @@ class Workdir(NamedTuple):
 def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
     """Return the job's folder if it contains the proof (name and text of a file), else a new folder below ``base``.
 
-    Raises OSError, also if other users could write to it, and ValueError if the name of the job or proof is a path.
+    Raises OSError, for example if other users could write to it, and ValueError if the job's or proof's name is a path.
     """
     if proof is not None:
         path = Path(folder) / check_name(proof[0])
@@ -232,7 +232,7 @@ def _jobs_folder(base: str) -> Path:
     return Path(base or DEFAULT_BASE).expanduser() / "jobs"
 
 
-def copied_folders(job: str, base: str) -> Iterator[Path]:
+def find_copied_folders(job: str, base: str) -> Iterator[Path]:
     """Yield the copied folders that agents of a job have left below ``base``."""
     folder = _jobs_folder(base) / check_name(job)
     for number in itertools.count(2):

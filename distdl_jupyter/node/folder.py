@@ -12,7 +12,7 @@ file after up to half a minute:
 
 The job continues without a supervisor, and its node is released when the ranks have exited. The exit code of a failed
 rank is written to ``failed``, which stops the ranks of other nodes if no supervisor does. Content in ``warned`` means
-that the batch system will end the job soon; ranks with a handler for SIGUSR1 then receive that signal.
+that the batch system will stop the job soon; ranks with a handler for SIGUSR1 then receive that signal.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from distdl_jupyter.node.processes import signal_number
 
 #: Seconds without a message from the supervisor after which the node is released: before ranks were started, and after
 #: their exit.
-TIMEOUT, _LEAVE_SECONDS = 60.0, 20.0
+TIMEOUT_SECONDS, _LEAVE_SECONDS = 60.0, 20.0
 #: Seconds between two heartbeats of either side; each is a write to a shared file.
 BEAT_SECONDS = 5.0
 #: The file with the exit code of the first failed rank.
-FAILED = "failed"
-#: The file to which the batch script writes that the job will end soon.
-WARNED = "warned"
+FAILED_FILE = "failed"
+#: The file to which the batch script writes that the job will be stopped soon.
+WARNED_FILE = "warned"
 #: Seconds between two checks of that file, and of ranks for a handler that was installed later.
 _WARN_SECONDS = 1.0
 #: Seconds that ranks may run after another rank has failed, if no supervisor stops them.
-_FAILED_TIMEOUT = 60.0
+_FAILURE_SECONDS = 60.0
 #: Polling interval of a file in seconds: while it grows, and otherwise.
-_FAST_POLL, _SLOW_POLL = 0.02, 0.2
+_FAST_POLL_SECONDS, _SLOW_POLL_SECONDS = 0.02, 0.2
 #: Seconds without data after which polling slows down.
 _BUSY_SECONDS = 2.0
 #: Seconds before a write is retried on a full disk.
 _RETRY_SECONDS = 1.0
 #: Timeout in seconds for writing the last frames.
-_LAST_SECONDS = 10.0
-_PIECE = 1 << 20
+_FLUSH_SECONDS = 10.0
+_PIECE_BYTES = 1 << 20
 
 
-def files(node: int) -> tuple[str, str, str]:
+def get_file_names(node: int) -> tuple[str, str, str]:
     """Return the names of a node's files: input, number of bytes read, output."""
     return f"node-{node}.in", f"node-{node}.read", f"node-{node}.out"
 
 
-class Follower:
+class FileFollower:
     """Reads a file that another machine appends to, from ``position`` on.
 
     The file is opened for each read, because a network file system shows changes by others only then.
@@ -71,7 +71,7 @@ class Follower:
         self.position = position
         self._grew_at = time.monotonic()
 
-    def read(self, max_bytes: int = _PIECE) -> bytes:
+    def read(self, max_bytes: int = _PIECE_BYTES) -> bytes:
         """Return new bytes, b"" if there are none. Raises OSError."""
         with self._path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), max_bytes, self.position)
@@ -84,7 +84,7 @@ class Follower:
     @property
     def pause(self) -> float:
         """Seconds until the next read."""
-        return _FAST_POLL if time.monotonic() - self._grew_at < _BUSY_SECONDS else _SLOW_POLL
+        return _FAST_POLL_SECONDS if time.monotonic() - self._grew_at < _BUSY_SECONDS else _SLOW_POLL_SECONDS
 
 
 def _write(fd: int, content: bytes) -> None:
@@ -103,10 +103,10 @@ class FolderAgent(Agent):
     beat_seconds: ClassVar[float] = BEAT_SECONDS
 
     def __init__(self, folder: Path, node: int, watchdog: Watchdog) -> None:
-        inbox, self._read_path, outbox = (folder / name for name in files(node))
-        self._inbox = Follower(inbox)
-        self._warning = Follower(folder / WARNED)
-        self._failed_path = folder / FAILED
+        inbox, self._read_path, outbox = (folder / name for name in get_file_names(node))
+        self._inbox = FileFollower(inbox)
+        self._warning = FileFollower(folder / WARNED_FILE)
+        self._failed_path = folder / FAILED_FILE
         #: Whether the job will end soon, and whether that was reported to the supervisor.
         self._is_warned = self._has_reported_warning = False
         self._warn_at = 0.0
@@ -115,7 +115,7 @@ class FolderAgent(Agent):
         out_fd = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         source, self._to_agent = os.pipe()
         from_agent, self._sink = os.pipe()
-        super().__init__(source, self._sink, TIMEOUT, watchdog)
+        super().__init__(source, self._sink, TIMEOUT_SECONDS, watchdog)
         threading.Thread(target=self._read_inbox, name="receive", daemon=True).start()
         self._sender = threading.Thread(target=self._write_outbox, args=(from_agent, out_fd), name="send", daemon=True)
         self._sender.start()
@@ -126,22 +126,22 @@ class FolderAgent(Agent):
             return super().run()
         finally:
             os.close(self._sink)
-            self._sender.join(_LAST_SECONDS)
+            self._sender.join(_FLUSH_SECONDS)
 
     def _read_inbox(self) -> None:
         """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
-        max_bytes, check_at = _PIECE, 0.0
+        max_bytes, check_at = _PIECE_BYTES, 0.0
         while True:
             content = b""
             with contextlib.suppress(OSError):  # the file server may recover
                 content = self._inbox.read(max_bytes)
-            count = frames.complete_length(content)
+            count = frames.measure_complete(content)
             _write(self._to_agent, content[:count])
             if count:
                 self._inbox.advance(count)
                 with contextlib.suppress(OSError), self._read_path.open("r+b", buffering=0) as file:
                     file.write(b"%020d" % self._inbox.position)
-                max_bytes = _PIECE
+                max_bytes = _PIECE_BYTES
             elif len(content) == max_bytes:
                 max_bytes *= 2
                 continue
@@ -154,7 +154,7 @@ class FolderAgent(Agent):
             time.sleep(self._inbox.pause)
 
     def _write_outbox(self, from_agent: int, out_fd: int) -> None:
-        while content := os.read(from_agent, _PIECE):
+        while content := os.read(from_agent, _PIECE_BYTES):
             _write(out_fd, content)
 
     def should_stop(self) -> bool:
@@ -166,21 +166,21 @@ class FolderAgent(Agent):
         if active_job is not None and self._is_warned and now >= self._warn_at:
             self._warn_at = now + _WARN_SECONDS
             self._report_warning(active_job)
-            active_job.warn()
-        if self.terminating and active_job is not None and not self._has_forwarded:
+            active_job.warn_ranks()
+        if self.is_terminating and active_job is not None and not self._has_forwarded:
             self._has_forwarded = True
             self._report_warning(active_job)
             active_job.signal("TERM", "all")
-        if active_job is None or not (active_job.has_started or self.terminating):
-            return self.terminating or self.silence > TIMEOUT
-        if not self.terminating and self.silence <= _LEAVE_SECONDS:
+        if active_job is None or not (active_job.has_started or self.is_terminating):
+            return self.is_terminating or self.silence > TIMEOUT_SECONDS
+        if not self.is_terminating and self.silence <= _LEAVE_SECONDS:
             return False
-        if not active_job.has_unreported_exits and not active_job.alive():
+        if not active_job.has_unreported_exits and not active_job.find_living():
             return True
         with contextlib.suppress(OSError):
             status = self._failed_path.stat()
-            has_failed = status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
-            return has_failed and not self.terminating
+            has_failed = status.st_size > 0 and time.time() - status.st_mtime > _FAILURE_SECONDS
+            return has_failed and not self.is_terminating
         return False
 
     def _report_warning(self, active_job: job.Job) -> None:
@@ -188,11 +188,11 @@ class FolderAgent(Agent):
             self._has_reported_warning = True
             self.send("warned")
 
-    def on_exit(self, end: Mapping[str, Any]) -> None:
+    def on_exit(self, fields: Mapping[str, Any]) -> None:
         """Record the exit code of the first failed rank, with which the batch system ends the job."""
         assert self.job is not None, "a process has ended"
-        code = 128 + signal_number(end["signal"]) if end["signal"] else int(end["code"])
-        if code and end["kind"] == RANK and not self.job.was_signaled:
+        code = 128 + signal_number(fields["signal"]) if fields["signal"] else int(fields["code"])
+        if code and fields["kind"] == RANK and not self.job.was_signaled:
             with contextlib.suppress(OSError):
                 if self._failed_path.stat().st_size == 0:
                     self._failed_path.write_text(str(code), encoding="utf-8")

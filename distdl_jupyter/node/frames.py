@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 GREETING = b"\n\x1edistdl-agent 1\n"
 #: Maximum length of a body in bytes; data is split into much smaller pieces.
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 #: Maximum number of bytes that a login shell may print before the greeting.
-MAX_BEFORE = 1024 * 1024
+MAX_PREAMBLE_BYTES = 1024 * 1024
 #: Maximum bytes of data in one frame.
-PIECE = 64 * 1024
+PIECE_BYTES = 64 * 1024
 
 _HEADER = struct.Struct(">cI")
 _CHANNEL = struct.Struct(">I")
 
 
-class BrokenWire(ValueError):
+class InvalidFrame(ValueError):
     """The bytes are not a valid frame."""
 
 
@@ -36,20 +36,20 @@ class Data(NamedTuple):
     bytes: bytes
 
 
-def message(type_: str, /, **fields: Any) -> bytes:
+def encode_message(type_: str, /, **fields: Any) -> bytes:
     """Return a message as one frame. Raises TypeError for values that JSON cannot represent."""
     body = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
     return _HEADER.pack(b"J", len(body)) + body
 
 
-def data(channel: int, content: bytes) -> bytes:
+def encode_data(channel: int, content: bytes) -> bytes:
     """Return bytes of a channel as frames; b"" gives the frame that ends the channel."""
-    pieces = [content[offset : offset + PIECE] for offset in range(0, len(content), PIECE)] or [b""]
+    pieces = [content[offset : offset + PIECE_BYTES] for offset in range(0, len(content), PIECE_BYTES)] or [b""]
     return b"".join(_HEADER.pack(b"D", len(piece) + 4) + _CHANNEL.pack(channel) + piece for piece in pieces)
 
 
-def complete_length(content: bytes) -> int:
-    """Return the length of the complete frames at the start. Raises BrokenWire."""
+def measure_complete(content: bytes) -> int:
+    """Return the length of the complete frames at the start. Raises InvalidFrame."""
     offset = 0
     while (end := _find_end(content, offset)) is not None:
         offset = end
@@ -57,41 +57,41 @@ def complete_length(content: bytes) -> int:
 
 
 def _find_end(content: bytes | bytearray, offset: int) -> int | None:
-    """Return where the frame at this position ends, None if it is incomplete. Raises BrokenWire."""
+    """Return where the frame at this position ends, None if it is incomplete. Raises InvalidFrame."""
     if offset + _HEADER.size > len(content):
         return None
     letter, length = _HEADER.unpack_from(content, offset)
-    if not (letter == b"J" or (letter == b"D" and length >= _CHANNEL.size)) or length > MAX_BODY:
-        raise BrokenWire(f"Invalid frame: it begins with {bytes(content[offset : offset + 16])!r}.")
+    if not (letter == b"J" or (letter == b"D" and length >= _CHANNEL.size)) or length > MAX_BODY_BYTES:
+        raise InvalidFrame(f"Invalid frame: it begins with {bytes(content[offset : offset + 16])!r}.")
     end = offset + _HEADER.size + int(length)
     return end if end <= len(content) else None
 
 
-class Reader:
-    """Splits a byte stream into frames. ``greeting``: whether the stream must start with the greeting."""
+class FrameReader:
+    """Splits a byte stream into frames. With ``expect_greeting``, the stream must start with the greeting."""
 
-    def __init__(self, *, greeting: bool) -> None:
+    def __init__(self, *, expect_greeting: bool) -> None:
         self._buffer = bytearray()
         #: Whether the greeting was received.
-        self.greeted = not greeting
+        self.has_greeting = not expect_greeting
 
     @property
-    def before(self) -> bytes:
+    def preamble(self) -> bytes:
         """The bytes received before the greeting."""
-        return b"" if self.greeted else bytes(self._buffer)
+        return b"" if self.has_greeting else bytes(self._buffer)
 
     def feed(self, content: bytes) -> list[dict[str, Any] | Data]:
-        """Add the next bytes and return the complete frames, a message as its JSON object. Raises BrokenWire."""
+        """Add the next bytes and return the complete frames, a message as its JSON object. Raises InvalidFrame."""
         buffer = self._buffer
         search_start = max(0, len(buffer) - len(GREETING) + 1)
         buffer += content
-        if not self.greeted:
+        if not self.has_greeting:
             if (offset := buffer.find(GREETING, search_start)) < 0:
-                if len(buffer) > MAX_BEFORE:
-                    raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
+                if len(buffer) > MAX_PREAMBLE_BYTES:
+                    raise InvalidFrame(f"The first {MAX_PREAMBLE_BYTES:,} bytes from the agent contain no greeting.")
                 return []
             del buffer[: offset + len(GREETING)]
-            self.greeted = True
+            self.has_greeting = True
         frames, offset = list[dict[str, Any] | Data](), 0
         while (end := _find_end(buffer, offset)) is not None:
             body = offset + _HEADER.size
@@ -99,9 +99,9 @@ class Reader:
                 try:
                     message = json.loads(buffer[body:end])
                 except ValueError:
-                    raise BrokenWire("A message is not valid JSON.") from None
+                    raise InvalidFrame("A message is not valid JSON.") from None
                 if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-                    raise BrokenWire("A message has no type.")
+                    raise InvalidFrame("A message has no type.")
                 frames.append(message)
             else:
                 frames.append(Data(_CHANNEL.unpack_from(buffer, body)[0], bytes(buffer[body + _CHANNEL.size : end])))

@@ -19,13 +19,14 @@ _GROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 
 
-def room() -> dict[str, int | None]:
+def read_remaining() -> dict[str, int | None]:
     """Return the remaining ``files``, ``processes`` (``ulimit -u``), ``tasks`` (``pids.max``), ``memory`` (bytes)."""
     tasks = _minimum(_remaining(group / "pids.max", group / "pids.current") for group in _groups("pids"))
-    return {"files": files(), "processes": processes(), "tasks": tasks, "memory": memory()}
+    processes, memory = count_free_processes(), read_free_memory()
+    return {"files": count_free_files(), "processes": processes, "tasks": tasks, "memory": memory}
 
 
-def files() -> int | None:
+def count_free_files() -> int | None:
     """Return how many more files a process like this one may open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -35,7 +36,7 @@ def files() -> int | None:
     return limit
 
 
-def processes() -> int | None:
+def count_free_processes() -> int | None:
     """Return how many more processes this user may start; root has no limit."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
@@ -49,7 +50,7 @@ def processes() -> int | None:
     return max(0, limit - count)
 
 
-def memory() -> int | None:
+def read_free_memory() -> int | None:
     """Return the available bytes of memory, including reclaimable caches."""
     amounts = [meminfo("MemAvailable")]
     for group in _groups("memory"):
@@ -60,10 +61,10 @@ def memory() -> int | None:
     return _minimum(amounts)
 
 
-def memory_limit() -> int | None:
+def read_memory_limit() -> int | None:
     """Return the memory limit in bytes of this process: that of the host or of a control group.
 
-    ``memory_limit() - memory()`` is in use.
+    ``read_memory_limit() - read_free_memory()`` is in use.
     """
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
@@ -122,7 +123,7 @@ def _minimum(amounts: Iterable[int | None]) -> int | None:
 # out-of-memory kills -------------------------------------------------------------------------------
 
 
-def counters() -> dict[str, int]:
+def count_oom_kills() -> dict[str, int]:
     """Return the readable counters of out-of-memory kills: {source: count}, the narrowest scope first."""
     names = ("memory.events", "memory.oom_control")
     sources = [("The control group", group / name) for group in _groups("memory") for name in names]
@@ -134,13 +135,12 @@ def counters() -> dict[str, int]:
     return counts
 
 
-def evidence(before: dict[str, int]) -> str:
-    """Return one sentence if a counter has grown since ``before`` or memory is nearly full, else ""."""
-    for source, count in counters().items():
-        if (more := count - before.get(source, count)) > 0:
-            return (
-                f"{source} reports {more} process{'es' if more > 1 else ''} killed for lack of memory since the start."
-            )
+def describe_oom_kills(earlier: dict[str, int]) -> str:
+    """Return one sentence if a counter has grown since ``earlier`` or memory is nearly full, else ""."""
+    for source, count in count_oom_kills().items():
+        if (kill_count := count - earlier.get(source, count)) > 0:
+            subject = f"{kill_count} process{'es' if kill_count > 1 else ''}"
+            return f"{source} reports {subject} killed for lack of memory since the start."
     available, total = meminfo("MemAvailable"), meminfo("MemTotal")
     if available is not None and total is not None and available < 0.02 * total:
         return f"Only {available // 2**20} MB of {total // 2**20} MB of memory is free."

@@ -42,15 +42,15 @@ _GRACE_SECONDS = 2.0
 #: Forks this process into a program, given as for ``subprocess.Popen``; returns an object with the interface of Popen,
 #: or None if a new interpreter has to be started.
 fork: Callable[[Sequence[str], Mapping[str, Any]], Any] | None = None
-#: Why some programs could not be forked, each the end of a sentence; the reader clears the list.
-reasons: list[str] = []
+#: Why some programs could not be forked, each the end of a sentence. The reader clears the list.
+fork_failures: list[str] = []
 #: The notice of a job whose ranks were forked.
-WARM = "Warm start: imports are already loaded."
+WARM_NOTICE = "Warm start: imports are already loaded."
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A started process; ``reported`` once its exit was reported to the supervisor."""
+    """A started process; ``is_reported`` once its exit was reported to the supervisor."""
 
     kind: str
     number: int
@@ -61,7 +61,7 @@ class Child:
     #: Its CUDA_VISIBLE_DEVICES.
     gpus: str = ""
     ended_at: float | None = None
-    reported: bool = False
+    is_reported: bool = False
 
 
 Fields = Mapping[str, Any]
@@ -72,7 +72,7 @@ class RequestFailed(Exception):
     """A request failed; the message is sent as the error."""
 
 
-class NotStarted(RequestFailed):
+class StartFailed(RequestFailed):
     """A process could not be started; the message names it and the cause."""
 
 
@@ -90,7 +90,7 @@ class Job:
         self._channels = channels
         self._python = python or sys.executable
         self._children: list[Child] = []
-        self._memory = headroom.counters()
+        self._oom_kills = headroom.count_oom_kills()
         self.workdir = workdir
         self._base = base
         self.run = RunFolder(name)
@@ -120,7 +120,7 @@ class Job:
     # start ------------------------------------------------------------------------------------
 
     def _on_start(self, fields: Fields) -> Reply:
-        """Start all processes or none. Raises NotStarted, and KeyError for a missing field.
+        """Start all processes or none. Raises StartFailed, and KeyError for a missing field.
 
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
         input that ends with the job, instead of an empty one; ``python`` is the interpreter for ``{python}``.
@@ -141,14 +141,14 @@ class Job:
             reason = str(error) or type(error).__name__
             if isinstance(error, OSError) and error.strerror:
                 reason = f"{error.strerror} ({error.filename})" if error.filename else error.strerror
-            raise NotStarted(f"Cannot start {program['argv'][0]}: {reason}.") from error
+            raise StartFailed(f"Cannot start {program['argv'][0]}: {reason}.") from error
         self._children += started
         return {"pids": {child.number: child.popen.pid for child in started}}
 
     def _start(self, fields: Mapping[str, Any]) -> Child:
         python, open_input = fields.get("python") or self._python, bool(fields.get("open_input"))
         name, *arguments = [python if argument == PYTHON else str(argument) for argument in fields["argv"]]
-        environment = self._environment(fields.get("environment", {}))
+        environment = self._build_environment(fields.get("environment", {}))
         folders = str(Path(self._python).parent), environment.get("PATH", os.defpath)
         path = name if "/" in name else shutil.which(name, path=os.pathsep.join(folders))
         if path is None:
@@ -186,27 +186,28 @@ class Job:
                     child.popen.stdin.write(text.encode())
                     child.popen.stdin.flush()
 
-    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+    def _build_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the complete environment of a process, including ``variables``."""
         package_root = str(Path(__file__).resolve().parents[2])  # so that ranks use this version of the package
         inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")).split(os.pathsep)
         path = os.pathsep.join([package_root, *(path for path in inherited if path not in ("", package_root))])
         agent_env = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
-        return {**agent_env, **variables, **devices.cuda_variables(variables), **self.marks, "PYTHONPATH": path}
+        return {**agent_env, **variables, **devices.build_cuda_variables(variables), **self.marks, "PYTHONPATH": path}
 
     def _on_pipes(self, fields: Fields) -> None:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
-        # A launcher may set another TMPDIR, which its ranks would inherit.
+        # A launcher may set a different TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
         rank_environments = [
-            {**shared, **variables, **devices.cuda_variables(variables)} for variables in fields.get("variables", ())
+            {**shared, **variables, **devices.build_cuda_variables(variables)}
+            for variables in fields.get("variables", ())
         ]
         self.run.write("ranks.json", rank_environments)
         self._launcher_gpus = {
             rank: variables.get("CUDA_VISIBLE_DEVICES", "") for rank, variables in enumerate(rank_environments)
         }
         for rank in fields["ranks"]:
-            out, err = self.run.for_rank(int(rank["rank"]))
+            out, err = self.run.open_pipes(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
             self._channels.add(err, int(rank["err"]))
 
@@ -219,16 +220,16 @@ class Job:
         """
         exits, now = [], time.monotonic()
         for child in self._children:
-            if child.reported or child.popen.poll() is None:
+            if child.is_reported or child.popen.poll() is None:
                 continue
             child.ended_at = now if child.ended_at is None else child.ended_at
             is_silent = not any(source.is_open for source in child.sources)
             if is_silent or (now - child.ended_at > _LINGER_SECONDS and not outbox_is_full):
-                child.reported = True
+                child.is_reported = True
                 self._channels.drain_all()
                 returncode = child.popen.wait()
                 code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
-                evidence = headroom.evidence(self._memory) if name == "KILL" else ""
+                evidence = headroom.describe_oom_kills(self._oom_kills) if name == "KILL" else ""
                 exits.append(
                     {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
                 )
@@ -237,45 +238,46 @@ class Job:
     @property
     def needs_polling(self) -> bool:
         """Whether the last output of an exited process or a response with stacks is expected soon."""
-        return bool(self._stacks) or any(child.ended_at and not child.reported for child in self._children)
+        return bool(self._stacks) or any(child.ended_at and not child.is_reported for child in self._children)
 
     @property
     def has_unreported_exits(self) -> bool:
         """Whether a process other than a service has not exited, or its exit has not been reported."""
-        return any(not child.reported and not child.open_input for child in self._children)
+        return any(not child.is_reported and not child.open_input for child in self._children)
 
     @property
     def has_started(self) -> bool:
         """Whether a process was ever started here."""
         return bool(self._children)
 
-    def _running(self) -> list[Child]:
+    def _find_running(self) -> list[Child]:
         return [child for child in self._children if child.popen.poll() is None]
 
-    def _all_pids(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
+    def _find_pids(self, running: dict[int, processes.ProcessEntry] | None = None) -> set[int]:
         """Return every living process of the job; ``running`` is the process table, if the caller has read it."""
-        return processes.of_job(self.marks, running, self._excluded_pids, orphans=True)
+        return processes.find_job_pids(self.marks, running, self._excluded_pids, orphans=True)
 
-    def alive(self) -> set[int]:
+    def find_living(self) -> set[int]:
         """Return every living process of the job, except its services, which end with it."""
-        running = processes.table()
-        services = [child.popen.pid for child in self._running() if child.open_input]
-        return self._all_pids(running) - processes.descendants(services, running)
+        running = processes.read_table()
+        services = [child.popen.pid for child in self._find_running() if child.open_input]
+        return self._find_pids(running) - processes.find_descendants(services, running)
 
     def _on_alive(self, _fields: Fields) -> Reply:
-        running = self.alive()
-        return {"alive": len(running), "workers": len(processes.workers(running))}
+        running = self.find_living()
+        return {"alive": len(running), "workers": len(processes.find_workers(running))}
 
     def _on_stuck(self, _fields: Fields) -> Reply:
         # The main thread of a process may have exited while other threads are still blocked.
-        return {"pids": processes.stuck({*self.alive(), *(child.popen.pid for child in self._running())})}
+        running = [child.popen.pid for child in self._find_running()]
+        return {"pids": processes.find_stuck({*self.find_living(), *running})}
 
     def _on_drain(self, _fields: Fields) -> Reply:
         self._channels.drain_all()
-        return {"evidence": headroom.evidence(self._memory)}
+        return {"evidence": headroom.describe_oom_kills(self._oom_kills)}
 
-    def sample_due(self, now: float) -> float:
-        """Return the seconds until the next resource sample; inf before any rank was started."""
+    def get_sample_delay(self, now: float) -> float:
+        """Return the seconds until the next resource sample, infinity before any rank was started."""
         if not self.has_started:
             return math.inf
         self._sampler = self._sampler or Sampler()
@@ -283,9 +285,9 @@ class Job:
 
     def sample(self) -> dict[str, Any] | None:
         """Return the resource usage of ranks and this host (see ``node.resources``), None until a sample is due."""
-        if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
+        if self.get_sample_delay(time.monotonic()) > 0 or self._sampler is None:
             return None
-        running = self._running()
+        running = self._find_running()
         ranks = {child.number: child for child in running if child.kind == RANK}
         launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
         gpus = {**self._launcher_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
@@ -294,7 +296,7 @@ class Job:
     def _on_stacks(self, fields: Fields) -> None:
         self._stacks = {int(rank): StackRequest(self.run.path, int(rank)) for rank in fields["ranks"]}
 
-    def stacks(self) -> dict[str, dict[str, Any]]:
+    def take_stacks(self) -> dict[str, dict[str, Any]]:
         """Return the ``stacks.StackDump`` of each rank that has responded since the last call, as data."""
         dumps = {rank: dump for rank, request in self._stacks.items() if (dump := request.poll()) is not None}
         for rank in dumps:
@@ -307,7 +309,7 @@ class Job:
 
     def _on_serving(self, fields: Fields) -> Reply:
         try:
-            return self.run.serving(int(fields["rank"]))
+            return self.run.read_endpoint(int(fields["rank"]))
         except FileNotFoundError:
             raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
@@ -329,36 +331,36 @@ class Job:
     def _on_signal(self, fields: Fields) -> Reply:
         return {"sent": self.signal(str(fields["name"]), str(fields["to"]))}
 
-    def signal(self, name: str, to: str) -> int:
+    def signal(self, name: str, target: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
         Raises KeyError for an unknown signal, ValueError for an unknown target.
         """
         number = _SIGNALS[name]
         self.was_signaled = True
-        if to not in ("ranks", "all"):
-            raise ValueError(f"Unknown target {to!r}. Use 'ranks' or 'all'.")
-        rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
-        if to == "ranks" and rank_pids:
+        if target not in ("ranks", "all"):
+            raise ValueError(f"Unknown target {target!r}. Use 'ranks' or 'all'.")
+        rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
+        if target == "ranks" and rank_pids:
             for pid in rank_pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, number)
             return len(rank_pids)
-        if to == "all":
-            pids = self.alive()
-        else:  # signaling the launcher would end the job at once, so signal only the ranks and let them clean up
-            running = processes.table()
-            pids = processes.descendants(processes.workers(self._all_pids(running)), running)
-        processes.send(pids, number)
+        if target == "all":
+            pids = self.find_living()
+        else:  # signaling the launcher would end the job immediately, so let only the ranks clean up
+            running = processes.read_table()
+            pids = processes.find_descendants(processes.find_workers(self._find_pids(running)), running)
+        processes.send_signal(pids, number)
         return len(pids)
 
-    def warn(self) -> int:
+    def warn_ranks(self) -> int:
         """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
-        rank_pids = [child.popen.pid for child in self._running() if child.kind == RANK]
-        ranks = rank_pids or processes.workers(self._all_pids())
-        pids = [pid for pid in ranks if pid not in self._warned_pids and processes.catches(pid, signal.SIGUSR1)]
+        rank_pids = [child.popen.pid for child in self._find_running() if child.kind == RANK]
+        ranks = rank_pids or processes.find_workers(self._find_pids())
+        pids = [pid for pid in ranks if pid not in self._warned_pids and processes.has_handler(pid, signal.SIGUSR1)]
         self._warned_pids.update(pids)
-        processes.send(pids, signal.SIGUSR1)
+        processes.send_signal(pids, signal.SIGUSR1)
         return len(pids)
 
     def kill(self) -> int:
@@ -366,20 +368,20 @@ class Job:
         killed: set[int] = set()
 
         def remaining() -> set[int]:
-            pids = self._all_pids()
+            pids = self._find_pids()
             # Do not wait for killed processes that are blocked in the kernel; they exit when it returns.
-            killable = pids.difference(processes.stuck(pids & killed))
+            killable = pids.difference(processes.find_stuck(pids & killed))
             killed.update(pids)
             return killable
 
         processes.kill_all(remaining, meanwhile=self._discard)
         return len(killed)
 
-    def give_up(self) -> None:
-        """Stop everything without a supervisor: TERM, then KILL."""
-        processes.send(self._all_pids(), signal.SIGTERM)
+    def terminate(self) -> None:
+        """Stop all processes after the supervisor was lost: TERM, then KILL."""
+        processes.send_signal(self._find_pids(), signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while self._all_pids() and time.monotonic() < deadline:
+        while self._find_pids() and time.monotonic() < deadline:
             self._discard()
             time.sleep(0.05)
         self.kill()
@@ -387,9 +389,9 @@ class Job:
     def _discard(self) -> None:
         """Empty full pipes, and reap zombies."""
         self._channels.discard_all()
-        self._running()
+        self._find_running()
 
-    def clear(self, remove: Callable[[Path], None] | None) -> None:
+    def clean_up(self, remove: Callable[[Path], None] | None) -> None:
         """Reap killed processes, and remove the private folder and, with ``remove``, the copied one."""
         for child in self._children:
             if child.popen.stdin is not None:
@@ -408,7 +410,7 @@ def sweep(name: str, base: str) -> int:
     """Kill the remaining processes of a job and remove its folders; return the number of processes."""
     pids = processes.kill_job(files.check_name(name))
     run_dir.sweep(name)
-    for folder in list(files.copied_folders(name, base)):
+    for folder in list(files.find_copied_folders(name, base)):
         files.remove_except_results(folder)
     data_cache.remove_links(name, base or files.DEFAULT_BASE)
     return len(pids)

@@ -19,23 +19,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node.channels import Outgoing
+from distdl_jupyter.node.channels import SocketWriter
 from distdl_jupyter.node.run_dir import SOCKET
 
 #: Maximum length of a request in bytes.
-_MAX_REQUEST = 1024 * 1024
+_MAX_REQUEST_BYTES = 1024 * 1024
 #: Exit code of ssh when the command could not be run or its exit code is unknown.
 NO_CONNECTION = 255
 
 
-class Shells:
-    """All relays of this host. ``send`` sends a message to the supervisor."""
+class ShellRelays:
+    """All relays of this host; ``send`` sends a message to the supervisor."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._selector = selector
         self._send = send
         #: The relays whose commands run, by number.
-        self._relays: dict[int, Outgoing] = {}
+        self._relays: dict[int, SocketWriter] = {}
         self._numbers = itertools.count()
 
     def listen(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class Shells:
         except OSError:
             content = b""
         received += content
-        if content and len(received) <= _MAX_REQUEST and not received.endswith(b"\n"):
+        if content and len(received) <= _MAX_REQUEST_BYTES and not received.endswith(b"\n"):
             return
         self._selector.unregister(relay)
         try:
@@ -72,7 +72,7 @@ class Shells:
             relay.close()
             return
         number = next(self._numbers)
-        self._relays[number] = Outgoing(relay, self._selector, lambda **_: None)
+        self._relays[number] = SocketWriter(relay, self._selector, lambda **_: None)
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Shells:
 def main(arguments: list[str]) -> int:
     """Run one command on another host and return its exit code."""
     if len(arguments) < 2:
-        sys.stderr.write("The relay needs a host and a command.\n")
+        sys.stderr.write("Pass a host and a command.\n")
         return NO_CONNECTION
     host, *command = arguments
     try:

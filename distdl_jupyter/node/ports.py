@@ -2,7 +2,7 @@
 
 Ports are below Linux's ephemeral range (32768, ip-sysctl.txt), so outgoing connections do not use them. The agent holds
 a lock on one file per port, so that no other job of this user gets the port. The files are in the temporary directory,
-or in the user's cache folder if another user has taken the name of the folder.
+or in the user's cache folder if another user owns the folder of that name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.node import data_cache
 
-LOW, HIGH = 20_000, 32_000
+MIN_PORT, MAX_PORT = 20_000, 32_000
 
 
 class Ports:
@@ -39,9 +39,9 @@ class Ports:
         return [self._reserve_one(address) for _ in range(count)]
 
     def _reserve_one(self, address: str) -> int:
-        folder = lock_folder("ports")
+        folder = get_lock_folder("ports")
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        for port in random.sample(range(LOW, HIGH), 400):
+        for port in random.sample(range(MIN_PORT, MAX_PORT), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ class Ports:
                     self._fds.append(fd)
                     return port
             os.close(fd)
-        raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
+        raise OSError(f"No free TCP port between {MIN_PORT} and {MAX_PORT} was found on {address}.")
 
     def release(self) -> None:
         """Release all ports."""
@@ -59,14 +59,15 @@ class Ports:
             os.close(self._fds.pop())
 
 
-def lock_folder(kind: str) -> Path:
+def get_lock_folder(lock_type: str) -> Path:
     """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
-        return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
+        return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{lock_type}-{os.getuid()}")
     except PermissionError:
         # A home may be shared by several hosts.
-        base = permissions.user_folder(data_cache.default_base())
-        return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
+        base = permissions.user_folder(data_cache.get_default_base())
+        locks = permissions.private_folder(base / "locks")
+        return permissions.private_folder(locks / f"{lock_type}-{socket.gethostname()}")
 
 
 def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:
@@ -87,13 +88,13 @@ def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | Non
 LISTENING_SECONDS = 60.0
 #: Maximum number of simultaneous connection attempts, each in a thread.
 _MAX_ATTEMPTS = 100
-_MAX_GREETING = 64
+_MAX_GREETING_BYTES = 64
 
 
 def listen(address: str) -> tuple[socket.socket, int]:
     """Return a socket on ``address`` and its port; it accepts connections for a minute or until closed.
 
-    Raises OSError when the address is not this host's.
+    Raises OSError if the address is not this host's.
     """
     server = socket.create_server((address, 0), backlog=128)
     server.settimeout(0.5)
@@ -122,7 +123,7 @@ def _send_greetings(server: socket.socket, greeting: bytes) -> None:
 
 
 def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]:
-    """Return ``[address, port, why]`` for each target in order; ``why`` is "" if it was reached.
+    """Return ``[address, port, reason]`` for each target in order; ``reason`` is "" if it was reached.
 
     All attempts take at most ``seconds``, divided equally if there are too many targets to try at once.
     """
@@ -141,7 +142,7 @@ def _try_connect(address: str, port: int, deadline: float) -> str:
         with socket.create_connection((address, port), timeout=max(0.01, deadline - time.monotonic())) as connection:
             while received != expected:
                 connection.settimeout(max(0.01, deadline - time.monotonic()))
-                piece = connection.recv(_MAX_GREETING)
+                piece = connection.recv(_MAX_GREETING_BYTES)
                 received += piece
                 if not piece or not expected.startswith(received):
                     return "another machine or program answers"

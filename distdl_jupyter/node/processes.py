@@ -4,7 +4,7 @@ All processes of a job inherit two variables: ``DISTDL_JOB_ID`` names the job, `
 folder. Together they distinguish the processes of this agent from those of another agent on the same machine.
 Descendants of known processes are included in case one of them cleared its environment. A daemonized process without
 marks is adopted by the supervisor or the agent, or by the watchdog if that was killed (Linux). It escapes only if that
-process and the watchdog were killed at the same moment. This module does not know ranks, streams or the supervisor.
+process and the watchdog were killed at the same time. This module does not know ranks, streams or the supervisor.
 
 Processes are read from ``/proc`` on Linux, and with psutil elsewhere.
 """
@@ -41,12 +41,12 @@ class ProcessEntry(NamedTuple):
     session: int
 
 
-def table() -> dict[int, ProcessEntry]:
+def read_table() -> dict[int, ProcessEntry]:
     """Return all running processes by pid, without zombies."""
     running = {}
     if _PROC.is_dir():
         for name in os.listdir(_PROC):  # noqa: PTH208  only names are needed, thousands of times
-            if name.isdigit() and (fields := stat(int(name), 4)) and fields[0] not in (b"Z", b"X"):
+            if name.isdigit() and (fields := read_stat(int(name), 4)) and fields[0] not in (b"Z", b"X"):
                 pid = int(name)
                 running[pid] = ProcessEntry(pid, int(fields[1]), int(fields[3]))
         return running
@@ -59,7 +59,7 @@ def table() -> dict[int, ProcessEntry]:
     return running
 
 
-def users() -> set[int] | None:
+def find_users() -> set[int] | None:
     """Return the ids of users with a process on this machine, None if this process cannot see all processes."""
     try:
         if (_PROC / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE or not (_PROC / "1").exists():
@@ -72,15 +72,15 @@ def users() -> set[int] | None:
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The entry in /proc of a process that is not dumpable belongs to root.
             uid = (_PROC / name).stat().st_uid
-            uids.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
+            uids.add(uid or int(read_file(int(name), "status").partition(b"\nUid:")[2].split()[1]))
     return uids
 
 
-def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
+def find_marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     """Return the processes with all ``marks`` in their initial environment; unreadable ones belong to other users."""
     required = {f"{name}={value}".encode() for name, value in marks.items()}
     if _PROC.is_dir():
-        return [pid for pid in pids if required <= set(read(pid, "environ").split(b"\0"))]
+        return [pid for pid in pids if required <= set(read_file(pid, "environ").split(b"\0"))]
     return [pid for pid in pids if marks.items() <= dict(_from_psutil(pid, "environ", {})).items()]
 
 
@@ -93,7 +93,7 @@ def _from_psutil(pid: int, method: str, default: Any) -> Any:
     return default
 
 
-def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
+def find_descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
     """Return the running processes among ``roots`` and all their running descendants."""
     children: dict[int, list[int]] = {}
     for process in running.values():
@@ -107,7 +107,7 @@ def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> se
     return family & running.keys()
 
 
-def of_job(
+def find_job_pids(
     marks: Mapping[str, str],
     running: Mapping[int, ProcessEntry] | None = None,
     excluded_pids: Iterable[int] = (),
@@ -119,21 +119,21 @@ def of_job(
     With ``orphans``, include the orphans that this process has adopted: its children in other sessions. (It runs only
     this job, and its other children are excluded or in its own session.)
     """
-    running = table() if running is None else running
+    running = read_table() if running is None else running
     own_pid, session = os.getpid(), os.getsid(0)
-    root_pids = set(marked(running, marks))
+    root_pids = set(find_marked(running, marks))
     if orphans and _is_subreaper:
         root_pids |= {entry.pid for entry in running.values() if entry.parent == own_pid and entry.session != session}
     excluded_pids = {*excluded_pids, own_pid}
-    return descendants(root_pids - excluded_pids, running) - excluded_pids
+    return find_descendants(root_pids - excluded_pids, running) - excluded_pids
 
 
-def workers(pids: Iterable[int]) -> list[int]:
+def find_workers(pids: Iterable[int]) -> list[int]:
     """Return the processes whose command line is that of a rank."""
     ranks = []
     for pid in pids:
         if _PROC.is_dir():
-            argv = read(pid, "cmdline").decode(errors="replace").split("\0")
+            argv = read_file(pid, "cmdline").decode(errors="replace").split("\0")
         else:
             argv = _from_psutil(pid, "cmdline", [])
         if any(tuple(argv[index : index + 2]) == _WORKER for index in range(1, 5)):
@@ -141,7 +141,7 @@ def workers(pids: Iterable[int]) -> list[int]:
     return ranks
 
 
-def read(pid: int | str, name: str) -> bytes:
+def read_file(pid: int | str, name: str) -> bytes:
     """Return a file of a process (or of a thread: "PID/task/TID") in /proc, b"" if it cannot be read."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
@@ -149,30 +149,30 @@ def read(pid: int | str, name: str) -> bytes:
         return b""
 
 
-def stat(pid: int | str, count: int = -1) -> list[bytes]:
+def read_stat(pid: int | str, count: int = -1) -> list[bytes]:
     """Return the fields of proc_pid_stat(5) from the third (the state) on; [] if the process has exited.
 
     Only the first ``count`` fields are split.
     """
-    text = read(pid, "stat")
-    return text[text.rfind(b")") + 2 :].split(None, count)  # NAME may contain spaces and parentheses
+    text = read_file(pid, "stat")
+    return text[text.rfind(b")") + 2 :].split(None, count)  # the name may contain spaces and parentheses
 
 
-def variables(pid: int) -> dict[bytes, bytes]:
+def read_environment(pid: int) -> dict[bytes, bytes]:
     """Return the initial environment of a process, {} if it cannot be read."""
-    return dict(pair.split(b"=", 1) for pair in read(pid, "environ").split(b"\0") if b"=" in pair)
+    return dict(pair.split(b"=", 1) for pair in read_file(pid, "environ").split(b"\0") if b"=" in pair)
 
 
-def catches(pid: int, number: int) -> bool:
+def has_handler(pid: int, number: int) -> bool:
     """Return whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
-    caught = read(pid, "status").partition(b"\nSigCgt:")[2].split(b"\n", 1)[0]
+    caught = read_file(pid, "status").partition(b"\nSigCgt:")[2].split(b"\n", 1)[0]
     return bool(caught) and bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def stuck(pids: Iterable[int]) -> list[int]:
+def find_stuck(pids: Iterable[int]) -> list[int]:
     """Return the processes with a thread in uninterruptible sleep (state D)."""
     tasks = {pid: (_PROC / str(pid) / "task").glob("*") for pid in pids}
-    return [pid for pid in tasks if any(stat(f"{pid}/task/{task.name}", 1)[:1] == [b"D"] for task in tasks[pid])]
+    return [pid for pid in tasks if any(read_stat(f"{pid}/task/{task.name}", 1)[:1] == [b"D"] for task in tasks[pid])]
 
 
 def adopt_orphans() -> None:
@@ -190,7 +190,7 @@ def adopt_orphans() -> None:
 
 
 @functools.cache
-def boot() -> str:
+def identify_boot() -> str:
     """Return this machine's name and the id of its current boot, "" if that is unknown."""
     try:
         return f"{socket.gethostname()}/{(_PROC / 'sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
@@ -198,9 +198,9 @@ def boot() -> str:
         return ""
 
 
-def mark() -> str:
+def make_mark() -> str:
     """Return a permanent identifier of this process as JSON: host, boot id, pid and start time."""
-    host, _, boot_id = boot().partition("/")
+    host, _, boot_id = identify_boot().partition("/")
     return json.dumps({"host": host, "boot": boot_id, "pid": os.getpid(), "started": _start_time(os.getpid())})
 
 
@@ -211,23 +211,24 @@ def _parse_mark(text: str) -> tuple[str, str, int, int]:
         host, boot_id, pid, started = str(mark["host"]), str(mark["boot"]), int(mark["pid"]), int(mark["started"])
     except (ValueError, TypeError, KeyError):
         return "", "", 0, 0
-    return (host, boot_id, pid, started) if boot() and f"{host}/{boot_id}" == boot() else (host, boot_id, 0, 0)
+    is_same_boot = identify_boot() and f"{host}/{boot_id}" == identify_boot()
+    return (host, boot_id, pid, started) if is_same_boot else (host, boot_id, 0, 0)
 
 
-def other_host(text: str) -> str:
+def find_other_host(text: str) -> str:
     """Return the host of the process that wrote a mark; "" for this host (by name or boot id) or an invalid mark."""
     host, boot_id, _pid, _started = _parse_mark(text)
-    this_host, _, this_boot_id = boot().partition("/")
+    this_host, _, this_boot_id = identify_boot().partition("/")
     return "" if not this_host or host == this_host or boot_id == this_boot_id else host
 
 
 def has_ended(text: str) -> bool:
     """Return whether the process that wrote a mark has provably exited (this host and boot only)."""
     _host, _boot_id, pid, started = _parse_mark(text)
-    return bool(started) and (_start_time(pid) != started or stat(pid)[:1] == [b"Z"])
+    return bool(started) and (_start_time(pid) != started or read_stat(pid)[:1] == [b"Z"])
 
 
-def send_marked(text: str, number: int) -> bool:
+def signal_marked(text: str, number: int) -> bool:
     """Signal the process that wrote a mark, if it is provably still running here; return whether it was signaled."""
     _host, _boot_id, pid, started = _parse_mark(text)
     if not pid:
@@ -246,14 +247,14 @@ def send_marked(text: str, number: int) -> bool:
 
 def _start_time(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, 0 if it cannot be read."""
-    fields = stat(pid)
+    fields = read_stat(pid)
     return int(fields[19]) if fields else 0  # field 22
 
 
 # signals -------------------------------------------------------------------------------------------
 
 
-def send(pids: Iterable[int], number: int) -> None:
+def send_signal(pids: Iterable[int], number: int) -> None:
     """Signal each process; ignore processes that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -271,15 +272,15 @@ def kill_all(
     deadline = time.monotonic() + timeout
     while (remaining := set(find())) and time.monotonic() < deadline:
         killed |= remaining
-        send(remaining, signal.SIGKILL)
+        send_signal(remaining, signal.SIGKILL)
         meanwhile()
         time.sleep(_POLL_SECONDS)
     return killed
 
 
 def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[int]:
-    """Kill every process of a job on this host (see ``of_job``) within ``timeout`` seconds. Return those killed."""
-    return kill_all(lambda: of_job({MARK: job}, orphans=orphans), timeout)
+    """Kill all processes of a job here (see ``find_job_pids``) within ``timeout`` seconds. Return those killed."""
+    return kill_all(lambda: find_job_pids({MARK: job}, orphans=orphans), timeout)
 
 
 def signal_name(number: int) -> str:

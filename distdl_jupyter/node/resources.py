@@ -9,7 +9,7 @@ outside Linux, only those of psutil are available.
                       lowest limit of the machine and this process's control groups), disk_read, disk_written,
                       received, sent (bytes a second; without the loopback interface)
 ``ranks``             {rank: [cpu, memory]}: percent of one core and resident bytes of its process tree
-``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``devices.Gpus``)
+``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``devices.GpuSampler``)
 ``about``             in the first sample: host, cores, gpus: [{number, name, memory, ranks}], and no_gpus, the
                       reason why GPUs cannot be sampled
 ===================== ========================================================================================
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from distdl_jupyter.node import devices, headroom, processes
 
 #: Seconds between two samples.
-SECONDS = 1.0
+SAMPLE_SECONDS = 1.0
 _PROC = Path("/proc")
 _BLOCK = Path("/sys/block")
 _NET = Path("/sys/class/net")
@@ -38,7 +38,7 @@ _MAX_TIME_FRACTION = 0.002
 #: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
 _SECTOR_BYTES, _WORD_BYTES = 512, 4
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Usage(NamedTuple):
@@ -61,7 +61,7 @@ class Sampler:
         #: Resident bytes of each child process that are already counted for its parent.
         self._shared: dict[int, int] = {}
         self._counters: dict[str, float] = {}
-        self._gpus: devices.Gpus | None = None
+        self._gpus: devices.GpuSampler | None = None
 
     def sample(self, pids: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
         """Return a sample.
@@ -71,7 +71,7 @@ class Sampler:
         """
         now = time.monotonic()
         seconds, self._sampled_at = now - self._sampled_at, now
-        self.due_at = max(self.due_at + SECONDS, now + SECONDS / 2)
+        self.due_at = max(self.due_at + SAMPLE_SECONDS, now + SAMPLE_SECONDS / 2)
         if now >= self._trees_due_at or not pids.keys() <= self._trees.keys():
             self._find_trees(pids, launchers)
         before, self._usage = self._usage, {}
@@ -82,8 +82,8 @@ class Sampler:
             "ranks": {rank: numbers for rank, numbers in ranks.items() if numbers is not None},
         }
         if self._gpus is None:
-            self._gpus = devices.Gpus(gpus)
-            present, missing = self._gpus.about()
+            self._gpus = devices.GpuSampler(gpus)
+            present, missing = self._gpus.describe()
             about = {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": present, "no_gpus": missing}
             sample["about"] = about
         return {**sample, "gpus": self._gpus.sample()}
@@ -91,20 +91,20 @@ class Sampler:
     def _find_trees(self, pids: Mapping[int, int], launchers: Collection[int]) -> None:
         """Update the process tree of each rank, as often as the time budget allows."""
         start = time.monotonic()
-        running = processes.table()
+        running = processes.read_table()
         roots = dict(pids)
         if launchers:
-            for pid in processes.workers(processes.descendants(launchers, running)):
-                variables = processes.variables(pid)
+            for pid in processes.find_workers(processes.find_descendants(launchers, running)):
+                variables = processes.read_environment(pid)
                 names = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK")
                 ranks = [variables[name] for name in names if variables.get(name, b"").isdigit()]
-                if ranks:  # else it is not known yet
+                if ranks:  # otherwise the rank is not known yet
                     roots.setdefault(int(ranks[0]), pid)
-        self._trees = {rank: processes.descendants([pid], running) for rank, pid in roots.items()}
+        self._trees = {rank: processes.find_descendants([pid], running) for rank, pid in roots.items()}
         children = {pid for rank, tree in self._trees.items() for pid in tree if pid != roots[rank]}
         self._shared = {pid: _read_shared(pid) for pid in children}
         elapsed = time.monotonic() - start
-        self._trees_due_at = start + max(SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
+        self._trees_due_at = start + max(SAMPLE_SECONDS / 2, elapsed / _MAX_TIME_FRACTION)
 
     def _sample_rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
         """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
@@ -112,13 +112,13 @@ class Sampler:
         self._usage |= tree
         if not tree:
             return None
-        known = [pid for pid, usage in tree.items() if pid in before and before[pid].started == usage.started]
-        cpu = sum(tree[pid].cpu - before[pid].cpu for pid in known)
+        measured = [pid for pid, usage in tree.items() if pid in before and before[pid].started == usage.started]
+        cpu = sum(tree[pid].cpu - before[pid].cpu for pid in measured)
         memory = sum(max(0, usage.memory - self._shared.get(pid, 0)) for pid, usage in tree.items())
-        return [round(100 * cpu / seconds, 1) if known and seconds > 0 else None, memory]
+        return [round(100 * cpu / seconds, 1) if measured and seconds > 0 else None, memory]
 
     def _sample_node(self, seconds: float) -> dict[str, float | None]:
-        limit, available = headroom.memory_limit(), headroom.memory()
+        limit, available = headroom.read_memory_limit(), headroom.read_free_memory()
         before, self._counters = self._counters, {**_read_cpu(), **_read_disk(), **_read_network()}
         rates: dict[str, float | None] = dict.fromkeys(("cpu", "disk_read", "disk_written", "received", "sent"))
         for name in self._counters.keys() & before.keys():
@@ -131,12 +131,12 @@ class Sampler:
 def _read_usage(pid: int) -> _Usage | None:
     """Return the usage of a process (proc_pid_stat(5)), None if it is exiting or has exited."""
     if _PROC.is_dir():
-        fields = processes.stat(pid)
+        fields = processes.read_stat(pid)
         # The list begins with field 3. Fields 14 and 15 are user and system time, 22 is the start time, and 24 the
         # number of resident pages, which is 0 in an exiting process.
         if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
             return None
-        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
+        return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE_BYTES)
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -151,7 +151,7 @@ def _read_shared(pid: int) -> int:
 
     Data loaders are forked, so they share most of their pages with the rank.
     """
-    lines = processes.read(pid, "smaps_rollup").splitlines()
+    lines = processes.read_file(pid, "smaps_rollup").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Shared_Clean:", b"Shared_Dirty:")))
 
 

@@ -29,7 +29,7 @@ from distdl_jupyter import permissions
 LIFELINE = "alive"
 #: The socket of the remote shell (``node.mpi_shell``).
 SOCKET = "shell"
-_MAX_SOCKET_PATH = 107
+_MAX_SOCKET_PATH_BYTES = 107
 #: Age in seconds up to which a folder may not have its lifeline yet.
 _FRESH_SECONDS = 60.0
 #: Seconds that a killed process may still hold the lifeline: the kernel frees its memory before closing its files.
@@ -41,11 +41,11 @@ _SHORT_PARENT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
 _NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
 
 
-def _prefix(job: str) -> str:
+def _build_prefix(job: str) -> str:
     return f"distdl-{zlib.crc32(job.encode()):08x}-"
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     """Remove a folder after its counterpart in shared memory, because ``sweep`` finds that through the folder."""
     for path in (_SHARED_MEMORY / folder.name, folder):
         if permissions.is_own(path):
@@ -55,7 +55,7 @@ def _remove(folder: Path) -> None:
 def sweep(job: str = "") -> None:
     """Remove the folders of dead runs of this user, or of ``job`` after its processes were killed."""
     deadline = time.monotonic() + (_DYING_SECONDS if job else 0.0)
-    pattern = f"{_prefix(job) if job else 'distdl-'}*"
+    pattern = f"{_build_prefix(job) if job else 'distdl-'}*"
     for folder in [path for parent in {tempfile.gettempdir(), _SHORT_PARENT} for path in Path(parent).glob(pattern)]:
         with contextlib.suppress(OSError):
             is_fresh = not job and time.time() - folder.lstat().st_mtime < _FRESH_SECONDS
@@ -64,7 +64,7 @@ def sweep(job: str = "") -> None:
             while (is_held := _is_held(folder)) and time.monotonic() < deadline:
                 time.sleep(0.02)
             if is_held is False:
-                _remove(folder)
+                _remove_folder(folder)
 
 
 def _is_held(folder: Path) -> bool | None:
@@ -88,16 +88,16 @@ class RunFolder:
     """
 
     def __init__(self, job: str, socket: str = SOCKET) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_prefix(job)))
-        if len(os.fsencode(self.path / socket)) > _MAX_SOCKET_PATH:
+        self.path = Path(tempfile.mkdtemp(prefix=_build_prefix(job)))
+        if len(os.fsencode(self.path / socket)) > _MAX_SOCKET_PATH_BYTES:
             self.path.rmdir()
-            self.path = Path(tempfile.mkdtemp(prefix=_prefix(job), dir=_SHORT_PARENT))
+            self.path = Path(tempfile.mkdtemp(prefix=_build_prefix(job), dir=_SHORT_PARENT))
         with contextlib.suppress(OSError):
             (_SHARED_MEMORY / self.path.name).mkdir(mode=0o700)
         self._lifeline = _mkfifo(self.path / LIFELINE, os.O_RDWR)
 
-    def for_rank(self, rank: int) -> tuple[int, int]:
-        """Return descriptors to read a rank's output and error output; they never reach end of file."""
+    def open_pipes(self, rank: int) -> tuple[int, int]:
+        """Create a rank's pipes for output and errors; return descriptors to read them, without end of file."""
         # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
         out, err = (_mkfifo(self.path / f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err
@@ -109,7 +109,7 @@ class RunFolder:
             json.dump(content, file)
         temporary.replace(self.path / name)
 
-    def serving(self, rank: int) -> dict[str, Any]:
+    def read_endpoint(self, rank: int) -> dict[str, Any]:
         """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
 
         Raises OSError while it does not listen.
@@ -119,5 +119,5 @@ class RunFolder:
     def close(self) -> None:
         """Close the lifeline, so that ranks that are still alive exit, and remove the folder."""
         os.close(self._lifeline)
-        _remove(self.path)
+        _remove_folder(self.path)
         sweep()

@@ -1,18 +1,18 @@
 """The job queue of a machine, made of files and locks without a daemon: resources of running jobs, and waiting jobs.
 
 * Every user has a folder ``distdl-queue-UID`` in a sticky, world-writable system folder (``/run/lock``, else ``/tmp``),
-  with one file for each job that waits or holds something. The job's supervisor, or its agent on another host, holds a
-  write lock on the file. A write lock requires write permission, so other users cannot fake it. A file without a write
-  lock belongs to a job that has exited.
+  with one file for each job that is waiting or holds resources. The job's supervisor, or its agent on another host,
+  holds a write lock on the file. A write lock requires write permission, so other users cannot fake it. A file without
+  a write lock belongs to a job that has exited.
 * The files of all users are read, but only the user's own are written. A folder is accepted only if it belongs to the
-  user in its name and no other user may write to it; a file, if it belongs to that user. Links are not followed, and
-  anything else is ignored. For every other user, a bounded number of files of a fixed size is read, and their content
-  is validated and truncated (``_parse``).
+  user in its name and no other user may write to it; a file is accepted only if it belongs to that user. Links are not
+  followed, and anything else is ignored. For every other user, a bounded number of files of a fixed
+  size is read, and their content is validated and truncated (``_parse``).
 * A job is identified by its user and its file. The job id in a file is for display only.
-* A job that can start writes a claim for what it needs, and then reads all files. It holds the resources if enough is
-  left besides what other jobs hold or claim, else it withdraws its claim and waits. Every job writes before it reads,
-  so of two competing jobs at least one sees the other.
-* Running jobs rewrite files that were deleted. After a folder was lost, no job starts until they have done so.
+* A job that can start writes a claim for what it needs, and then reads all files. If the resources
+  that other jobs do not hold or claim are sufficient, it holds them; otherwise it withdraws its claim and waits. Every
+  job writes before it reads, so of two competing jobs at least one sees the other.
+* Running jobs rewrite their deleted files. After a folder has been deleted, no job starts until they have done so.
 
 Times are those of the monotonic clock, which starts at boot.
 """
@@ -41,10 +41,10 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.node import headroom, ports, processes
 
-#: Variable for another folder, so that containers that share GPUs can also share the queue.
-FOLDER = "DISTDL_QUEUE"
-_BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
-#: A user's folder, with suffixes in case another user has taken a name.
+#: Environment variable that overrides the queue directory, for example to share it between containers with shared GPUs.
+FOLDER_VARIABLE = "DISTDL_QUEUE"
+_SYSTEM_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - only if owned by root, sticky and world-writable
+#: Name of a user's folder. A suffix is added if another user already owns the name.
 _PREFIX, _SUFFIXES = "distdl-queue-", ("", *(f".{number}" for number in range(1, 10)))
 _FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[1-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -60,29 +60,29 @@ _MAX_NUMBER, _MAX_AMOUNT, _MAX_PRIORITY = 1 << 53, 1e18, 1e6
 #: Maximum number of brackets in a record, because deeply nested JSON is slow to reject.
 _MAX_BRACKETS = 256
 #: States of a job in the queue.
-WAITS, CLAIMS, HOLDS = "waits", "claims", "holds"
-#: Seconds for which other jobs wait for a job that could start.
-_TURN_SECONDS = 20.0
-#: Seconds between two checks that a running job's file exists, and seconds without starts after a folder was lost.
-_BEAT_SECONDS, _LOSS_SECONDS = 1.0, 2.5
-#: Seconds between two reads of the queue, multiplied by the position behind _FRONT, up to _MAX_READ_SECONDS.
+WAITING, CLAIMING, HOLDING = "waits", "claims", "holds"
+#: Seconds for which resources stay reserved for a job that could start but has not.
+_RESERVATION_SECONDS = 20.0
+#: Seconds between two checks that a running job's file exists; seconds without starts after a folder was deleted.
+_FILE_CHECK_SECONDS, _BLOCKED_SECONDS = 1.0, 2.5
+#: Seconds between two reads of the queue for the first _FRONT + 1 jobs; grows with the position to _MAX_READ_SECONDS.
 _READ_SECONDS, _FRONT, _MAX_READ_SECONDS = 0.25, 4, 10.0
 #: Maximum number of running jobs and of holders in a ``QueuePosition``.
 _MAX_RUNNING, _MAX_HOLDERS = 16, 4
-#: The only entry of ``QueuePosition.lacks`` if everything is free but reserved for jobs in front.
+#: The only entry of ``QueuePosition.missing`` if everything is free but reserved for jobs ahead of it.
 ORDER = "order"
-#: The file with the time until which no job starts after a folder was recreated.
-_BLOCKED_UNTIL = ".until"
+#: File that stores until when starts are blocked after a folder has been recreated.
+_BLOCKED_FILE = ".until"
 
 
-class Need(NamedTuple):
-    """The resources of a job: the number of ``gpus``, chosen from ``among`` (preferred first), and ``amounts`` by name.
+class ResourceRequest(NamedTuple):
+    """A number of ``gpus``, chosen from ``candidates`` (preferred first), and ``amounts`` of resources by name.
 
     GPUs are devices with names; everything else (cores, bytes of memory) is an amount.
     """
 
     gpus: int = 0
-    among: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
     amounts: Mapping[str, float] = {}
 
     def __bool__(self) -> bool:
@@ -90,16 +90,16 @@ class Need(NamedTuple):
 
 
 class QueueEntry(NamedTuple):
-    """A job in the queue. ``key`` identifies its user and file; ``job`` is the id that this user wrote.
+    """A job in the queue. ``key`` identifies its user and file; ``job`` is the job id from the file, for display only.
 
-    ``number`` is its position by time. Nothing is reserved for a waiting job that is ``blocked``.
+    ``queued_at`` is in microseconds of the monotonic clock. Nothing is reserved for a waiting job that is ``blocked``.
     """
 
     key: str
     uid: int
-    number: int
-    need: Need
-    state: str = WAITS
+    queued_at: int
+    request: ResourceRequest
+    state: str = WAITING
     gpus: tuple[str, ...] = ()
     priority: float = 0.0
     blocked: bool = False
@@ -109,37 +109,37 @@ class QueueEntry(NamedTuple):
     is_own: bool = False
 
     @property
-    def holds(self) -> bool:
-        """Whether the job holds or claims what it needs."""
-        return self.state != WAITS
+    def has_resources(self) -> bool:
+        """Whether the job holds or claims the resources that it needs."""
+        return self.state != WAITING
 
 
 class QueuePosition(NamedTuple):
-    """A job's ``position`` among ``of`` waiting jobs, from 1, and whether it ``can_start`` now, with its ``gpus``.
+    """A job's ``position`` among ``waiting_count`` jobs, from 1, and whether it ``can_start`` now, with its ``gpus``.
 
-    ``lacks`` names the resources that are not free ("gpus" or an amount), or contains only ``ORDER``. ``holders`` are
-    the keys of the first jobs that hold or reserve these resources, ``others`` is the number of further jobs. ``free``
-    is the free amount of each resource that the job needs. The position that a job receives also has its ``number`` by
-    time, as ``entries`` running jobs and the holders, and the ``problem`` if nothing can be acquired now.
+    ``missing`` has the resources that are not free ("gpus" or an amount), or only ``ORDER``. ``holders`` are the keys
+    of the first jobs that hold or reserve these resources, ``other_holder_count`` is the number of further jobs.
+    ``free`` is the free amount of each resource that the job needs. ``acquire`` also sets ``queued_at``, running jobs
+    and the holders as ``entries``, and the ``problem`` if nothing can be acquired now.
     """
 
     key: str
     position: int
-    of: int
+    waiting_count: int
     can_start: bool = False
     gpus: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
-    others: int = 0
+    other_holder_count: int = 0
     free: Mapping[str, float] = {}
-    number: int = 0
+    queued_at: int = 0
     entries: tuple[QueueEntry, ...] = ()
     problem: str = ""
 
 
-def limits() -> dict[str, float]:
+def machine_limits() -> dict[str, float]:
     """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
-    memory = headroom.memory_limit()
+    memory = headroom.read_memory_limit()
     return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
 
 
@@ -159,7 +159,7 @@ def order_jobs(waiting: Iterable[QueueEntry]) -> list[QueueEntry]:
 
 
 def _time_key(job: QueueEntry) -> tuple[int, str]:
-    return job.number, job.key
+    return job.queued_at, job.key
 
 
 class _Usage:
@@ -175,9 +175,9 @@ class _Usage:
                 self.amounts[name] += amount  # type: ignore[assignment]  # a Counter also adds floats
                 self._jobs[name].append(key)
 
-    def jobs_with(self, names: Iterable[str], need: Need) -> list[str]:
-        """Return the jobs that use any of the needed resources ``names``, in order, without duplicates."""
-        resources = [resource for name in names for resource in (need.among if name == "gpus" else (name,))]
+    def find_jobs(self, names: Iterable[str], request: ResourceRequest) -> list[str]:
+        """Return the jobs that use any of the requested resources ``names``, in order, without duplicates."""
+        resources = [resource for name in names for resource in (request.candidates if name == "gpus" else (name,))]
         return list(dict.fromkeys(key for resource in resources for key in self._jobs.get(resource, ())))
 
 
@@ -186,59 +186,62 @@ def schedule(
 ) -> list[QueuePosition]:
     """Return the ``QueuePosition`` of each waiting job, in order.
 
-    A job can start when everything it needs is free and not reserved for a job before it. Resources are reserved for
+    A job can start when everything it needs is free and not reserved for a job ahead of it. Resources are reserved for
     each waiting job, so a later job overtakes it only if it needs none of them. ``limits`` are the machine's amounts
-    by name; other amounts are unlimited. Nothing is reserved for a job of ``late_users`` that could start.
+    by name; other amounts are unlimited. Nothing is reserved for jobs that could start of ``late_users``, who have not
+    started such a job for some time.
     """
     jobs, positions = list(jobs), list[QueuePosition]()
     running, reserved = _Usage(), _Usage()
     for job in jobs:
-        if job.holds:
-            running.add(job.key, job.gpus, job.need.amounts)
-    waiting = order_jobs(job for job in jobs if not job.holds)
+        if job.has_resources:
+            running.add(job.key, job.gpus, job.request.amounts)
+    waiting = order_jobs(job for job in jobs if not job.has_resources)
     for index, job in enumerate(waiting, 1):
-        need, amounts = job.need, job.need.amounts
-        needed = {**({"gpus": float(need.gpus)} if need.gpus else {}), **amounts}
-        unreserved = [gpu for gpu in need.among if gpu not in reserved.amounts]
+        request, amounts = job.request, job.request.amounts
+        needed = {**({"gpus": float(request.gpus)} if request.gpus else {}), **amounts}
+        unreserved = [gpu for gpu in request.candidates if gpu not in reserved.amounts]
         available = [gpu for gpu in unreserved if gpu not in running.amounts]
         free = {name: max(0.0, limits.get(name, math.inf) - running.amounts[name]) for name in amounts}
-        if need.gpus:
-            free["gpus"] = float(sum(gpu not in running.amounts for gpu in need.among))
-        lacks = tuple(name for name, amount in needed.items() if free[name] < amount)
-        holders = running.jobs_with(lacks, need)
-        can_start = not (job.blocked or lacks) and len(available) >= need.gpus
+        if request.gpus:
+            free["gpus"] = float(sum(gpu not in running.amounts for gpu in request.candidates))
+        missing = tuple(name for name, amount in needed.items() if free[name] < amount)
+        holders = running.find_jobs(missing, request)
+        can_start = not (job.blocked or missing) and len(available) >= request.gpus
         can_start = can_start and all(free[name] - reserved.amounts[name] >= amount for name, amount in amounts.items())
-        if not (can_start or lacks or job.blocked):
-            lacks, holders = (ORDER,), reserved.jobs_with(needed, need)
-        gpus, shown = tuple(available[: need.gpus]) if can_start else (), tuple(holders[:_MAX_HOLDERS])
-        others = len(holders) - len(shown)
-        positions.append(QueuePosition(job.key, index, len(waiting), can_start, gpus, lacks, shown, others, free))
-        is_possible = need.gpus <= len(need.among) and all(
+        if not (can_start or missing or job.blocked):
+            missing, holders = (ORDER,), reserved.find_jobs(needed, request)
+        gpus, listed_holders = tuple(available[: request.gpus]) if can_start else (), tuple(holders[:_MAX_HOLDERS])
+        other_count = len(holders) - len(listed_holders)
+        positions.append(
+            QueuePosition(job.key, index, len(waiting), can_start, gpus, missing, listed_holders, other_count, free)
+        )
+        is_possible = request.gpus <= len(request.candidates) and all(
             amount <= limits.get(name, math.inf) for name, amount in amounts.items()
         )
         if is_possible and not job.blocked and not (can_start and job.uid in late_users):
             busy_gpus = [gpu for gpu in unreserved if gpu in running.amounts]
-            reserved.add(job.key, (available + busy_gpus)[: need.gpus], amounts)
+            reserved.add(job.key, (available + busy_gpus)[: request.gpus], amounts)
     return positions
 
 
 # all files ---------------------------------------------------------------------------------------
 
 
-def base() -> Path:
+def queue_directory() -> Path:
     """Return the parent of all users' folders; a private folder if the machine has no suitable one."""
-    if named := os.environ.get(FOLDER):
-        return Path(named)
-    for name in _BASES if _ON_LINUX else ():
+    if override := os.environ.get(FOLDER_VARIABLE):
+        return Path(override)
+    for name in _SYSTEM_FOLDERS if _ON_LINUX else ():
         with contextlib.suppress(OSError):
             status = Path(name).stat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:
                 return Path(name)
-    return ports.lock_folder("queue")
+    return ports.get_lock_folder("queue")
 
 
-def entries() -> list[QueueEntry]:
-    """Return the running and waiting jobs of all users, in order of time; of other users, a bounded number of files."""
+def read_entries() -> list[QueueEntry]:
+    """Return the running and waiting jobs of all users, in order of time: at most ``_MAX_FILES`` of each other user."""
     jobs = list[QueueEntry | None]()
     for uid, paths in _find_folders().items():
         remaining = None if uid == os.geteuid() else _MAX_FILES
@@ -255,14 +258,14 @@ def entries() -> list[QueueEntry]:
 
 
 def _find_folders() -> dict[int, list[str]]:
-    """Return the folders of each user: more than one if another user has taken a name."""
-    directory, folders = base(), defaultdict[int, list[str]](list)
+    """Return the folders of each user: usually one; a second one has a suffix."""
+    directory, folders = queue_directory(), defaultdict[int, list[str]](list)
     with contextlib.suppress(OSError):
         device = directory.stat().st_dev
         with os.scandir(directory) as items:
             names = [item.name for item in itertools.islice(items, _MAX_LISTED)]
         if len(names) == _MAX_LISTED:  # other users may create very many
-            users = processes.users()  # a user with a job in the queue has a process here
+            users = processes.find_users()  # a user with a job in the queue has a process here
             possible = (f"{_PREFIX}{uid}{suffix}" for uid in users or () for suffix in _SUFFIXES)
             names = os.listdir(directory) if users is None else list(possible)  # noqa: PTH208 - thousands of names
         for match in filter(None, map(_FOLDER_NAME.fullmatch, sorted(names))):
@@ -298,10 +301,10 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
         if newest.count(b"[") + newest.count(b"{") > _MAX_BRACKETS:
             return None
         fields = json.loads(newest[17:])
-        among, amounts = fields["among"], fields["amounts"]
-        if fields["boot"] != _boot_id() or not isinstance(among, list) or len(among) > _MAX_DEVICES:
+        candidates, amounts = fields["among"], fields["amounts"]
+        if fields["boot"] != _boot_id() or not isinstance(candidates, list) or len(candidates) > _MAX_DEVICES:
             return None
-        devices = tuple(_sanitize(device, _MAX_DEVICE_CHARS) for device in among)
+        devices = tuple(_sanitize(device, _MAX_DEVICE_CHARS) for device in candidates)
         valid_amounts = {key: _clamp(amounts[key], _MAX_AMOUNT) for key in ("cores", "memory") if key in amounts}
         return QueueEntry(
             key=f"{uid}/{name}",
@@ -310,9 +313,9 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
             name=_sanitize(fields["name"], _MAX_NAME_CHARS),
             user=_user_name(uid),
             is_own=uid == os.geteuid(),
-            state=fields["state"] if fields["state"] in (CLAIMS, HOLDS) else WAITS,
-            number=int(_clamp(fields["number"], _MAX_NUMBER)),
-            need=Need(int(_clamp(fields["count"], _MAX_DEVICES)), devices, valid_amounts),
+            state=fields["state"] if fields["state"] in (CLAIMING, HOLDING) else WAITING,
+            queued_at=int(_clamp(fields["number"], _MAX_NUMBER)),
+            request=ResourceRequest(int(_clamp(fields["count"], _MAX_DEVICES)), devices, valid_amounts),
             gpus=tuple({devices[int(_clamp(index, _MAX_DEVICES))]: None for index in fields["gpus"][:_MAX_DEVICES]}),
             priority=_clamp(fields["priority"], _MAX_PRIORITY, minimum=-_MAX_PRIORITY),
             blocked=fields["blocked"] is True,
@@ -323,7 +326,7 @@ def _parse(data: bytes, name: str, uid: int) -> QueueEntry | None:
 
 def _clamp(value: Any, maximum: float, *, minimum: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(str(type(value)))
+        raise ValueError(f"Expected a finite number, not {type(value).__name__}.")
     return min(maximum, max(minimum, value))
 
 
@@ -341,7 +344,7 @@ def _user_name(uid: int) -> str:
 
 
 def _boot_id() -> str:
-    return processes.boot().partition("/")[2]
+    return processes.identify_boot().partition("/")[2]
 
 
 # locks --------------------------------------------------------------------------------------------
@@ -353,12 +356,12 @@ _GET_LOCK, _SET_LOCK = 36, 37
 _FLOCK = "hhqqi4x"
 
 
-def _lock(fd: int, kind: int) -> None:
+def _lock(fd: int, lock_type: int) -> None:
     """Acquire (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError if it is held elsewhere."""
     if _ON_LINUX:
-        fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, lock_type, os.SEEK_SET, 0, 0, 0))
     else:
-        fcntl.flock(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN if lock_type == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_locked(fd: int) -> bool:
@@ -379,17 +382,17 @@ def _is_locked(fd: int) -> bool:
 class QueueSlot:
     """One job's file in the queue, from waiting until its resources are released.
 
-    ``number`` is its earlier position by time, if it waited before. ``gpus`` are the devices that the job holds.
+    ``queued_at`` is its earlier time in the queue, if it waited before. ``gpus`` are the devices that the job holds.
     """
 
-    def __init__(self, job: str, name: str, number: int | None = None) -> None:
+    def __init__(self, job: str, name: str, queued_at: int | None = None) -> None:
         now = int(time.monotonic() * 1e6)
         self._fields: dict[str, Any] = {
             "boot": _boot_id(),
             "job": job[:_MAX_JOB_CHARS],
             "name": name[:_MAX_NAME_CHARS],
-            # A number from before a reboot is meaningless.
-            "number": now if number is None else max(0, min(number, now)),
+            # A time from before a reboot is meaningless.
+            "number": now if queued_at is None else max(0, min(queued_at, now)),
         }
         self.gpus: tuple[str, ...] = ()
         self._file = f"{job[:_MAX_JOB_CHARS]}.{secrets.token_hex(4)}"
@@ -398,89 +401,90 @@ class QueueSlot:
         self._fd = -1
         self._sequence = 0
         self._position: QueuePosition | None = None
-        #: By user, since when at least one job could start, and the jobs that could.
+        #: By user: the time since which at least one job could start, and the keys of these jobs.
         self._ready: dict[int, tuple[float, set[str]]] = {}
         self._read_at = self._checked_at = -math.inf
 
     @property
-    def holds(self) -> bool:
-        """Whether the job holds what it needs."""
-        return self._fields.get("state") == HOLDS
+    def has_resources(self) -> bool:
+        """Whether the job holds the resources that it needs."""
+        return self._fields.get("state") == HOLDING
 
-    def acquire(self, need: Need, *, priority: float = 0.0, blocked: bool = False) -> QueuePosition | None:
-        """Acquire what the job needs and return None, or return its position while it waits. Call it repeatedly.
+    def acquire(self, request: ResourceRequest, *, priority: float = 0, blocked: bool = False) -> QueuePosition | None:
+        """Acquire the resources and return None, or return the job's position while it waits. Call it repeatedly.
 
         A call too soon after the last one returns the same position. A ``blocked`` job only keeps its position.
         """
-        if self.holds:
+        if self.has_resources:
             return None
-        request: dict[str, Any] = {"count": need.gpus, "among": list(need.among), "amounts": dict(need.amounts)}
-        request |= {"priority": priority, "blocked": blocked, "state": WAITS, "gpus": []}
-        has_changed = any(self._fields.get(name) != value for name, value in request.items())
+        fields: dict[str, Any] = {"count": request.gpus, "among": list(request.candidates), "priority": priority}
+        fields |= {"amounts": dict(request.amounts), "blocked": blocked, "state": WAITING, "gpus": []}
+        has_changed = any(self._fields.get(name) != value for name, value in fields.items())
         if self._position is not None and not has_changed:
-            # Jobs in front read the queue more often.
+            # Jobs near the front read the queue more often.
             pause = min(_MAX_READ_SECONDS, _READ_SECONDS * max(1, self._position.position - _FRONT))
             if time.monotonic() - self._read_at <= pause:
                 return self._position
         problem = ""
         try:
-            if self._fd < 0 and sum(entry.is_own for entry in entries()) >= _MAX_JOBS:
-                problem = f"You already have {_MAX_JOBS} jobs in the queue of this machine."
+            if self._fd < 0 and sum(entry.is_own for entry in read_entries()) >= _MAX_JOBS:
+                problem = f"You already have {_MAX_JOBS} jobs in the queue. Wait until one ends, or stop one."
             else:
                 if has_changed or not self._has_file():
-                    self._write(request)
-                self._position = self._acquire_if_free(need)
+                    self._write(fields)
+                self._position = self._acquire_if_free(request)
         except OSError as error:
             # Keep the position when the disk is full or the folder was just deleted.
-            problem = f"Cannot write to the queue in {base()}: {error.strerror or error}."
+            problem = f"Cannot write to the queue in {queue_directory()}: {error.strerror or error}."
         if problem:
-            self._position = QueuePosition(self._key, 1, 1, number=self._fields["number"], problem=problem)
+            self._position = QueuePosition(self._key, 1, 1, queued_at=self._fields["number"], problem=problem)
         self._read_at = time.monotonic()
         return self._position
 
-    def _acquire_if_free(self, need: Need) -> QueuePosition | None:
-        """Read the queue; acquire what the job needs if it can start, else return its position. Raises OSError."""
-        now, fields, uid = time.monotonic(), self._fields, os.geteuid()
-        jobs = [entry for entry in entries() if entry.key != self._key]
-        holders = [entry for entry in jobs if entry.holds]
+    def _acquire_if_free(self, request: ResourceRequest) -> QueuePosition | None:
+        """Read the queue; acquire the resources if the job can start, else return its position. Raises OSError."""
+        now, saved, uid = time.monotonic(), self._fields, os.geteuid()
+        jobs = [entry for entry in read_entries() if entry.key != self._key]
+        holders = [entry for entry in jobs if entry.has_resources]
         # This job's entry is from memory, because its file may just have been deleted.
         entry = QueueEntry(
-            self._key, uid, fields["number"], need, priority=fields["priority"], blocked=fields["blocked"], is_own=True
+            self._key, uid, saved["number"], request, priority=saved["priority"], blocked=saved["blocked"], is_own=True
         )
-        late_users = {user for user, (since, _) in self._ready.items() if now - since > _TURN_SECONDS}
-        positions = schedule([*jobs, entry], limits(), late_users)
+        late_users = {user for user, (since, _) in self._ready.items() if now - since > _RESERVATION_SECONDS}
+        positions = schedule([*jobs, entry], machine_limits(), late_users)
         users, ready = {job.key: job.uid for job in (*jobs, entry)}, defaultdict[int, set[str]](set)
         for position in positions:
             if position.can_start:
                 ready[users[position.key]].add(position.key)
-        # A start resets the user's time.
+        # The time starts over when a job of the user starts.
         started = {entry.key for entry in holders}
         since_by_user = {user: since for user, (since, keys) in self._ready.items() if keys.isdisjoint(started)}
         self._ready = {user: (since_by_user.get(user, now), keys) for user, keys in ready.items()}
         position = next(position for position in positions if position.key == self._key)
-        shown_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
-        shown_entries = tuple(entry for entry in jobs if entry.key in shown_keys)
-        position = position._replace(number=fields["number"], entries=shown_entries, problem=_loss_problem())
+        listed_keys = {*(entry.key for entry in holders[:_MAX_RUNNING]), *position.holders}
+        listed_entries = tuple(entry for entry in jobs if entry.key in listed_keys)
+        position = position._replace(queued_at=saved["number"], entries=listed_entries, problem=_find_loss())
         if not position.can_start or position.problem:
             return position
-        self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in position.gpus]})
-        others, totals = [entry for entry in entries() if entry.key != self._key and entry.holds], limits()
-        used = {gpu for entry in others for gpu in entry.gpus}
+        self._write({"state": CLAIMING, "gpus": [request.candidates.index(gpu) for gpu in position.gpus]})
+        holders = [entry for entry in read_entries() if entry.key != self._key and entry.has_resources]
+        limits = machine_limits()
+        used = {gpu for entry in holders for gpu in entry.gpus}
         if used.isdisjoint(position.gpus) and all(
-            sum(entry.need.amounts.get(name, 0) for entry in others) + amount <= totals.get(name, math.inf)
-            for name, amount in need.amounts.items()
+            sum(entry.request.amounts.get(name, 0) for entry in holders) + amount <= limits.get(name, math.inf)
+            for name, amount in request.amounts.items()
         ):
-            self._write({"state": HOLDS})
+            self._write({"state": HOLDING})
             self.gpus = position.gpus
             return None
         # A competing job withdraws too. Then each sees that the other waits, and only the first of them claims again.
-        self._write({"state": WAITS, "gpus": []})
+        self._write({"state": WAITING, "gpus": []})
         return position._replace(can_start=False, gpus=())
 
-    def beat(self) -> None:
+    def ensure_file(self) -> None:
         """Rewrite the file if it was deleted. Call it regularly while the job runs."""
         now = time.monotonic()
-        if self._fd >= 0 and now - self._checked_at >= _BEAT_SECONDS:
+        if self._fd >= 0 and now - self._checked_at >= _FILE_CHECK_SECONDS:
             self._checked_at = now
             with contextlib.suppress(OSError):
                 if not self._has_file():
@@ -497,7 +501,7 @@ class QueueSlot:
             _lock(self._fd, fcntl.F_UNLCK)
         os.close(self._fd)
         self._fd, self._path, self._position, self.gpus = -1, None, None, ()
-        self._fields |= {"state": WAITS, "gpus": []}
+        self._fields |= {"state": WAITING, "gpus": []}
 
     # the file --------------------------------------------------------------------------------
 
@@ -510,7 +514,7 @@ class QueueSlot:
     def _write(self, changes: Mapping[str, Any]) -> None:
         """Write the file with ``changes``. After an OSError, nothing has changed.
 
-        A record has a checksum, a number and JSON. Its fixed length allows rewriting it on a full disk.
+        A record consists of a checksum, a sequence number and JSON. Its length is fixed, for rewriting on a full disk.
         """
         fields, sequence = {**self._fields, **changes}, self._sequence + 1
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
@@ -551,35 +555,35 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
 
 def _user_folder() -> Path:
     """Return this user's folder; create it if necessary. Raises OSError."""
-    directory, uid = base(), os.geteuid()
-    if os.environ.get(FOLDER) and not directory.exists():
+    directory, uid = queue_directory(), os.geteuid()
+    if os.environ.get(FOLDER_VARIABLE) and not directory.exists():
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o1777)
-    # Another user may have taken a name; another process of this user may be faster.
+    # Another user may own the name, or another process of this user may create the folder first.
     for suffix in _SUFFIXES:
         if existing := _find_folders().get(uid):
             return Path(existing[0])
         temporary = directory / f".{_PREFIX}{secrets.token_hex(8)}"
         temporary.mkdir(mode=0o755)
         temporary.chmod(0o755)
-        # Block starts until running jobs have rewritten their files, if other jobs of this user run.
-        if any(processes.MARK.encode() in processes.variables(pid) for pid in processes.table()):
-            (temporary / _BLOCKED_UNTIL).write_text(str(time.monotonic() + _LOSS_SECONDS), encoding="ascii")
+        # Block starts until running jobs have rewritten their files, if other jobs of this user are running.
+        if any(processes.MARK.encode() in processes.read_environment(pid) for pid in processes.read_table()):
+            (temporary / _BLOCKED_FILE).write_text(str(time.monotonic() + _BLOCKED_SECONDS), encoding="ascii")
         try:
             return temporary.rename(directory / f"{_PREFIX}{uid}{suffix}")
         except OSError:
-            (temporary / _BLOCKED_UNTIL).unlink(missing_ok=True)
+            (temporary / _BLOCKED_FILE).unlink(missing_ok=True)
             temporary.rmdir()
     owner = _user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
-    reason = f"{owner} has taken the names of your folder. Ask an administrator to remove {_PREFIX}{uid}*"
+    reason = f"{owner} owns the folders named after your user id. Ask an administrator to remove {_PREFIX}{uid}*"
     raise FileExistsError(errno.EEXIST, reason, str(directory))
 
 
-def _loss_problem() -> str:
-    """Return why jobs cannot start after a loss of files, "" if they can."""
-    for path in (Path(folder, _BLOCKED_UNTIL) for folder in _find_folders().get(os.geteuid(), ())):
+def _find_loss() -> str:
+    """Return why jobs cannot start after a deletion of files, "" if they can."""
+    for path in (Path(folder, _BLOCKED_FILE) for folder in _find_folders().get(os.geteuid(), ())):
         with contextlib.suppress(OSError, ValueError):
-            if 0 < float(path.read_text(encoding="ascii")) - time.monotonic() <= _LOSS_SECONDS:
-                return "The queue's folder was deleted. Waiting for running jobs to write their files again."
+            if 0 < float(path.read_text(encoding="ascii")) - time.monotonic() <= _BLOCKED_SECONDS:
+                return "The queue's folder was deleted. Waiting for running jobs to rewrite their files."
             path.unlink(missing_ok=True)
     return ""

@@ -28,7 +28,7 @@ _COLLECTIVES = '{"collectives": '
 #: Maximum bytes read of a response; a hundred threads with deep stacks need far less.
 _MAX_BYTES = 2_000_000
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger"}
-_ENDED = "Its process has ended."
+_ENDED_MESSAGE = "Its process has ended."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +64,26 @@ class StackRequest:
         pid, number = int(self._about["pid"]), int(self._about["signal"])
         if sys.platform == "linux":
             if self._has_ended(pid):
-                return _ENDED
+                return _ENDED_MESSAGE
             if self._state.startswith("stopped"):
                 return f"Its process is {self._state}. To continue it, run on its machine: kill -CONT {pid}"
-            if not processes.catches(pid, number):
-                name = processes.read(pid, "comm").decode(errors="replace").strip()
+            if not processes.has_handler(pid, number):
+                name = processes.read_file(pid, "comm").decode(errors="replace").strip()
                 return f"Its process is now another program ({name or 'unknown'}), which has no stack traces."
             if Path(f"/proc/{pid}/fd/{self._about.get('fd')}").resolve() != self._path:
                 return "It has closed the file for its stack traces."
-        self._offset = _size(self._path)
+        self._offset = _read_size(self._path)
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            return _ENDED
+            return _ENDED_MESSAGE
         except PermissionError:
             return "Its process now belongs to another user."
         return ""
 
     def _has_ended(self, pid: int) -> bool:
         """Return whether the rank's process has exited; else update its state."""
-        fields = processes.stat(pid)
+        fields = processes.read_stat(pid)
         letter, started = (fields[0].decode(), fields[19].decode()) if fields else ("", "")
         has_ended = letter in ("", "Z", "X") or started != self._about.get("start")
         self._state = "" if has_ended else _STATES.get(letter, "")
@@ -92,8 +92,8 @@ class StackRequest:
     def poll(self) -> StackDump | None:
         """Return the complete response, None while it is pending. After the timeout, it may be incomplete."""
         if self._problem:
-            return self._dump(missing=self._problem)
-        now, size = time.monotonic(), _size(self._path)
+            return self._build_dump(missing=self._problem)
+        now, size = time.monotonic(), _read_size(self._path)
         if size != self._size:
             self._size, self._grew_at = size, now
         is_late = now - self._started_at > TIMEOUT
@@ -107,15 +107,15 @@ class StackRequest:
         is_complete = text.endswith("\n") and (main in text or now - self._grew_at > 1.0)
         has_collectives = not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
         if text and (is_late or (is_complete and (has_collectives or now - self._grew_at > _COLLECTIVES_TIMEOUT))):
-            return self._dump(text)
+            return self._build_dump(text)
         if not is_late:
             return None
         if sys.platform == "linux" and self._has_ended(int(self._about["pid"])):
-            return self._dump(missing=_ENDED)
+            return self._build_dump(missing=_ENDED_MESSAGE)
         state = f"; its process is {self._state}" if self._state else ""
-        return self._dump(missing=f"No response within {TIMEOUT:.0f} s{state}.")
+        return self._build_dump(missing=f"No response within {TIMEOUT:.0f} s{state}.")
 
-    def _dump(self, text: str = "", missing: str = "") -> StackDump:
+    def _build_dump(self, text: str = "", missing: str = "") -> StackDump:
         """Return the response with stacks and collective operations separated."""
         lines, collectives = text.splitlines(keepends=True), list[dict[str, Any]]()
         for line in lines:
@@ -135,7 +135,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _size(path: Path) -> int:
+def _read_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

@@ -9,20 +9,30 @@ They run as an ordinary job, so they outlive the kernel, the server and the page
     session.stop()
 """
 
-from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, RanksBusy, RanksState, Unsent
-from distdl_jupyter.ranks.session import Ranks, current, start
+from distdl_jupyter.ranks.answer import (
+    Answer,
+    CellInterrupt,
+    Event,
+    Notice,
+    Output,
+    RankResult,
+    RanksBusy,
+    RanksState,
+    UnsentValue,
+)
+from distdl_jupyter.ranks.session import Ranks, find_session, start
 
 __all__ = [
     "Answer",
-    "Done",
+    "CellInterrupt",
     "Event",
-    "Interrupted",
     "Notice",
     "Output",
+    "RankResult",
     "Ranks",
     "RanksBusy",
     "RanksState",
-    "Unsent",
-    "current",
+    "UnsentValue",
+    "find_session",
     "start",
 ]

@@ -37,7 +37,7 @@ class RanksState(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
+class UnsentValue:
     """Placeholder for a value that was not sent: its ``repr`` on the rank, and the reason."""
 
     repr: str
@@ -57,13 +57,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The last event of a rank: it has finished the cell.
+class RankResult:
+    """The last event of a rank, which has finished the cell.
 
     ``repr`` is the text of the value, at most 400 characters. ``shown`` has its representations by MIME type
     (``text/plain`` is the full text; pictures are base64). Both are empty if the value is None. ``error`` has the form
-    of the error in a job's ``result`` event (see ``worker.failure``). ``unsent`` is the reason why the value was not
-    sent, "" if it was.
+    of the error in a job's ``result`` event (see ``worker.failure``). ``unsent`` is why the value was not sent, ""
+    if it was.
     """
 
     rank: int
@@ -81,17 +81,17 @@ class Notice:
     text: str
 
 
-Event = Output | Done | Notice
+Event = Output | RankResult | Notice
 
 
 class Values(Mapping[int, Any]):
-    """Values by rank, each unpickled on first use. A value that cannot be unpickled is replaced by ``Unsent``."""
+    """Values by rank, each unpickled on first use. A value that cannot be unpickled is replaced by ``UnsentValue``."""
 
     def __init__(self) -> None:
-        self._pickles: dict[int, tuple[bytes, Done]] = {}
+        self._pickles: dict[int, tuple[bytes, RankResult]] = {}
         self._loaded: dict[int, Any] = {}
 
-    def put(self, rank: int, data: bytes, done: Done) -> None:
+    def put(self, rank: int, data: bytes, done: RankResult) -> None:
         """Store the response of a rank."""
         self._pickles[rank] = (data, done)
 
@@ -99,11 +99,11 @@ class Values(Mapping[int, Any]):
         if rank not in self._loaded:
             data, done = self._pickles[rank]
             try:
-                self._loaded[rank] = Unsent(done.repr, done.unsent) if done.unsent else pickle.loads(data)
+                self._loaded[rank] = UnsentValue(done.repr, done.unsent) if done.unsent else pickle.loads(data)
             except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
                 problem = f"The value cannot be loaded here ({type(error).__name__}: {error})."
-                fix = "Import what it needs first, or end the cell with plain data."
-                self._loaded[rank] = Unsent(done.repr, f"{problem} {fix}")
+                fix = "Import the modules that it needs, or end the cell with plain data."
+                self._loaded[rank] = UnsentValue(done.repr, f"{problem} {fix}")
             self._pickles[rank] = (b"", done)
         return self._loaded[rank]
 
@@ -123,17 +123,17 @@ class Answer:
 
     values: Values = field(default_factory=Values)
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
-    dones: dict[int, Done] = field(default_factory=dict)
+    results: dict[int, RankResult] = field(default_factory=dict)
 
     def check(self) -> Answer:
         """Return this answer if every rank succeeded. Raises CellFailed with the traceback of the first failed rank."""
-        failed = failures(self.errors, sorted(self.dones))
+        failed = find_failures(self.errors, sorted(self.results))
         if failed is not None:
             raise CellFailed(failed, self.errors)
         return self
 
 
-class Interrupted(KeyboardInterrupt):
+class CellInterrupt(KeyboardInterrupt):
     """The cell was interrupted on every rank. ``answer`` is the partial result."""
 
     def __init__(self, answer: Answer) -> None:
@@ -162,14 +162,14 @@ class Failures:
         return self.error.get("type") == "KeyboardInterrupt"
 
     @property
-    def _same(self) -> tuple[int, ...]:
+    def _same_error_ranks(self) -> tuple[int, ...]:
         return next((ranks for ranks, text in self.others if text == _SAME_ERROR), ())
 
     @property
     def subject(self) -> str:
         """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
         size = len(self.ranks)
-        if len(self._same) + 1 == size > 1:
+        if len(self._same_error_ranks) + 1 == size > 1:
             return f"{'Both' if size == 2 else f'All {size}'} ranks failed with the same error"
         return f"Rank {self.first} failed" if size == 1 else f"Rank {self.first} of {size} failed first"
 
@@ -179,17 +179,17 @@ class Failures:
         frames, i = self.error.get("frames") or [], self.error.get("values_at")
         return f"{frames[i]['label']}, line {frames[i]['line']}" if isinstance(i, int) and i < len(frames) else ""
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """Return the ranks, error and location of the failure as one sentence."""
         if self.is_interrupt:
-            return f"Interrupted on {named((self.first, *self._same))}."
+            return f"Interrupted on {name_ranks((self.first, *self._same_error_ranks))}."
         location = f", in {self.location}" if self.location else ""
-        return f"{self.subject}: {what(self.error).rstrip('.')}{location}."
+        return f"{self.subject}: {describe_error(self.error).rstrip('.')}{location}."
 
-    def rest(self) -> list[str]:
+    def describe_others(self) -> list[str]:
         """Return one sentence for each other error and its ranks, none if all ranks have the same error."""
-        are_all_same = len(self._same) + 1 == len(self.ranks)
-        return [] if are_all_same else [f"{named(ranks).capitalize()}: {text}." for ranks, text in self.others]
+        are_all_same = len(self._same_error_ranks) + 1 == len(self.ranks)
+        return [] if are_all_same else [f"{name_ranks(ranks).capitalize()}: {text}." for ranks, text in self.others]
 
 
 class CellFailed(JobFailed):
@@ -203,11 +203,11 @@ class CellFailed(JobFailed):
     def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
         error = dict(failures.error)
         super().__init__(
-            failures.sentence(),
+            failures.describe(),
             rank=failures.first,
             error=error,
             traceback=str(error.get("traceback", "")),
-            others=tuple(failures.rest()),
+            others=tuple(failures.describe_others()),
             code=str(error.get("code", "")),
             hint=str(error.get("hint", "")),
         )
@@ -219,39 +219,39 @@ class CellFailed(JobFailed):
         return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
 
 
-def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
+def find_failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
     """Return the failures of a cell, None if there are none."""
     if not errors:
         return None
 
-    def order(rank: int) -> tuple[bool, float, int]:
+    def sort_key(rank: int) -> tuple[bool, float, int]:
         error = errors[rank]
         is_late = is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt"
         return is_late, float(error.get("time") or 0.0), rank
 
-    first, *later = sorted(errors, key=order)
+    first, *later = sorted(errors, key=sort_key)
     groups: dict[str, list[int]] = {_SAME_ERROR: []}
     for rank in later:
         is_same = all(errors[rank].get(name) == errors[first].get(name) for name in ("type", "message"))
-        groups.setdefault(_SAME_ERROR if is_same else what(errors[rank]), []).append(rank)
+        groups.setdefault(_SAME_ERROR if is_same else describe_error(errors[rank]), []).append(rank)
     others = tuple((tuple(sorted(group)), text) for text, group in groups.items() if group)
     return Failures(tuple(ranks), first, errors[first], others)
 
 
-def what(error: Error) -> str:
+def describe_error(error: Error) -> str:
     """Return an error as a short phrase: ``KeyError: 'label'``."""
     message = str(error.get("message", "")).strip()
     error_type = str(error.get("type", "Error"))
     return f"{error_type}: {message.splitlines()[0][:300]}" if message else error_type
 
 
-def spans(ranks: Iterable[int]) -> str:
+def format_spans(ranks: Iterable[int]) -> str:
     """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
     pairs = groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0])
     runs = [[rank for _, rank in run] for _, run in pairs]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def named(ranks: Collection[int]) -> str:
+def name_ranks(ranks: Collection[int]) -> str:
     """Format ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {format_spans(ranks)}"

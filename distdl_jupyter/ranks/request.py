@@ -2,7 +2,7 @@
 
 The addresses of the ranks are in the job's private folder. Events are reported in order of arrival, a rank's output
 before its end. All output is read from the job's log, so nothing is lost if a rank dies, and a slow reader does not
-block ranks. If a rank dies, the session ends and the reason is raised.
+block ranks. If a rank dies, the session ends and the error with the reason is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, RanksBusy, named
+from distdl_jupyter.ranks.answer import Answer, CellInterrupt, Event, Notice, Output, RankResult, RanksBusy, name_ranks
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, note_of, peer_uid
 
@@ -39,26 +39,26 @@ _STREAMS = ("out", "err")
 #: The file that a client locks, in the job's folder.
 _LOCK = f"{NOTES}/turn"
 #: Timeout in seconds for the response of a rank's service thread, which waits while user code holds the GIL.
-_RESPONSE_TIMEOUT = 60.0
+_RESPONSE_SECONDS = 60.0
 #: Seconds between two reads of the log: the minimum, for short cells, and the maximum, for long ones.
-_MIN_POLL, _MAX_POLL = 0.0005, 0.02
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0005, 0.02
 #: Seconds until a notice names the ranks that are still running: after another rank has failed, and after an interrupt.
-_FAILURE_NOTICE_AFTER = 2.0
-_INTERRUPT_NOTICE_AFTER = 5.0
+_FAILURE_NOTICE_SECONDS = 2.0
+_INTERRUPT_NOTICE_SECONDS = 5.0
 #: Timeout in seconds for the last lines of a rank to appear in the log.
-_LOG_TIMEOUT = 15.0
+_LOG_SECONDS = 15.0
 #: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
-_REASON_TIMEOUT, _ATTACH_TIMEOUT = 30.0, 75.0
-_POLL_INTERVAL = 0.02
+_REASON_SECONDS, _ATTACH_SECONDS = 30.0, 75.0
+_POLL_SECONDS = 0.02
 _START_HINT = "Start new ones with %dist_ranks start, or ranks.start()."
 #: Bytes at the end of the log that are searched for the last cell.
 _TAIL_BYTES = 1_000_000
 
-OnEvent = Callable[[Event], object]
+EventCallback = Callable[[Event], object]
 
 
 class RankConnection(MessageConnection):
-    """A connection to one rank. ``doing`` is what the rank was running when connected, "" if it was idle.
+    """A connection to one rank. ``activity`` is what the rank was running when connected, "" if it was idle.
 
     Raises ConnectionLost if the rank does not listen, DistDLError if another user's process listens.
     """
@@ -68,7 +68,7 @@ class RankConnection(MessageConnection):
         try:
             note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
-                unix.settimeout(_RESPONSE_TIMEOUT)
+                unix.settimeout(_RESPONSE_SECONDS)
                 unix.connect(note["socket"])
                 if peer_uid(unix) != os.getuid():
                     message = f"Another process is listening at {note['socket']}."
@@ -76,14 +76,14 @@ class RankConnection(MessageConnection):
                     raise DistDLError(message, code="ranks-socket-taken", hint=hint)
                 super().__init__(unix)
             self.send({"do": "hello", "token": note["token"]})
-            if not self.is_readable(_RESPONSE_TIMEOUT):
+            if not self.is_readable(_RESPONSE_SECONDS):
                 raise ConnectionLost(f"Rank {rank} does not respond.")
-            self.doing = str(self.receive().header.get("doing") or "")
+            self.activity = str(self.receive().header.get("doing") or "")
         except (OSError, ValueError) as error:
             raise ConnectionLost(f"The connection to rank {rank} failed.") from error
 
 
-def stamps(folder: JobFolder) -> dict[str, int]:
+def read_stamps(folder: JobFolder) -> dict[str, int]:
     """Return the modification time in ns of each rank's address file, which a new supervisor rewrites."""
     times = {}
     for path in (folder.path / NOTES).glob("rank-*.json"):
@@ -93,21 +93,21 @@ def stamps(folder: JobFolder) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def locked(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
+def lock_session(folder: JobFolder, activity: str, client: str) -> Iterator[bool]:
     """Lock the session for one request; yield whether the previous request was from the same client. Raises RanksBusy.
 
-    ``doing`` describes the request in messages to other clients. While a client has the lock, the file contains its
+    ``activity`` describes the request in messages to other clients. While a client has the lock, the file contains its
     activity and pid, and afterwards the client's id. The lock is also released if this process exits.
     """
     with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise busy(*lock_holder(folder)) from None
+            raise make_busy_error(*read_lock_holder(folder)) from None
         file.seek(0)
         is_same_client = file.read(4096) == client.encode()
         file.truncate(0)
-        file.write(json.dumps([doing[:500], os.getpid()]).encode())
+        file.write(json.dumps([activity[:500], os.getpid()]).encode())
         try:
             yield is_same_client
         finally:
@@ -115,21 +115,21 @@ def locked(folder: JobFolder, doing: str, client: str) -> Iterator[bool]:
             file.write(client.encode())
 
 
-def lock_holder(folder: JobFolder) -> tuple[str, int]:
+def read_lock_holder(folder: JobFolder) -> tuple[str, int]:
     """Return the activity and pid of the lock holder; ("", 0) if the session is not locked."""
     try:
-        doing, pid = json.loads((folder.path / _LOCK).read_bytes())
+        activity, pid = json.loads((folder.path / _LOCK).read_bytes())
         os.kill(pid, 0)
     except (OSError, ValueError, TypeError):  # also if the client was killed
         return "", 0
-    return str(doing), int(pid)
+    return str(activity), int(pid)
 
 
-def busy(doing: str, pid: int = 0) -> RanksBusy:
+def make_busy_error(activity: str, pid: int = 0) -> RanksBusy:
     """Return the error for busy ranks. ``pid`` is the process that started the cell, 0 if it has exited."""
     owner = f" of another kernel (process {pid})" if pid else ", started by a kernel that has exited"
     owner = " of this notebook" if pid == os.getpid() else owner
-    message, hint = f"The ranks are busy with {doing or 'a cell'}{owner}.", "Wait for it, or interrupt the ranks."
+    message, hint = f"The ranks are busy with {activity or 'a cell'}{owner}.", "Wait, or interrupt the ranks."
     return RanksBusy(message, code="ranks-busy", hint=hint)
 
 
@@ -144,19 +144,19 @@ class PendingRequest:
     connections: Mapping[int, RankConnection]
     stamps: Mapping[str, int]
     running: set[int]
-    on_event: OnEvent
+    on_event: EventCallback
     answer: Answer = field(default_factory=Answer)
     #: Responses whose output is not complete yet, by rank, with the time of their arrival.
-    done: dict[int, tuple[Done, float]] = field(default_factory=dict)
+    incomplete: dict[int, tuple[RankResult, float]] = field(default_factory=dict)
     interrupts_sent: int = 0
     interrupted_at: float = math.inf
     failed_at: float = math.inf
-    warned: set[str] = field(default_factory=set)
+    sent_notices: set[str] = field(default_factory=set)
     output: CellOutput = field(init=False)
 
     def wait(self, header: dict[str, Any], body: bytes) -> Answer:
         """Send the request and wait for all responses. Raises the errors of ``Ranks.run``."""
-        pause = _MIN_POLL
+        pause = _MIN_POLL_SECONDS
         output_ranks = self.running if header["do"] in ("run", "distributed") else ()
         self.output = CellOutput(self.job.folder, output_ranks, header["id"])
         with _count_interrupts() as interrupts, selectors.DefaultSelector() as selector:
@@ -165,12 +165,12 @@ class PendingRequest:
             try:
                 for rank in sorted(self.running):
                     self.connections[rank].send(header, body)
-                while self.running or self.done:
+                while self.running or self.incomplete:
                     readable = selector.select(pause)
                     for key, _ in readable:
-                        self._on_reply(key.data.rank, key.data.receive())
+                        self._handle_response(key.data.rank, key.data.receive())
                     received = self._read_output() or bool(readable)
-                    pause = _MIN_POLL if received or not self.running else min(_MAX_POLL, pause * 1.5)
+                    pause = _MIN_POLL_SECONDS if received or not self.running else min(_MAX_POLL_SECONDS, pause * 1.5)
                     self._forward_interrupts(len(interrupts))
                     self._warn()
             except ConnectionLost:
@@ -178,42 +178,42 @@ class PendingRequest:
                 replaced = is_replaced(self.job, self.stamps, self._read_output)
                 self._read_output()
                 if not replaced:
-                    raise session_error(self.job) from None
+                    raise make_session_error(self.job) from None
                 message = "The supervisor of the ranks was replaced, so the result of this cell is unknown."
                 hint = "The ranks keep running with all their variables. Run %dist_ranks to see when they are idle."
                 raise JobNotRunning(message, code="ranks-supervisor-replaced", hint=hint) from None
         if self.interrupts_sent:
-            raise Interrupted(self.answer)
+            raise CellInterrupt(self.answer)
         return self.answer
 
-    def _on_reply(self, rank: int, message: RankMessage) -> None:
+    def _handle_response(self, rank: int, message: RankMessage) -> None:
         header = message.header
         if header.get("say") == "busy":
-            raise busy(str(header.get("doing") or ""))
+            raise make_busy_error(str(header.get("doing") or ""))
         if header.get("say") != "done" or rank not in self.running:
             return
-        done = msgspec.convert({**header, "rank": rank}, Done)
+        done = msgspec.convert({**header, "rank": rank}, RankResult)
         self.running.discard(rank)
         if done.error is not None:
             self.answer.errors[rank] = done.error
             self.failed_at = min(self.failed_at, time.monotonic())
         else:
             self.answer.values.put(rank, message.body, done)
-        self.answer.dones[rank] = done
-        self.done[rank] = (done, time.monotonic())
+        self.answer.results[rank] = done
+        self.incomplete[rank] = (done, time.monotonic())
 
     def _read_output(self) -> bool:
         """Report new output, then the ends of ranks whose output is complete. Return whether there was output."""
         outputs = self.output.read()
         for output in outputs:
             self.on_event(output)
-        for rank, (done, since) in list(self.done.items()):
-            is_late = time.monotonic() - since > _LOG_TIMEOUT
+        for rank, (done, since) in list(self.incomplete.items()):
+            is_late = time.monotonic() - since > _LOG_SECONDS
             if is_late:
                 text = f"The last lines of rank {rank} were not received. They will be in the job's log."
                 self.on_event(Notice(text))
             if is_late or self.output.is_complete(rank):
-                del self.done[rank]
+                del self.incomplete[rank]
                 self.on_event(done)
         return bool(outputs)
 
@@ -221,11 +221,11 @@ class PendingRequest:
         """Send new interrupts to the ranks. Kill ranks that did not respond to the first one and raise JobFailed."""
         while self.interrupts_sent < interrupts:
             self.interrupts_sent += 1
-            if "unresponsive" in self.warned:
+            if "unresponsive" in self.sent_notices:
                 with contextlib.suppress(JobNotRunning):
                     self.job.cancel(now=True)
                 self.job.wait()
-                message = f"The ranks were stopped because {named(self.running)} did not respond to an interrupt."
+                message = f"The ranks were stopped because {name_ranks(self.running)} did not respond to an interrupt."
                 raise JobFailed(message, code="ranks-not-interrupted", job_id=self.job.id, hint=_START_HINT)
             self.interrupted_at = min(self.interrupted_at, time.monotonic())
             for rank in self.running:
@@ -236,20 +236,20 @@ class PendingRequest:
         if not self.running:
             return
         current_time = time.monotonic()
-        running = f"{named(self.running)} {'is' if len(self.running) == 1 else 'are'} still running"
-        if current_time - self.interrupted_at > _INTERRUPT_NOTICE_AFTER and "unresponsive" not in self.warned:
-            self.warned.add("unresponsive")
-            text = f"{running.capitalize()} {_INTERRUPT_NOTICE_AFTER:g} s after the interrupt"
+        running = f"{name_ranks(self.running)} {'is' if len(self.running) == 1 else 'are'} still running"
+        if current_time - self.interrupted_at > _INTERRUPT_NOTICE_SECONDS and "unresponsive" not in self.sent_notices:
+            self.sent_notices.add("unresponsive")
+            text = f"{running.capitalize()} {_INTERRUPT_NOTICE_SECONDS:g} s after the interrupt"
             reason = "possibly in a collective operation whose peers have exited"
             self.on_event(Notice(f"{text}, {reason}. Interrupt again to stop the ranks."))
         elif (
-            current_time - self.failed_at > _FAILURE_NOTICE_AFTER
+            current_time - self.failed_at > _FAILURE_NOTICE_SECONDS
             and not self.interrupts_sent
-            and "failed" not in self.warned
+            and "failed" not in self.sent_notices
         ):
-            self.warned.add("failed")
+            self.sent_notices.add("failed")
             failed = self.answer.errors
-            text = f"{named(failed).capitalize()} failed; {running}, possibly waiting for "
+            text = f"{name_ranks(failed).capitalize()} failed; {running}, possibly waiting for "
             text += f"{'it' if len(failed) == 1 else 'them'}. Interrupt the cell to stop waiting."
             self.on_event(Notice(text))
 
@@ -314,7 +314,7 @@ class CellOutput:
         return f"{new_text}\n" if event.get("closed") else new_text
 
 
-def last_cell(log: Path) -> tuple[str, float] | None:
+def find_last_cell(log: Path) -> tuple[str, float] | None:
     """Return the label of the last cell that ran on the ranks, and when it started (epoch seconds); None without one.
 
     It is read from the end of their job's log.
@@ -328,20 +328,20 @@ def last_cell(log: Path) -> tuple[str, float] | None:
 def is_replaced(job: Job, old_stamps: Mapping[str, int], on_poll: Callable[[], object] = bool) -> bool:
     """Wait for the reason why ranks do not respond; return whether their supervisor was replaced.
 
-    ``old_stamps`` are the earlier ``stamps`` of their address files; ``on_poll`` is called during the wait.
+    ``old_stamps`` are the earlier stamps of their address files; ``on_poll`` is called during the wait.
     """
     can_attach = registry.get("clusters", job.spec.cluster).can_attach
-    deadline = time.monotonic() + (_ATTACH_TIMEOUT if can_attach else _REASON_TIMEOUT)
+    deadline = time.monotonic() + (_ATTACH_SECONDS if can_attach else _REASON_SECONDS)
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < deadline:
-        new_stamps = stamps(job.folder)
+        new_stamps = read_stamps(job.folder)
         if new_stamps.keys() == old_stamps.keys() and not new_stamps.items() & old_stamps.items():
             return True
         on_poll()
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(_POLL_SECONDS)
     return False
 
 
-def session_error(job: Job) -> DistDLError:
+def make_session_error(job: Job) -> DistDLError:
     """Return the exception for a session that has ended or lost a rank."""
     view = job.view()
     if view.failure is not None:

@@ -32,16 +32,16 @@ from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
-from distdl_jupyter.ranks.request import OnEvent, PendingRequest, RankConnection, busy, lock_holder, locked, stamps
+from distdl_jupyter.ranks.request import EventCallback, PendingRequest, RankConnection
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
 
 _CELL_LABEL = re.compile(r"In \[(\d+)\]")
 #: Seconds between two checks whether the ranks listen.
-_POLL_INTERVAL = 0.01
+_POLL_SECONDS = 0.01
 #: Seconds between two progress reports during the start of ranks.
-_REPORT_INTERVAL = 2.0
+_REPORT_SECONDS = 2.0
 
-OnWait = Callable[[str], object]
+WaitCallback = Callable[[str], object]
 
 
 class Ranks:
@@ -51,17 +51,17 @@ class Ranks:
         self.job = job
         self._client_id = uuid.uuid4().hex
         self._connections: dict[int, RankConnection] = {}
-        #: The ``stamps`` of the address files of these connections.
+        #: The modification times of the address files of these connections (see ``read_stamps``).
         self._stamps: dict[str, int] = {}
 
     @property
     def id(self) -> str:
-        """Return the id of the job of these ranks."""
+        """The id of the job of these ranks."""
         return self.job.id
 
     @property
     def size(self) -> int:
-        """Return the number of ranks."""
+        """The number of ranks."""
         return self.job.spec.process_count
 
     @property
@@ -77,16 +77,16 @@ class Ranks:
         label: str = "",
         raw_cell: str = "",
         values: Mapping[str, Any] | None = None,
-        on_event: OnEvent | None = None,
+        on_event: EventCallback | None = None,
     ) -> Answer:
         """Run a cell on all ranks, or on those in ``on``, and wait for the results.
 
         ``code`` is the cell without its magic line; ``raw_cell`` is the whole cell and ``label`` its name for users
         ("In [7]"), both for errors. ``values`` are put into the namespace first. ``on_event`` is called in this thread
-        with each event (Output, Done, Notice) as it arrives.
+        with each event (Output, RankResult, Notice) as it arrives.
 
         Errors of ranks are not raised but returned in the answer. Raises InvalidSpec and SyntaxError for invalid code,
-        RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
+        RanksBusy, CellInterrupt (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning if the ranks are gone.
         """
         notebook, number = capture.here(), time.time_ns() // 1000
@@ -123,7 +123,7 @@ class Ranks:
         header = {"do": "pull", "name": name, "label": f"pull({name})"}
         return dict(self._request(on, header, b"").check().values)
 
-    def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
+    def run_distributed(self, draft: CapturedCode, *, on_event: EventCallback | None = None) -> Answer:
         """Run a job's code on these ranks, with its captured variables, in a separate namespace.
 
         The ranks stay connected to each other. Raises InvalidSpec if a check of the code fails, and the errors of
@@ -141,7 +141,7 @@ class Ranks:
         return self._request(None, header, packed.getvalue(), on_event)
 
     def _request(
-        self, on: Iterable[int] | None, header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
+        self, on: Iterable[int] | None, header: dict[str, Any], body: bytes, on_event: EventCallback | None = None
     ) -> Answer:
         """Send a request to all ranks, or those in ``on``, and wait for the results. Raises the errors of ``run``."""
         ranks = list(range(self.size)) if on is None else sorted(set(on))
@@ -152,7 +152,7 @@ class Ranks:
             raise InvalidSpec(message, code="ranks-rank-unknown", field="on")
         header.setdefault("id", time.time_ns() // 1000)
         on_event = (lambda _event: None) if on_event is None else on_event
-        with locked(self.job.folder, str(header["label"]), self._client_id) as is_same_client:
+        with request.lock_session(self.job.folder, str(header["label"]), self._client_id) as is_same_client:
             try:
                 self._connect(ranks, reuse=is_same_client)
                 return PendingRequest(self.job, self._connections, self._stamps, set(ranks), on_event).wait(
@@ -171,23 +171,23 @@ class Ranks:
         """
         connections = self._connections.values()
         is_intact = reuse and connections and not any(connection.is_readable() for connection in connections)
-        if not is_intact or any(self._connections[rank].doing for rank in ranks):
+        if not is_intact or any(self._connections[rank].activity for rank in ranks):
             connections_by_rank, new_stamps = self._open_connections()
             self._close()
             self._connections, self._stamps = connections_by_rank, new_stamps
-            if doing := next(filter(None, (connections_by_rank[rank].doing for rank in ranks)), ""):
-                raise busy(doing)
+            if activity := next(filter(None, (connections_by_rank[rank].activity for rank in ranks)), ""):
+                raise request.make_busy_error(activity)
 
     def _open_connections(self) -> tuple[dict[int, RankConnection], dict[str, int]]:
-        """Return new connections to all ranks and their ``stamps``. Raises the reason why the ranks are gone."""
-        for _ in range(2):  # the supervisor may be replaced meanwhile
-            current_stamps = stamps(self.job.folder)
+        """Return new connections to all ranks and their stamps. Raises the reason why the ranks are gone."""
+        for _ in range(2):  # the supervisor may be replaced in the meantime
+            current_stamps = request.read_stamps(self.job.folder)
             try:
                 return {rank: RankConnection(self.job.folder, rank) for rank in range(self.size)}, current_stamps
             except ConnectionLost:
                 if not request.is_replaced(self.job, self._stamps or current_stamps):
                     break
-        raise request.session_error(self.job)
+        raise request.make_session_error(self.job)
 
     def _close(self) -> None:
         for connection in self._connections.values():
@@ -197,17 +197,18 @@ class Ranks:
     def state(self) -> RanksState:
         """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
         try:
-            if self.is_over:
-                raise request.session_error(self.job)
+            if self.has_ended:
+                raise request.make_session_error(self.job)
             connections, _ = self._open_connections()
         except DistDLError as error:
             return RanksState("ended", str(error.args[0]))
-        doing = next(filter(None, (connection.doing for connection in connections.values())), "")
-        return RanksState("busy", busy(doing, lock_holder(self.job.folder)[1]).message) if doing else RanksState("idle")
+        activity = next(filter(None, (connection.activity for connection in connections.values())), "")
+        pid = request.read_lock_holder(self.job.folder)[1]
+        return RanksState("busy", request.make_busy_error(activity, pid).message) if activity else RanksState("idle")
 
     @property
-    def is_over(self) -> bool:
-        """Return whether the ranks have ended, or are stopping because one of them has ended."""
+    def has_ended(self) -> bool:
+        """Whether the ranks have ended, or are stopping because one of them has ended."""
         view = self.job.view()
         return view.state.ended or view.failure is not None
 
@@ -221,7 +222,7 @@ class Ranks:
         """Stop the ranks and wait for their end. The job ends as canceled if a cell is running, else as completed."""
         if not self.job.view().state.ended:
             # If a rank is busy, none is asked to exit.
-            with contextlib.suppress(DistDLError, ConnectionLost), locked(self.job.folder, "stop", ""):
+            with contextlib.suppress(DistDLError, ConnectionLost), request.lock_session(self.job.folder, "stop", ""):
                 self._connect(range(self.size))
                 for connection in self._connections.values():
                     connection.send({"do": "stop"})
@@ -231,33 +232,33 @@ class Ranks:
             self.job.wait()
         self._close()
 
-    def restart(self, on_wait: OnWait | None = None) -> Ranks:
+    def restart(self, on_wait: WaitCallback | None = None) -> Ranks:
         """Stop the ranks and start new ones with the same options; this handle then refers to the new ranks."""
         self.stop()
         self.job = self.job.rerun()
-        self.await_ranks(on_wait)
+        self.wait_until_ready(on_wait)
         return self
 
-    def await_ranks(self, on_wait: OnWait | None = None) -> None:
+    def wait_until_ready(self, on_wait: WaitCallback | None = None) -> None:
         """Wait until every rank is ready. Raises JobFailed or JobNotRunning if one ends before that.
 
         ``on_wait`` is called with the current status when it has changed, at most every 2 s.
         """
-        reported, report_at = "", time.monotonic() + _REPORT_INTERVAL
+        reported, report_at = "", time.monotonic() + _REPORT_SECONDS
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
-            if self.is_over:
-                error = request.session_error(self.job)
+            if self.has_ended:
+                error = request.make_session_error(self.job)
                 if isinstance(error, JobNotRunning):
                     reason = self.job.view().reason or error.message
                     error = JobNotRunning(f"The ranks could not be started: {reason}", code=error.code)
                 raise error
             if on_wait is not None and time.monotonic() > report_at:
-                report_at += _REPORT_INTERVAL
+                report_at += _REPORT_SECONDS
                 phases = self.job.view().phases
                 if phases and phases[-1].detail not in ("", reported):
                     on_wait(reported := phases[-1].detail)
-            time.sleep(_POLL_INTERVAL)
+            time.sleep(_POLL_SECONDS)
 
     def __repr__(self) -> str:
         return f"<Ranks {short_id(self.id)}: {self.size} of {self.job.spec.distributed_backend}, {self.state()}>"
@@ -273,7 +274,7 @@ def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"names": list(values), "sources": listing.sources_of(notes, capture.here())}, file.read()
 
 
-def draft() -> CapturedCode:
+def build_draft() -> CapturedCode:
     """Return the draft of a job of persistent ranks."""
     notebook = capture.here()
     name = notebook.name.removesuffix(".ipynb")[:100]
@@ -287,7 +288,7 @@ def draft() -> CapturedCode:
     return CapturedCode(kind="ranks", name=f"{name} ranks".strip(), source=source, payload_json=payload)
 
 
-def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
+def start(*, on_wait: WaitCallback | None = None, **options: Any) -> Ranks:
     """Start persistent ranks and return when all of them are ready. ``options`` are those of ``submit``.
 
     ``on_wait`` is called periodically with the current status, such as "waiting for free nodes (Resources)".
@@ -297,18 +298,18 @@ def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
     As in a job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
     Raises InvalidSpec, PluginUnavailable, and JobFailed if a rank ends before it is ready.
     """
-    session = Ranks(client.launch(draft(), **options))
+    session = Ranks(client.launch(build_draft(), **options))
     try:
-        session.await_ranks(on_wait)
+        session.wait_until_ready(on_wait)
     except KeyboardInterrupt as interrupt:
         with contextlib.suppress(JobNotRunning):
             session.job.cancel(now=True)
-        explain(interrupt, "Interrupted before the ranks were ready; they were stopped.")
+        explain(interrupt, "The start was interrupted, so the ranks were stopped.")
         raise
     return session
 
 
-def current(only: str = "") -> Ranks | None:
+def find_session(only: str = "") -> Ranks | None:
     """Return the newest session of this user that was started on this machine, also by another kernel.
 
     ``only`` is the id of the session to return. Raises JobNotFound if it is not a session, JobNotRunning if it was
@@ -321,7 +322,7 @@ def current(only: str = "") -> Ranks | None:
             for folder in JobStore().folders()
             if (folder.path / NOTES).is_dir()
             and not (supervisor := folder.supervisor()).host
-            and (supervisor.is_held or stamps(folder))
+            and (supervisor.is_held or request.read_stamps(folder))
         )
         return next(filter(_is_alive, sessions), None)
     job = client.attach(only)
@@ -338,7 +339,7 @@ def current(only: str = "") -> Ranks | None:
 def _is_alive(session: Ranks) -> bool:
     """Return whether the ranks are alive, after waiting for those that are still starting."""
     with contextlib.suppress(DistDLError):  # they ended in the meantime
-        if not session.is_over:
-            session.await_ranks()
+        if not session.has_ended:
+            session.wait_until_ready()
             return True
     return False

@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import plural, printable
 from distdl_jupyter.html.page import RANK_INK, THEME, page
-from distdl_jupyter.ranks.answer import Failures, named, spans, what
+from distdl_jupyter.ranks.answer import Failures, describe_error, format_spans, name_ranks
 
 #: Maximum number of stored slots.
 _MAX_SLOTS = 1000
 #: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
-_MAX_DISTANCE, _MAX_COMPARED = 64, 4
+_MAX_DISTANCE, _MAX_COMPARED_RANKS = 64, 4
 #: Maximum number of stored characters of an unfinished line.
 _MAX_PARTIAL_CHARS = 20_000
 #: Maximum number of frames of an error that are shown.
 _MAX_FRAMES = 12
-_NUMBERS = re.compile(r"\d+")
+_NUMBER_PATTERN = re.compile(r"\d+")
 
 
 class RankLine(NamedTuple):
@@ -60,7 +60,7 @@ class Block:
     rows: tuple[tuple[str, str], ...]
 
 
-class Fold:
+class OutputFold:
     """The lines of one cell on ``ranks``. ``total`` counts the lines of all ranks."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -96,24 +96,25 @@ class Fold:
         self._line_counts[rank] += len(texts)
         newest = texts[-_MAX_SLOTS:]
         first = self._line_counts[rank] - len(newest) + 1
-        self._lines[rank].extend(_line(stream, text, number, self._chunks) for number, text in enumerate(newest, first))
+        lines = (_make_line(stream, text, number, self._chunks) for number, text in enumerate(newest, first))
+        self._lines[rank].extend(lines)
         self._merge_cache.clear()
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing was printed."""
         return not self._partial_lines and not self.total
 
-    def blocks(self, newest: int | None = None) -> list[Block]:
+    def build_blocks(self, newest: int | None = None) -> list[Block]:
         """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
         unfinished: dict[str, Slot] = {}
         for (rank, stream), text in sorted(self._partial_lines.items()):
-            line = _line(stream, text, self._line_counts[rank] + 1, 0)
+            line = _make_line(stream, text, self._line_counts[rank] + 1, 0)
             unfinished.setdefault(line.pattern, {})[rank] = line
         # Adjacent slots whose lines differ stay together if they arrived in one chunk from each rank, as an array does.
         runs: list[list[Slot]] = []
         previous_chunks = None
-        for slot in [*self._newest(newest), *unfinished.values()]:
+        for slot in [*self._find_newest(newest), *unfinished.values()]:
             differs = len({line.text for line in slot.values()}) > 1
             chunks = {rank: line.piece for rank, line in slot.items()} if differs else None
             if chunks is not None and chunks == previous_chunks:
@@ -131,11 +132,11 @@ class Fold:
         joined = groupby(parts, key=lambda block: block.ranks)
         return [Block(ranks, tuple(row for block in blocks for row in block.rows)) for ranks, blocks in joined]
 
-    def left_out(self, newest: int | None = None) -> int:
-        """Return how many lines of all ranks are missing from ``blocks``."""
-        return self.total - sum(map(len, self._newest(newest)))
+    def count_omitted(self, newest: int | None = None) -> int:
+        """Return how many lines of all ranks are missing from ``build_blocks``."""
+        return self.total - sum(map(len, self._find_newest(newest)))
 
-    def _newest(self, newest: int | None) -> list[Slot]:
+    def _find_newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots, which together show about ``newest`` lines."""
         remaining = limit = _MAX_SLOTS if newest is None else newest
         if limit not in self._merge_cache:
@@ -150,11 +151,11 @@ class Fold:
         return self._merge_cache[limit]
 
 
-def _line(stream: str, text: str, number: int, piece: int) -> RankLine:
+def _make_line(stream: str, text: str, number: int, piece: int) -> RankLine:
     # Progress bars are written to stderr but are not errors.
     stream = "out" if "\r" in text else stream
     text = printable(text)
-    return RankLine(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
+    return RankLine(stream, text, number, piece, _NUMBER_PATTERN.sub("0", f"{stream} {text}"))
 
 
 def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
@@ -162,7 +163,7 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     by_text: dict[str, list[int]] = {}
     by_number: dict[tuple[int, int], int] = {}
     for position, slot in enumerate(slots):
-        compared = [*islice(slot.items(), _MAX_COMPARED)]
+        compared = [*islice(slot.items(), _MAX_COMPARED_RANKS)]
         for text in {line.text for _, line in compared}:
             by_text.setdefault(text, []).append(position)
         by_number.update(((other, line.number), position) for other, line in compared)
@@ -175,7 +176,7 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     def find(line: RankLine) -> int | None:
         """Return the position, ``start`` or later, of the slot that a line joins, None if it needs a new one."""
         distance = line.number - (shared[rank].number if shared else 0)
-        for other in islice(shared or others, _MAX_COMPARED):
+        for other in islice(shared or others, _MAX_COMPARED_RANKS):
             position = by_number.get((other, (shared[other].number if shared else 0) + distance), -1)
             if position >= start and next(iter(slots[position].values())).pattern == line.pattern:
                 return position
@@ -195,31 +196,31 @@ def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     return [*merged, *slots[start:], *new_slots]
 
 
-def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
+def render_text(fold: OutputFold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
     """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the short id of the job."""
-    blocks = fold.blocks(newest)
-    prefixes = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
+    blocks = fold.build_blocks(newest)
+    prefixes = [f"[{format_spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
     lines = [f"{prefix}{text}" for prefix, block in zip(prefixes, blocks, strict=True) for _, text in block.rows]
-    if earlier := left_out(fold, job, newest):
+    if earlier := describe_omitted(fold, job, newest):
         lines.insert(0, earlier)
     if failed is not None and failed.is_interrupt:
-        lines.append(failed.sentence())
+        lines.append(failed.describe())
     elif failed is not None:
         trace = str(failed.error.get("traceback", "")).rstrip().splitlines()
-        lines += [f"{failed.sentence()} {failed.error.get('hint', '')}".strip(), *trace, *failed.rest()]
+        lines += [f"{failed.describe()} {failed.error.get('hint', '')}".strip(), *trace, *failed.describe_others()]
     return "\n".join(lines)
 
 
-def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
+def describe_omitted(fold: OutputFold, job: str, newest: int | None = None) -> str:
     """Return a message about the lines that are not shown, "" if all are."""
-    missing = fold.left_out(newest)
+    missing = fold.count_omitted(newest)
     return (
-        f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""
+        f"{plural(missing, 'earlier line')} not shown. Print the whole log with %dist_logs {job}" if missing > 0 else ""
     )
 
 
-def cell_html(
-    fold: Fold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None
+def render_cell(
+    fold: OutputFold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None
 ) -> str:
     """Return the HTML of a cell so far; ``status`` is a sentence about running ranks, "" at the end.
 
@@ -227,17 +228,17 @@ def cell_html(
     """
     blocks = [
         {
-            "ranks": _badge(block.ranks, is_all=block.ranks == fold.ranks) if len(fold.ranks) > 1 else None,
+            "ranks": _build_badge(block.ranks, is_all=block.ranks == fold.ranks) if len(fold.ranks) > 1 else None,
             "runs": [(stream, [text for _, text in rows]) for stream, rows in groupby(block.rows, lambda row: row[0])],
         }
-        for block in fold.blocks(newest)
+        for block in fold.build_blocks(newest)
     ]
-    failure = None if failed is None or failed.is_interrupt else _failure(failed)
-    earlier = left_out(fold, job, newest)
+    failure = None if failed is None or failed.is_interrupt else _describe_failure(failed)
+    earlier = describe_omitted(fold, job, newest)
     return page("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
 
 
-def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
+def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
     """Return the HTML of values. Each group has the ranks with an equal value, and its forms by MIME type."""
     values = []
     for ranks, bundle in groups:
@@ -245,33 +246,33 @@ def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> st
         pictures = (f"data:{mime};base64,{bundle[mime]}" for mime in ("image/png", "image/jpeg") if bundle.get(mime))
         lines = [printable(line) for line in bundle.get("text/plain", "None").split("\n")]
         value = {"html": bundle.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
-        values.append((_badge(ranks), value))
+        values.append((_build_badge(ranks), value))
     return page("ranks.html", THEME, values=values)
 
 
-def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
+def describe_running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
     """Return the status of a running cell, such as ``Ranks 2-3 are still running, 12 s``."""
     pending = [rank for rank in ranks if rank not in done] or ranks
     verb = "is" if len(pending) == 1 else "are"
-    return f"{named(pending).capitalize()} {verb}{' still' if done else ''} running, {humanize.duration(seconds)}."
+    return f"{name_ranks(pending).capitalize()} {verb}{' still' if done else ''} running, {humanize.duration(seconds)}."
 
 
-def _badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str]:
+def _build_badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str]:
     """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
     if len(ranks) > 1 or is_all:
-        return {"text": spans(ranks), "colour": "", "classes": "dd-rn"}
+        return {"text": format_spans(ranks), "colour": "", "classes": "dd-rn"}
     number = ranks[0] % len(RANK_INK)
     colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_INK[number]}) 72%,{THEME['ink']})"
-    return {"text": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
+    return {"text": format_spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 
-def _failure(failed: Failures) -> dict[str, Any]:
+def _describe_failure(failed: Failures) -> dict[str, Any]:
     error = failed.error
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
     with_source = [frame for frame in frames if frame.get("source")][-_MAX_FRAMES:]
-    summary = "; ".join(f"{named(ranks)}: {text.partition(':')[0]}" for ranks, text in failed.others)
+    summary = "; ".join(f"{name_ranks(ranks)}: {text.partition(':')[0]}" for ranks, text in failed.others)
     return {
-        "what": what(error),
+        "what": describe_error(error),
         "hint": error.get("hint", ""),
         # Leading empty lines are dropped, because the number of magic lines above the code is not known here.
         "frames": [
@@ -281,5 +282,5 @@ def _failure(failed: Failures) -> dict[str, Any]:
         "hidden": len(frames) - len(with_source),
         "traceback": str(error.get("traceback", "")).rstrip(),
         "others": f"{plural(sum(len(ranks) for ranks, _ in failed.others), 'other rank')} failed too ({summary})",
-        "rest": failed.rest(),
+        "rest": failed.describe_others(),
     }

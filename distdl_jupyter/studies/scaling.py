@@ -34,7 +34,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, measure_run, too_few_steps
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
-from distdl_jupyter.node.processes import has_ended, mark
+from distdl_jupyter.node.processes import has_ended, make_mark
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views.scaling import Facts, ScalingView
 
@@ -101,7 +101,7 @@ def of_draft(
     _check(counts, node_counts, seconds, options)
     labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
     name = str(options.pop("name", draft.name))
-    plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": mark()}
+    plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": make_mark()}
     group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _MAX_FACTOR * seconds + _SPARE_SECONDS)
     return _measure_missing(group, (), lambda **run_options: client.launch(draft, group, **run_options, **options))
@@ -292,7 +292,7 @@ class ScalingStudy(ScalingView):
         with control.exclusive_lock(folders[0].control):  # so that only one of two processes resumes it
             spec, folders, complete = _unfinished(self.id)
             assert spec.group is not None
-            group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
+            group = replace(spec.group, plan={**spec.group.plan, "driver": make_mark()})
 
             def start(**run_options: Any) -> Job:
                 backend = run_options["distributed_backend"]
@@ -422,7 +422,7 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]
         )
     state, _ = study_rows.scaling_state(listed[-1].row, time.time(), complete=False)
     driver = str(group.plan.get("driver", ""))
-    if listed[-1].active or (state is State.RUNNING and driver != mark() and not has_ended(driver)):
+    if listed[-1].active or (state is State.RUNNING and driver != make_mark() and not has_ended(driver)):
         raise JobStillRunning(
             f"Scaling study {group.id} is still running.",
             code="scaling-still-running",

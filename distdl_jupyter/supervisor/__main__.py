@@ -29,7 +29,7 @@ from distdl_jupyter.supervisor.run import Supervisor
 #: Number of file descriptors reserved for recording why a job ended.
 _SPARE_DESCRIPTORS = 3
 #: Signals that stop the job; the watchdog forwards them.
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
@@ -44,34 +44,34 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 
     The caller holds the job's lock, and its standard output is the job's supervisor.log.
     """
-    spare: list[int] = []
+    spare_fds: list[int] = []
     supervisor = None
     try:
-        spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
+        spare_fds.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_DESCRIPTORS))
         if not can_attach(folder):
             _start_watchdog(folder.id)
         locks.sign(folder.lock)
         processes.adopt_orphans()
         supervisor = Supervisor(folder, secret_variables, signals.wake_on_child())
-        for number in _FORWARDED:
+        for number in _FORWARDED_SIGNALS:
             signal.signal(number, lambda *_, job=supervisor: job.interrupt())
         supervisor.run()
     except Exception as error:
         if supervisor is not None:  # printed like an uncaught exception, with secrets masked
             sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
-        _fail_fast(folder, error, spare)
+        _record_failure(folder, error, spare_fds)
         if supervisor is not None:
             raise SystemExit(1) from None
         raise
     supervisor.announce_end()
 
 
-def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
+def _record_failure(folder: JobFolder, error: Exception, spare_fds: list[int]) -> None:
     """End a job whose supervisor ran out of processes, files or memory; the caller holds the job's lock.
 
     A job that survives its supervisor waits for a new one. Events that the recorder had not written yet are lost.
     """
-    for descriptor in spare:
+    for descriptor in spare_fds:
         os.close(descriptor)
     remedy = limits.remedy(error)
     if not remedy or can_attach(folder):
@@ -100,8 +100,8 @@ def _start_watchdog(job_id: str) -> None:
         os.setsid()
         return
     try:
-        for number in _FORWARDED:
-            signal.signal(number, lambda number, _: processes.send([supervisor], number))
+        for number in _FORWARDED_SIGNALS:
+            signal.signal(number, lambda number, _: processes.send_signal([supervisor], number))
         # Close the inherited descriptors, so that the job's lock is released when the supervisor exits.
         os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
         _, status = os.waitpid(supervisor, 0)

@@ -25,13 +25,13 @@ from distdl_jupyter.supervisor.recorder import EventRecorder
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.profiler import ProfileCollector
 
-_TICK = 0.1
+_TICK_SECONDS = 0.1
 #: Seconds between two renewals of the ranks' slots in the local queue.
 _RENEW_SECONDS = 1.0
 #: Seconds after which ranks that never joined a process group are assumed to be training.
-_MEET_TIMEOUT = 15.0
+_CONNECT_SECONDS = 15.0
 #: Seconds after a rank's first output after which ranks are assumed to be training.
-_PRINT_TIMEOUT = 2.0
+_PRINT_SECONDS = 2.0
 #: Maximum number of failed ranks whose log is read, which takes time. Later failures mostly refer to the first ones.
 _MAX_POSTMORTEMS = 16
 
@@ -51,12 +51,12 @@ class RunClock:
         """Start the time of this attempt now, or some seconds ago."""
         self._started_at = time.monotonic() - ago
 
-    def next_attempt(self) -> None:
+    def start_attempt(self) -> None:
         """Add the time of the current attempt to the total, and start the time of another one."""
         self._earlier_seconds += time.monotonic() - self._started_at
         self.restart()
 
-    def limit_reason(self) -> str:
+    def get_limit_reason(self) -> str:
         """Return why the job must stop now, "" before its limit is reached."""
         if self._earlier_seconds + time.monotonic() - self._started_at <= self._limit:
             return ""
@@ -89,14 +89,14 @@ class Attempt:
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
         #: Persistent ranks whose address is published in the job's folder, and when all became idle (inf: not idle).
-        self._served: set[int] = set()
+        self._published_ranks: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
         #: When all ranks had connected, and when one had printed something (inf: not yet).
         self._all_connected_at = self._printed_at = math.inf
         self._renewed_at = -math.inf
         self._stopper: stop.Stopper | None = None
-        self._postmortems = 0
+        self._postmortem_count = 0
         self._unkillable = stop.UnkillableProcesses(run)
         #: What stopped the attempt: "user", "time" (or another final reason), "hang" or "failure"; "" while it runs.
         #: ``reason`` is a message for the user.
@@ -114,10 +114,10 @@ class Attempt:
             self._serve_ranks,
             # Reasons to stop the ranks, highest priority first: a user's request, a limit, a hang, a failure. A failure
             # is last because each of the others also causes failures.
-            self._obey_requests,
-            self._notice_limits,
-            self._notice_hang,
-            self._notice_failure,
+            self._handle_requests,
+            self._check_limits,
+            self._check_hang,
+            self._check_failure,
             self._tick_stopper,
             self._recorder.tick,  # last: held-back events follow everything that this tick has recorded
         )
@@ -129,7 +129,7 @@ class Attempt:
             self._profiles.finish()
 
     def _read_output(self) -> None:
-        self._reader.run(_TICK)
+        self._reader.run(_TICK_SECONDS)
         self._forward_launcher_output()
 
     def _forward_launcher_output(self) -> None:
@@ -140,7 +140,7 @@ class Attempt:
         if exits := self._run.poll():
             self._reader.drain({exit_.rank for exit_ in exits})
             self._forward_launcher_output()
-            with self._recorder.together():
+            with self._recorder.batch():
                 for exit_ in exits:
                     # A reattached run returns every exit, including those already recorded.
                     if exit_.rank in self._running:
@@ -159,11 +159,11 @@ class Attempt:
         end = {"code": exit_.code, "signal": exit_.signal, "evidence": evidence}
         recorder.write("rank", rank=exit_.rank, status="ended", **end)
         rank = recorder.view.ranks[exit_.rank]
-        if has_failed(rank) and self._postmortems < _MAX_POSTMORTEMS:
+        if has_failed(rank) and self._postmortem_count < _MAX_POSTMORTEMS:
             from distdl_jupyter.supervisor import postmortem  # lazy: rarely needed
 
-            self._postmortems += 1
-            if (error := postmortem.error_of(recorder.folder, rank)) is not None:
+            self._postmortem_count += 1
+            if (error := postmortem.explain_exit(recorder.folder, rank)) is not None:
                 recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
         if crashed_at_the_end(rank):
             crash = f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during shutdown."
@@ -185,48 +185,48 @@ class Attempt:
         recorder, total = self._recorder, self._recorder.view.process_count
         if recorder.view.state is State.QUEUED:
             if queue_reason := self._run.why_waiting():
-                recorder.phase("start", queue_reason)
+                recorder.record_phase("start", queue_reason)
             else:
-                recorder.state(State.STARTING)
+                recorder.record_state(State.STARTING)
         if recorder.view.state is not State.STARTING:
             return
         connected, ready = len(recorder.connected), len(recorder.ready)
         if connected == total:
             self._all_connected_at = min(self._all_connected_at, time.monotonic())
-        if ready == total or self._is_training_anyway():
-            recorder.phase("train")
-            recorder.state(State.RUNNING)
+        if ready == total or self._is_assumed_training():
+            recorder.record_phase("train")
+            recorder.record_state(State.RUNNING)
         elif recorder.in_rendezvous:
             missing = [rank for rank in range(total) if rank not in recorder.ready | recorder.in_rendezvous]
-            recorder.phase("rendezvous", f"waiting for {ranks(missing)}" if missing else "")
+            recorder.record_phase("rendezvous", f"waiting for {ranks(missing)}" if missing else "")
         else:
-            recorder.phase("start", f"{connected} of {plural(total, 'process')}")
+            recorder.record_phase("start", f"{connected} of {plural(total, 'process')}")
 
-    def _is_training_anyway(self) -> bool:
+    def _is_assumed_training(self) -> bool:
         """Return whether ranks that have not all joined a process group are assumed to be training."""
         now, has_connected = time.monotonic(), self._all_connected_at < math.inf
-        if self._recorder.reported or not has_connected or not self._backend.communicates:
-            return self._recorder.reported or has_connected
+        if self._recorder.has_reports or not has_connected or not self._backend.communicates:
+            return self._recorder.has_reports or has_connected
         if any(rank.lines > rank.error_lines for rank in self._recorder.view.ranks):
             self._printed_at = min(self._printed_at, now)
-        is_late = now - self._printed_at > _PRINT_TIMEOUT or now - self._all_connected_at > _MEET_TIMEOUT
+        is_late = now - self._printed_at > _PRINT_SECONDS or now - self._all_connected_at > _CONNECT_SECONDS
         return is_late and not self._recorder.in_rendezvous
 
     def _serve_ranks(self) -> None:
         """Publish persistent ranks as soon as they listen, and stop them after too long without a request."""
         if self._spec.kind != "ranks":
             return
-        for rank in sorted(self._recorder.ready - self._served):
-            self._served.add(rank)
+        for rank in sorted(self._recorder.ready - self._published_ranks):
+            self._published_ranks.add(rank)
             self._run.expose_endpoint(rank)
         now, limit = time.monotonic(), self._spec.idle_timeout_seconds
-        is_idle = self._recorder.is_waiting_for_cell and len(self._served) == self._spec.process_count
+        is_idle = self._recorder.is_waiting_for_cell and len(self._published_ranks) == self._spec.process_count
         self._idle_since = min(self._idle_since, now) if is_idle else math.inf
         if limit is not None and now - self._idle_since > limit and self._stopper is None:
             self.reason = f"The ranks were stopped after {duration(limit)} without a cell (idle_timeout_seconds)."
             self._stop("user")
 
-    def _obey_requests(self) -> None:
+    def _handle_requests(self) -> None:
         for request in self._control.read():
             if request["type"] == "cancel":
                 if self.stopped_by in ("", "user"):
@@ -243,12 +243,12 @@ class Attempt:
         if self._profiles is not None:
             self._profiles.tick()
 
-    def _notice_limits(self) -> None:
-        """Stop a job after its time limit, or if its folder was deleted: then its ranks cannot write."""
+    def _check_limits(self) -> None:
+        """Stop a job after its time limit, or if its folder was deleted, because its ranks cannot write then."""
         if self._recorder.view.state is State.QUEUED:
             self._clock.restart()  # time in a queue is not run time
-        reason = self._clock.limit_reason()
-        if reason and self._stopper is None and self._hangs.stacks_collected("time"):
+        reason = self._clock.get_limit_reason()
+        if reason and self._stopper is None and self._hangs.ensure_stacks("time"):
             self.reason = reason
             self._stop("time")
         if self._stopper is None and self._recorder.is_deleted:
@@ -257,15 +257,15 @@ class Attempt:
             self._stop("time")
             print(self.reason, file=sys.stderr)  # noqa: T201 - into supervisor.log, which may still be open
 
-    def _notice_hang(self) -> None:
+    def _check_hang(self) -> None:
         self._hangs.tick()
-        if self._hangs.hang and self._stopper is None:
-            self.reason, self.stopped_by = self._hangs.hang, "hang"
-            self._stopper = stop.Stopper(stop.AFTER_HANG, self._run.signal)
+        if self._hangs.hang_reason and self._stopper is None:
+            self.reason, self.stopped_by = self._hangs.hang_reason, "hang"
+            self._stopper = stop.Stopper(stop.AFTER_HANG_STEPS, self._run.signal)
 
-    def _notice_failure(self) -> None:
+    def _check_failure(self) -> None:
         if self._stopper is None and any(map(has_failed, self._recorder.view.ranks)):
-            self._stopper = stop.Stopper(stop.AFTER_FAILURE, self._run.signal)
+            self._stopper = stop.Stopper(stop.AFTER_FAILURE_STEPS, self._run.signal)
             self.stopped_by = "failure"
             all_ranks = self._recorder.view.ranks
             if len(all_ranks) > 1 and any(concerns_collectives(rank.error) for rank in all_ranks):
@@ -274,11 +274,11 @@ class Attempt:
     def _stop(self, by: str, *, now: bool = False) -> None:
         """Begin to stop the ranks, or escalate a pending stop to KILL."""
         if by == "user" and self.stopped_by in ("", "user"):
-            self._recorder.state(State.CANCELING)
+            self._recorder.record_state(State.CANCELING)
         if self._stopper is None:
             # A queued job has no process yet that could save its work.
-            gentle = not now and not self._run.why_waiting()
-            steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.IMMEDIATE
+            is_gentle = not now and not self._run.why_waiting()
+            steps = stop.build_gentle_steps(self._spec.stop_grace_seconds) if is_gentle else stop.IMMEDIATE_STEPS
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
         elif now:
             self._stopper.escalate()
@@ -286,14 +286,14 @@ class Attempt:
     def _tick_stopper(self) -> None:
         if self._stopper is not None:
             # A rank that has exited can no longer report what it was waiting for.
-            is_waiting = self._hangs.pending == "failure" and self._recorder.view.stop is not None
+            is_waiting = self._hangs.pending_reason == "failure" and self._recorder.view.stop is not None
             if not is_waiting and (sent := self._stopper.tick()) is not None:
                 self._recorder.write("stop", **sent, by=self.stopped_by, remaining=sorted(self._running))
-            self._notice_unkillable(self._stopper)
+            self._give_up_unkillable(self._stopper)
 
-    def _notice_unkillable(self, stopper: stop.Stopper) -> None:
-        """Stop waiting for processes that survive KILL for some time: they may never exit."""
-        for process in self._unkillable.poll_new(stopper):
+    def _give_up_unkillable(self, stopper: stop.Stopper) -> None:
+        """Stop waiting for processes that survive KILL for some time, because they may never exit."""
+        for process in self._unkillable.find_new(stopper):
             ranks = self._recorder.view.ranks
             rank = next((rank for rank in ranks if rank.pid == process.pid and process.host in ("", rank.host)), None)
             location = f"{process.pid} on {process.host}" if process.host else str(process.pid)
@@ -321,15 +321,15 @@ class Attempt:
             parts = [f"{plural(len(self._recorder.view.ranks), 'rank')} {ending}" for ending in by_ending]
         self._recorder.log("; ".join(parts))
 
-    def end_leftovers(self) -> None:
-        """Stop processes that the ranks left behind: no process may outlive its job."""
-        known_count, leftover_count = len(self._unkillable), self._unkillable.killable()
+    def stop_leftovers(self) -> None:
+        """Stop processes that the ranks left behind, because no process may outlive its job."""
+        known_count, leftover_count = len(self._unkillable), self._unkillable.count_killable()
         if not leftover_count:
             return
-        stopper, pause = stop.Stopper(stop.LEFT_BEHIND, self._run.signal), _TICK
-        while self._unkillable.killable():
+        stopper, pause = stop.Stopper(stop.LEFTOVER_STEPS, self._run.signal), _TICK_SECONDS
+        while self._unkillable.count_killable():
             stopper.tick()
-            self._notice_unkillable(stopper)
+            self._give_up_unkillable(stopper)
             deadline = time.monotonic() + pause
             while (remaining := deadline - time.monotonic()) > 0:
                 self._reader.run(remaining)

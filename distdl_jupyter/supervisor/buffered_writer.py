@@ -26,16 +26,16 @@ from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
 #: Size of the buffer in bytes at which log lines and progress are dropped.
-_MAX_BUFFER = 4_000_000
-_DROPPABLE = ("log", "progress")
+_MAX_BUFFER_BYTES = 4_000_000
+_DROPPABLE_TYPES = ("log", "progress")
 #: Seconds between retries.
 _RETRY_SECONDS = 0.5
-#: The beginning of a frequent event: the reserve has space only for the outcome of the job.
-_FREQUENT = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
+#: The beginning of a frequent event. The reserve has no space for these events, only for the outcome of the job.
+_FREQUENT_PATTERN = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)"')
 #: The codes of the notes when the disk is full and when it is writable again.
 _FULL, _WRITABLE = "disk-full", "disk-writable"
-#: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end event can.
-_WAIT_FOR_ALL, _WAIT_FOR_END = 10.0, 600.0
+#: Seconds that an ended job waits until its whole buffer can be written, and then until at least its end can.
+_BUFFER_WAIT_SECONDS, _END_WAIT_SECONDS = 10.0, 600.0
 
 
 class BufferedEventWriter(EventWriter):
@@ -55,10 +55,10 @@ class BufferedEventWriter(EventWriter):
         self._retry_at = 0.0
         #: The error of failing writes (None while they succeed), its epoch time, and whether a note was written.
         self._error: OSError | None = None
-        self._since = 0.0
-        self._is_noted = False
+        self._failed_since = 0.0
+        self._has_noted = False
         #: Number of dropped log lines and metric events.
-        self._lost_lines = self._lost_metrics = 0
+        self._dropped_lines = self._dropped_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
         """Start a new part, unless writes fail. Return whether it was started."""
@@ -67,11 +67,11 @@ class BufferedEventWriter(EventWriter):
                 return super().begin_part(**counts)
         return False
 
-    def drops(self, type_: str, fields: dict[str, Any]) -> bool:
+    def should_drop(self, type_: str, fields: dict[str, Any]) -> bool:
         """Return whether an event is dropped because the buffer is full, and count it if so."""
-        if self._error is None or type_ not in _DROPPABLE or self._buffer_bytes < _MAX_BUFFER:
+        if self._error is None or type_ not in _DROPPABLE_TYPES or self._buffer_bytes < _MAX_BUFFER_BYTES:
             return False
-        self._lost_lines += fields["text"].count("\n") + 1 if type_ == "log" else 0
+        self._dropped_lines += fields["text"].count("\n") + 1 if type_ == "log" else 0
         return True
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
@@ -79,7 +79,7 @@ class BufferedEventWriter(EventWriter):
         self._buffer.append((file, lines))
         self._buffer_bytes += len(lines)
         if self._error is None and not self._write_buffer():
-            self._since = time.time()
+            self._failed_since = time.time()
 
     def _write_buffer(self) -> bool:
         """Write the buffer, except for the space reserved for the end. Return whether all of it was written."""
@@ -104,8 +104,8 @@ class BufferedEventWriter(EventWriter):
 
     def check(self) -> None:
         """Retry failed writes periodically. Write a note when writes start to fail, and when they succeed again."""
-        if self._error is not None and not self._is_noted:
-            self._is_noted = True
+        if self._error is not None and not self._has_noted:
+            self._has_noted = True
             problem = f"The job's folder {self._folder.path} cannot be written ({self._error.strerror})."
             self._note("warning", f"{problem} Training continues, but its log is paused. Free space there.", _FULL)
         if self._error is None or time.monotonic() < self._retry_at:
@@ -113,10 +113,10 @@ class BufferedEventWriter(EventWriter):
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         # The reserve must be restored in full before anything else is written.
         if files.hold_reserve(self._folder.reserve) and self._write_buffer():
-            self._is_noted = False
-            elapsed = duration(time.time() - self._since)
-            self._note("info", f"The job's folder could not be written for {elapsed}. {self._losses()}", _WRITABLE)
-            self._lost_lines = self._lost_metrics = 0
+            self._has_noted = False
+            elapsed = duration(time.time() - self._failed_since)
+            self._note("info", f"The job's folder could not be written for {elapsed}. {self._format_loss()}", _WRITABLE)
+            self._dropped_lines = self._dropped_metrics = 0
 
     def finish(self) -> bool:
         """Write the end of the job before the log is closed. Return whether the log is complete."""
@@ -126,18 +126,18 @@ class BufferedEventWriter(EventWriter):
         largest = max(self.events.part_size, self.log.part_size)
         if self._buffer_bytes <= min(size(self._folder.reserve) // 2, self._limit - largest):
             self._release_reserve()
-        if self._wait(_WAIT_FOR_ALL):
-            if self._is_noted and (self._lost_lines or self._lost_metrics):
-                self._note("warning", self._losses(), _WRITABLE)
+        if self._wait(_BUFFER_WAIT_SECONDS):
+            if self._has_noted and (self._dropped_lines or self._dropped_metrics):
+                self._note("warning", self._format_loss(), _WRITABLE)
             return True
         lines = [(file, line) for file, lines in self._buffer for line in lines.splitlines(keepends=True)]
-        dropped = Counter(match[1] for _, line in lines if (match := _FREQUENT.match(line)))
-        self._lost_lines, self._lost_metrics = self._lost_lines + dropped[b"log"], dropped[b"metric"]
-        self._buffer = deque((file, line) for file, line in lines if not _FREQUENT.match(line))
+        dropped = Counter(match[1] for _, line in lines if (match := _FREQUENT_PATTERN.match(line)))
+        self._dropped_lines, self._dropped_metrics = self._dropped_lines + dropped[b"log"], dropped[b"metric"]
+        self._buffer = deque((file, line) for file, line in lines if not _FREQUENT_PATTERN.match(line))
         self._buffer_bytes = sum(len(line) for _, line in self._buffer)
-        self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", _WRITABLE)
+        self._note("warning", f"The last part of the job's log could not be written. {self._format_loss()}", _WRITABLE)
         self._release_reserve()
-        if not self._wait(_WAIT_FOR_END):
+        if not self._wait(_END_WAIT_SECONDS):
             print(f"Cannot write the end of the job log: {self._error}.", file=sys.stderr)  # noqa: T201 - supervisor.log
         return False
 
@@ -153,11 +153,11 @@ class BufferedEventWriter(EventWriter):
             time.sleep(_RETRY_SECONDS)
         return self._error is None
 
-    def _losses(self) -> str:
-        if not self._lost_lines and not self._lost_metrics:
+    def _format_loss(self) -> str:
+        if not self._dropped_lines and not self._dropped_metrics:
             return "Nothing was lost."
-        metrics = f" and {plural(self._lost_metrics, 'report')} of metrics" if self._lost_metrics else ""
-        return f"{plural(self._lost_lines, 'line')} of the log{metrics} were lost. Training was not affected."
+        metrics = f" and {plural(self._dropped_metrics, 'report')} of metrics" if self._dropped_metrics else ""
+        return f"{plural(self._dropped_lines, 'line')} of the log{metrics} were lost. Training was not affected."
 
     def _note(self, level: str, text: str, code: str) -> None:
         """Write a note before the buffered events, using the reserved space."""

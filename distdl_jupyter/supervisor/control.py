@@ -148,16 +148,16 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-#: Seconds between two checks of the process that drives a job, and the cancel reason after that process has exited.
-_DRIVER_POLL = 1.0
-DRIVER_ENDED = "The process that measured it has ended."
+#: Seconds between two checks of the process that controls a job, and the cancel reason after that process has exited.
+_DRIVER_POLL_SECONDS = 1.0
+DRIVER_ENDED_REASON = "The process that measured it has ended."
 
 
 class ControlReader:
     """Returns each request to the supervisor once. Reading also updates the heartbeat that other hosts check.
 
-    ``driver`` is the mark (``processes.mark``) of the process that will stop this job; if that process has exited, a
-    cancel request is returned on its behalf.
+    ``driver`` is the mark (``processes.make_mark``) of the process that will stop this job; if that process has exited,
+    a cancel request is returned on its behalf.
     """
 
     def __init__(self, control: Path, lock: Path | None = None, driver: str = "") -> None:
@@ -175,8 +175,8 @@ class ControlReader:
                 os.utime(self._lock)
         requests, self._cursor = events.read(self._control, self._cursor)
         if self._driver and time.monotonic() >= self._next_poll:
-            self._next_poll = time.monotonic() + _DRIVER_POLL
+            self._next_poll = time.monotonic() + _DRIVER_POLL_SECONDS
             if processes.has_ended(self._driver):
                 self._driver = ""
-                requests.append({"type": "cancel", "reason": DRIVER_ENDED})
+                requests.append({"type": "cancel", "reason": DRIVER_ENDED_REASON})
         return requests

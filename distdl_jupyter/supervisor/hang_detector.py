@@ -1,7 +1,7 @@
 """Detects stalls and hangs of one attempt, and collects the stacks of its ranks.
 
-``HangDetector`` does not stop ranks: it sets ``hang``, and the attempt stops itself for that reason. ``StallTimer`` has
-no side effects. ``core.stacks`` is imported lazily, because most jobs never need it.
+``HangDetector`` stops no ranks: it sets ``hang_reason``, and the attempt then stops itself. ``StallTimer``
+has no side effects. ``core.stacks`` is imported lazily, because most jobs never need it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.stacks import StackSnapshot
 
 #: Environment variable with the stall limit in seconds (0: never); by default the limit follows the job's pace.
-VARIABLE = "DISTDL_STALL_SECONDS"
+STALL_VARIABLE = "DISTDL_STALL_SECONDS"
 #: The minimum stall limit in seconds, and the limit while ranks import or the job's pace is unknown.
 _MIN_LIMIT, _DEFAULT_LIMIT = 60.0, 300.0
-#: Timeout in seconds for stacks that are requested because a rank failed; the other ranks are stopped after it.
+#: Timeout in seconds for stacks that are requested because a rank failed. Then the other ranks are stopped.
 _FAILURE_SECONDS = 1.5
 #: The stall limit as a multiple of the longest pause so far.
 _PAUSE_FACTOR = 5.0
@@ -46,38 +46,38 @@ class HangDetector:
         self._recorder = recorder
         limit = None
         with contextlib.suppress(KeyError, ValueError):
-            limit = max(0.0, float(os.environ[VARIABLE]))
+            limit = max(0.0, float(os.environ[STALL_VARIABLE]))
         self._timer = StallTimer(time.monotonic(), limit)
         self._stalled_at: float | None = None
         #: The reason for the pending request of stacks ("" if none is pending), its end, and its responses so far.
-        self.pending = ""
+        self.pending_reason = ""
         self._deadline = 0.0
         self._dumps: dict[int, StackDump] = {}
         #: The last collected stacks.
         self._stacks: StackSnapshot | None = None
         self._collected_for = ""
         #: Why the job must be stopped, "" while it may run.
-        self.hang = ""
+        self.hang_reason = ""
         recorder.take_activity()  # discard activity of an earlier attempt
 
     def tick(self) -> None:
         """Process new activity and stacks, and report stalls and hangs."""
         snapshot, now = self._poll_stacks(), time.monotonic()
-        for rank, begins in self._recorder.take_activity().items():
-            self._timer.on_activity(now, rank, begins=begins)
+        for rank, is_past_imports in self._recorder.take_activity().items():
+            self._timer.on_activity(now, rank, is_past_imports=is_past_imports)
         if not self._is_expected:
             self._timer.pause(now)
         if self._stalled_at is not None:
-            if self._timer.silence(now) < now - self._stalled_at:
+            if self._timer.measure_silence(now) < now - self._stalled_at:
                 self._stalled_at = None
                 if self._recorder.view.stall is not None:
                     self._recorder.write("stall", since=None, ranks=[], text="")
-        elif self._timer.stalled(now):
+        elif self._timer.is_stalled(now):
             self._stalled_at = now
             self.collect_stacks("stall")
         if snapshot is not None and self._stalled_at is not None and self._recorder.view.stall is None:
             self._report_stall(now, snapshot)
-        self._notice_hang(now)
+        self._check_hang(now)
 
     @property
     def _is_expected(self) -> bool:
@@ -96,47 +96,48 @@ class HangDetector:
         text, outliers = f"No progress{f': {snapshot.sentence}' if snapshot.sentence else ''}.", list(snapshot.outliers)
         if snapshot.finding is not None:
             text, outliers = f"No progress. {snapshot.explanation}", list(snapshot.finding.ranks)
-        since = round(time.time() - self._timer.silence(now), 3)
+        since = round(time.time() - self._timer.measure_silence(now), 3)
         table = [asdict(row) for row in snapshot.collectives]
         self._recorder.write("stall", since=since, ranks=outliers, text=text, collectives=table)
 
-    def _notice_hang(self, now: float) -> None:
+    def _check_hang(self, now: float) -> None:
         timeout = self._recorder.spec.hang_timeout_seconds
-        if timeout is None or self.hang or not self._is_expected:
+        if timeout is None or self.hang_reason or not self._is_expected:
             return
-        if self._timer.silence(now) > self._timer.effective(timeout) and self.stacks_collected("hang"):
+        if self._timer.measure_silence(now) > self._timer.extend_limit(timeout) and self.ensure_stacks("hang"):
             location = f": {self._stacks.sentence}" if self._stacks is not None and self._stacks.sentence else ""
             reason = f"no rank made progress for {duration(timeout)} (hang_timeout_seconds){location}"
-            self.hang = f"The job was stopped because {reason}."
+            self.hang_reason = f"The job was stopped because {reason}."
             if self._stacks is not None and self._stacks.finding is not None:
-                self.hang += f" {self._stacks.explanation}"
+                self.hang_reason += f" {self._stacks.explanation}"
 
-    def collect_stacks(self, why: str) -> None:
+    def collect_stacks(self, reason: str) -> None:
         """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
-        seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
-        if self.pending:
+        seconds = _FAILURE_SECONDS if reason == "failure" else self._run.stacks_seconds
+        if self.pending_reason:
             self._deadline = min(self._deadline, time.monotonic() + seconds)
-            self.pending = why if self.pending == "request" or why == "failure" else self.pending
+            if self.pending_reason == "request" or reason == "failure":
+                self.pending_reason = reason
             return
-        self.pending, self._deadline, self._dumps = why, time.monotonic() + seconds, {}
+        self.pending_reason, self._deadline, self._dumps = reason, time.monotonic() + seconds, {}
         if not self._run.why_no_stacks():
             self._run.request_stacks()
 
-    def stacks_collected(self, why: str) -> bool:
-        """Collect stacks before the ranks are stopped. Return True once they are collected or unavailable."""
-        if self._recorder.connected and self._collected_for != why:
-            self._collected_for = why
-            self.collect_stacks(why)
-        return not self._recorder.connected or not self.pending
+    def ensure_stacks(self, reason: str) -> bool:
+        """Collect stacks before the ranks are stopped. Return whether they are collected or unavailable."""
+        if self._recorder.connected and self._collected_for != reason:
+            self._collected_for = reason
+            self.collect_stacks(reason)
+        return not self._recorder.connected or not self.pending_reason
 
     def finish(self) -> None:
         """Save the stacks collected so far, after the last rank has ended."""
-        if self.pending:
+        if self.pending_reason:
             self._record_stacks()
 
     def _poll_stacks(self) -> StackSnapshot | None:
         """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
-        if not self.pending:
+        if not self.pending_reason:
             return None
         self._dumps.update(self._run.take_stacks())
         running = {rank.rank for rank in self._recorder.view.ranks if rank.status != "ended"}
@@ -147,10 +148,10 @@ class HangDetector:
     def _record_stacks(self) -> StackSnapshot:
         from distdl_jupyter.core import stacks
 
-        why, self.pending = self.pending, ""
+        reason, self.pending_reason = self.pending_reason, ""
         folder, recorder = self._recorder.folder, self._recorder
         number = max([0, *stacks.numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
-        code, data = stacks.payload(folder), self._stacks_data(why)
+        code, data = stacks.payload(folder), self._stacks_data(reason)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
         data["sources"] = recorder.redactor.data(stacks.sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
@@ -161,10 +162,10 @@ class HangDetector:
         finding = None if snapshot.finding is None else asdict(snapshot.finding)
         ranks = {"ranks": sorted(snapshot.ranks), "missing": sorted(snapshot.missing)}
         table = [asdict(row) for row in snapshot.collectives]
-        recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
+        recorder.write("stacks", number=number, why=reason, **ranks, collectives=table, finding=finding)
         return snapshot
 
-    def _stacks_data(self, why: str) -> dict[str, Any]:
+    def _stacks_data(self, reason: str) -> dict[str, Any]:
         """Return the file of the collected stacks (see core.stacks), without the lines of the sources."""
         dumps: dict[str, Any] = {}
         collectives: dict[str, Any] = {}
@@ -172,7 +173,7 @@ class HangDetector:
         for rank in self._recorder.view.ranks:
             key, dump = str(rank.rank), self._dumps.get(rank.rank)
             if dump is not None and dump.text:
-                silence = self._timer.silence_of(rank.rank, time.monotonic())
+                silence = self._timer.measure_rank_silence(rank.rank, time.monotonic())
                 dumps[key] = {"text": dump.text, "about": dump.about, "pid": dump.about.get("pid"), "state": dump.state}
                 dumps[key] |= {"host": rank.host, "step": rank.last_step, "silent": silence and round(silence, 1)}
             elif rank.status == "ended":
@@ -184,13 +185,13 @@ class HangDetector:
                 collectives[key] = rank.collectives
             elif dump is not None and dump.collectives:
                 collectives[key] = {"operations": dump.collectives, "about": dump.about}
-            if outcome := _outcome(rank):
+            if outcome := _describe_outcome(rank):
                 ended[key] = outcome
         t = round(time.time(), 3)
-        return {"t": t, "why": why, "ranks": dumps, "missing": missing, "collectives": collectives, "ended": ended}
+        return {"t": t, "why": reason, "ranks": dumps, "missing": missing, "collectives": collectives, "ended": ended}
 
 
-def _outcome(rank: RankView) -> str:
+def _describe_outcome(rank: RankView) -> str:
     """Return the outcome of a rank for the table of collective operations, "" while the rank runs."""
     if rank.ok:
         return "finished"
@@ -214,12 +215,12 @@ class StallTimer:
         #: Whether a rank has finished its imports, because it connected, printed or reported something.
         self.has_begun = False
 
-    def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
-        """Record activity of a rank (None: of all ranks); ``begins`` is False if the rank may still be importing."""
+    def on_activity(self, now: float, rank: int | None = None, *, is_past_imports: bool = True) -> None:
+        """Record activity of a rank (None: of all ranks); not ``is_past_imports`` if it may still be importing."""
         if self._activity_count and self.has_begun:
             self._longest_pause = max(self._longest_pause or 0.0, now - self._since)
         self._activity_count += 1
-        self._since, self.has_begun = now, self.has_begun or begins
+        self._since, self.has_begun = now, self.has_begun or is_past_imports
         if rank is not None:
             self._last_activity[rank] = now
 
@@ -227,26 +228,26 @@ class StallTimer:
         """Restart the inactivity count, and exclude the current pause from the estimated pace."""
         self._since, self._activity_count = now, 0
 
-    def silence(self, now: float) -> float:
+    def measure_silence(self, now: float) -> float:
         """Return the seconds since any rank was active."""
         return max(0.0, now - self._since)
 
-    def silence_of(self, rank: int, now: float) -> float | None:
+    def measure_rank_silence(self, rank: int, now: float) -> float | None:
         """Return the seconds since one rank was active, None if it never was."""
         return max(0.0, now - self._last_activity[rank]) if rank in self._last_activity else None
 
-    def effective(self, seconds: float) -> float:
-        """Return the current limit: ``seconds``, or longer during imports, which a slow disk can delay."""
+    def extend_limit(self, seconds: float) -> float:
+        """Return the limit ``seconds``, extended during imports, which a slow disk can delay."""
         return seconds if self.has_begun else max(seconds, _DEFAULT_LIMIT)
 
     @property
     def limit(self) -> float | None:
         """The seconds without activity that count as a stall, None for never."""
         if self._limit is not None:
-            return self.effective(self._limit) if self._limit else None
+            return self.extend_limit(self._limit) if self._limit else None
         return _DEFAULT_LIMIT if self._longest_pause is None else max(_MIN_LIMIT, _PAUSE_FACTOR * self._longest_pause)
 
-    def stalled(self, now: float) -> bool:
+    def is_stalled(self, now: float) -> bool:
         """Return whether the limit is exceeded."""
         limit = self.limit
-        return limit is not None and self.silence(now) > limit
+        return limit is not None and self.measure_silence(now) > limit

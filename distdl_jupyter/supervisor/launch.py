@@ -46,11 +46,11 @@ _POLL_SECONDS = 0.1
 
 
 class LaunchCanceled(Exception):
-    """The job was stopped before it started, ``by`` user or time (see ``Attempt``); ``reason`` may be ""."""
+    """The job was stopped before it started, ``stopped_by`` user or time (see ``Attempt``); ``reason`` may be ""."""
 
-    def __init__(self, by: str, reason: str = "") -> None:
+    def __init__(self, stopped_by: str, reason: str = "") -> None:
         super().__init__(reason)
-        self.by, self.reason = by, reason
+        self.stopped_by, self.reason = stopped_by, reason
 
 
 class Launch:
@@ -71,7 +71,7 @@ class Launch:
         #: The handle that an earlier supervisor recorded without starting the ranks.
         self._handle: Mapping[str, Any] | None = None
         self._is_queued = False
-        self._wait = QueueRecorder(recorder)
+        self._queue = QueueRecorder(recorder)
         self.cluster: Cluster
         self.backend: Backend
 
@@ -93,11 +93,11 @@ class Launch:
     def _start(self) -> Run:
         recorder, spec = self._recorder, self._spec
         cluster, backend, options = self.cluster, self.backend, self._options
-        restarted = bool(recorder.view.restart_count)
+        is_restart = bool(recorder.view.restart_count)
         cluster_options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         self._wait_in_queue(cluster_options)
-        if not cluster.has_queue and not restarted:
-            recorder.state(State.PREPARING)
+        if not cluster.has_queue and not is_restart:
+            recorder.record_state(State.PREPARING)
         self._check(cluster_options)
         context, modules = self._context(), backend.modules(options)
         # The job's packages are not installed yet, so their contents are not checked.
@@ -105,21 +105,21 @@ class Launch:
         context.programs, context.rank_ports = backend.programs(options), backend.rank_ports
         if cluster.has_agents:
             context.staging = self._stage(self.raise_if_canceled, modules)
-        if cluster.is_remote or spec.data or not restarted:
+        if cluster.is_remote or spec.data or not is_restart:
             context.report("stage", "" if cluster.is_remote or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
-        spec = self._spec_for(placement)
+        spec = self._resize_spec(placement)
         plan = backend.plan(spec, placement, options)
         if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number wins
             environments = tuple(variables | {"OMP_NUM_THREADS": threads} for variables in plan.environments)
             plan = dataclasses.replace(plan, environments=environments)
         self.raise_if_canceled()
         if not cluster.has_queue or recorder.view.state is State.PREPARING:
-            recorder.state(State.STARTING)
-        recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
+            recorder.record_state(State.STARTING)
+        recorder.record_phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
         self._record_handle(run.handle())
-        with recorder.together():
+        with recorder.batch():
             for slot in placement.ranks:
                 slot_fields = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
                 recorder.write("rank", rank=slot.rank, status="waiting", **slot_fields)
@@ -147,11 +147,11 @@ class Launch:
         while True:
             predecessors = [predecessor for predecessor in predecessors if not predecessor.has_completed()]
             names = [predecessor.name for predecessor in predecessors]
-            spec = dataclasses.replace(self._spec, priority=self._wait.priority)
-            view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
+            spec = dataclasses.replace(self._spec, priority=self._queue.priority)
+            view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._queue.number)
             if view is None and not names:
                 return
-            self._wait.record(view, names)
+            self._queue.record(view, names)
             self._clock.restart()
             self.raise_if_canceled()
             time.sleep(_POLL_SECONDS)
@@ -169,7 +169,7 @@ class Launch:
         if not is_remote and (problem := self.backend.unavailable(self._options)):
             raise LaunchFailed(problem, code="backend-not-usable")
 
-    def _spec_for(self, placement: Placement) -> JobSpec:
+    def _resize_spec(self, placement: Placement) -> JobSpec:
         """Return the spec of this attempt, which may have fewer or more nodes than the one before."""
         spec, node_count, process_count = self._spec, placement.node_count, len(placement.ranks)
         if process_count != self._recorder.view.process_count:
@@ -186,7 +186,7 @@ class Launch:
         If a restart was pending, start the ranks. Raises DistDLError if that fails, and LaunchCanceled.
         """
         self._load_plugins()
-        recorder, handle = self._recorder, resume.last_start(history.events)
+        recorder, handle = self._recorder, resume.find_last_start(history.events)
         can_attach, text = self.cluster.can_attach, "The job continues after its supervisor was restarted."
         if can_attach and handle is not None and handle["type"] == "restart":
             with contextlib.suppress(DistDLError):
@@ -209,7 +209,7 @@ class Launch:
         if run is not None:
             recorder.note("info", text, resume.REATTACHED)
         else:
-            for type_, fields in resume.end_events(self._folder, recorder.view, self._spec.cluster):
+            for type_, fields in resume.build_end_events(self._folder, recorder.view, self._spec.cluster):
                 recorder.write(type_, **fields)
         return run
 
@@ -228,7 +228,7 @@ class Launch:
         staging = JobStaging(spec, recorder.write, blob_service, variables=variables, modules=modules)
         if not spec.data:
             return staging
-        recorder.phase("stage", f"checking {plural(len(spec.data), 'data source')}")
+        recorder.record_phase("stage", f"checking {plural(len(spec.data), 'data source')}")
         call = call_in_background(staging.prepare)
         while not wait([call], _POLL_SECONDS).done:
             check()
@@ -245,8 +245,8 @@ class Launch:
             report=self._report_phase,
             note=self._recorder.record_notice,
             note_position=self._note_position,
-            get_priority=lambda: self._wait.priority,
-            queue_number=self._wait.number,
+            get_priority=lambda: self._queue.priority,
+            queue_number=self._queue.number,
             record_handle=partial(self._record_handle, begun=False),
             handle=self._handle,
             restart=restart_count,
@@ -255,7 +255,7 @@ class Launch:
         )
 
     def _note_position(self, view: QueueView) -> None:
-        self._wait.record(view, ())
+        self._queue.record(view, ())
         self.raise_if_canceled()
 
     def _record_handle(self, data: dict[str, Any], *, begun: bool = True) -> None:
@@ -265,20 +265,20 @@ class Launch:
     def _report_phase(self, phase: str, detail: str) -> None:
         if self._is_queued and phase != "queue":
             self._clock.restart()
-            self._recorder.state(State.PREPARING)
+            self._recorder.record_state(State.PREPARING)
         self._is_queued = phase == "queue"
-        self._recorder.phase("stage" if self._is_queued else phase, detail)
+        self._recorder.record_phase("stage" if self._is_queued else phase, detail)
         self.raise_if_canceled()
 
     def raise_if_canceled(self) -> None:
         """Raise LaunchCanceled if the job was canceled or reached its time limit before it started."""
         for request in self._control.read():
             if request["type"] == "priority" and isinstance(request.get("priority"), int):
-                self._wait.priority = request["priority"]
+                self._queue.priority = request["priority"]
             elif request["type"] == "cancel":
                 raise LaunchCanceled("user", str(request.get("reason") or ""))
-        # The time limit does not apply in a queue.
-        if (limit_reason := self._clock.limit_reason()) and self._recorder.view.state is not State.QUEUED:
+        # The time limit does not apply while the job is queued.
+        if (limit_reason := self._clock.get_limit_reason()) and self._recorder.view.state is not State.QUEUED:
             raise LaunchCanceled("time", limit_reason)
 
     def _job_environment(self) -> dict[str, str]:
@@ -328,7 +328,7 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 #: Seconds between two polls of a predecessor, and for the replacement of a moved job or a dead supervisor to appear.
 _PREDECESSOR_SECONDS, _MOVE_SECONDS = 0.5, 10.0
 #: Pause between two queue events: minimum seconds, fraction of the waiting time so far, and maximum seconds.
-_MIN_PAUSE, _PAUSE_SHARE, _MAX_PAUSE = 1.0, 0.1, 20.0
+_MIN_PAUSE_SECONDS, _PAUSE_SHARE, _MAX_PAUSE_SECONDS = 1.0, 0.1, 20.0
 
 
 class QueueRecorder:
@@ -354,11 +354,11 @@ class QueueRecorder:
         self.number = view.number if view.number is not None else self.number
         # Other users can change a job's position any number of times, so the number of events is limited.
         now = time.monotonic()
-        pause = min(max(_MIN_PAUSE, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE)
+        pause = min(max(_MIN_PAUSE_SECONDS, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE_SECONDS)
         is_due = self._recorded is None or view.priority != self._recorded.priority or now - self._recorded_at > pause
         if view != self._recorded and is_due:
             self._recorded_at, self._recorded = now, view
-            self._recorder.phase("stage", view.why)
+            self._recorder.record_phase("stage", view.why)
             self._recorder.write("queue", **dataclasses.asdict(view))
 
 
@@ -374,7 +374,7 @@ class Predecessor:
         self._folder, self._cursor = folder, 0
         self._view: JobView | None = None
         #: Deadline for the job that replaces a moved one, or the supervisor that replaces a dead one, to appear.
-        self._appears_until: float | None = None
+        self._appear_deadline: float | None = None
         self.name = short_id(folder.id)
 
     def has_completed(self) -> bool:
@@ -388,7 +388,7 @@ class Predecessor:
                 self.name = f"{self._view.name} ({self.name})"
             new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
-            raise self._canceled("was removed") from None
+            raise self._cancel_reason("was removed") from None
         except OSError:
             return False
         for event in new_events:
@@ -397,14 +397,14 @@ class Predecessor:
         if state is State.CANCELED and self._view.reason.startswith(MOVED):
             self._follow_moved()
         elif state in _END_TEXTS:
-            raise self._canceled(_END_TEXTS[state])
+            raise self._cancel_reason(_END_TEXTS[state])
         elif new_events or not self._folder.supervisor().is_dead:
-            self._appears_until = None
+            self._appear_deadline = None
         else:
             # If no process reads that job, it is never marked as lost, and this job would wait forever.
-            self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
-            if time.monotonic() > self._appears_until and not resume.can_attach(self._folder):
-                raise self._canceled("was lost because its supervisor is gone")
+            self._appear_deadline = self._appear_deadline or time.monotonic() + _MOVE_SECONDS
+            if time.monotonic() > self._appear_deadline and not resume.can_attach(self._folder):
+                raise self._cancel_reason("was lost because its supervisor is gone")
         return state is State.COMPLETED
 
     def _follow_moved(self) -> None:
@@ -414,11 +414,11 @@ class Predecessor:
                 if folder.spec().moved_from == self._folder.id:
                     self._follow(folder)
                     return
-        self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS
-        if time.monotonic() > self._appears_until:
-            raise self._canceled(_END_TEXTS[State.CANCELED])
+        self._appear_deadline = self._appear_deadline or time.monotonic() + _MOVE_SECONDS
+        if time.monotonic() > self._appear_deadline:
+            raise self._cancel_reason(_END_TEXTS[State.CANCELED])
 
-    def _canceled(self, ending: str) -> LaunchCanceled:
+    def _cancel_reason(self, ending: str) -> LaunchCanceled:
         return LaunchCanceled("user", f"This job starts after {self.name}, which {ending}.")
 
 

@@ -30,13 +30,13 @@ from distdl_jupyter.worker import channel
 #: Maximum bytes read per round: from one stream, and from all streams together.
 _READ_BYTES, _ROUND_BYTES = 1024 * 1024, 8 * 1024 * 1024
 #: Seconds between two checks of unfinished lines: a line that is still unfinished at the second check is passed on.
-_PENDING_AFTER = 0.2
+_PENDING_SECONDS = 0.2
 #: Seconds to wait for the last output of streams that a process still holds open.
 _DRAIN_SECONDS = 1.0
 #: Maximum seconds of a round, whose output is written in one batch: thousands of streams may have little output each.
 _ROUND_SECONDS = 0.1
 #: Maximum bytes of an unfinished line before it is passed on in pieces, and of the text after a report's marker.
-MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
+MAX_LINE_BYTES, MAX_REPORT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm moves the cursor from the second bar back to the first one.
 _CURSOR_UP = b"\x1b[A"
 #: Maximum bytes shown of an unfinished line.
@@ -45,8 +45,8 @@ _MAX_PENDING_BYTES = 8 * 1024
 _MOVABLE_TYPES = ("metric", "progress")
 #: Control sequences that move the cursor, erase, or set a mode (ECMA-48, DEC), as live displays use them. Colours and
 #: fonts (SGR, ending in m) are not included.
-_CURSOR = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
-_CURSOR_CODE, _CURSOR_LINES = re.compile(_CURSOR), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR, re.MULTILINE)
+_CURSOR_REGEX = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
+_CURSOR_PATTERN, _CURSOR_LINES = re.compile(_CURSOR_REGEX), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR_REGEX, re.MULTILINE)
 _PARTIAL_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
 
 
@@ -81,7 +81,7 @@ Item = LogText | RankReport
 class ItemSink(Protocol):
     """Receives the items of streams."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def batch(self) -> AbstractContextManager[None]:
         """Return a context manager that batches the writes of all items taken inside it."""
 
     def take(self, stream: Stream, items: list[Item]) -> None:
@@ -100,7 +100,7 @@ class LogReader:
         self._sources: dict[_Source, None] = {}
         self._fed: deque[_Source] = deque()
         self._ready: deque[_Source] = deque()
-        self._pending_at = time.monotonic() + _PENDING_AFTER
+        self._pending_at = time.monotonic() + _PENDING_SECONDS
         self._pace = channels.ReadPace()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
@@ -116,7 +116,7 @@ class LogReader:
                 source = _Source(stream, splitter, self._max_read)
                 stream.source.listen(functools.partial(self._on_fed, source))
             else:
-                source = _Source(stream, splitter, channels.widen(stream.source, len(streams)) // 2)
+                source = _Source(stream, splitter, channels.widen_pipe(stream.source, len(streams)) // 2)
                 self._selector.register(stream.source, selectors.EVENT_READ, source)
             self._sources[source] = None
 
@@ -137,22 +137,22 @@ class LogReader:
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks.
         """
         if not self._ready:
-            time.sleep(self._pace.pause())
+            time.sleep(self._pace.compute_pause())
             self._find_ready(0.0 if self._fed else seconds)
         total, is_busy, deadline = 0, False, time.monotonic() + _ROUND_SECONDS
-        with self._sink.together():
+        with self._sink.batch():
             while self._ready and time.monotonic() < deadline:
                 source = self._ready.popleft()
                 count = self._read(source, self._max_read)
-                total, is_busy = total + count, is_busy or count >= source.half
+                total, is_busy = total + count, is_busy or count >= source.half_size
                 if source.has_pending and source in self._sources:
                     self._fed.append(source)
             if time.monotonic() > self._pending_at:
-                self._pending_at = time.monotonic() + _PENDING_AFTER
+                self._pending_at = time.monotonic() + _PENDING_SECONDS
                 for source in self._sources:
-                    self._emit(source, source.splitter.pending())
+                    self._emit(source, source.splitter.take_pending())
         if total:
-            self._pace.round(hurried=is_busy)
+            self._pace.record_round(is_busy=is_busy)
         return total > 0
 
     def _find_ready(self, seconds: float) -> None:
@@ -171,11 +171,11 @@ class LogReader:
         ``ranks`` limits this to the streams of these ranks and those that belong to no rank (None: all streams).
         """
         total = 0
-        with self._sink.together():
+        with self._sink.batch():
             for source in list(self._sources):
                 rank = source.stream.rank
                 if ranks is None or rank is None or rank in ranks:
-                    remaining = source.waiting()
+                    remaining = source.count_available()
                     while remaining > 0 and (count := self._read(source, min(remaining, self._max_read))):
                         remaining, total = remaining - count, total + count
         return total > 0
@@ -185,7 +185,7 @@ class LogReader:
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self.drain() and time.monotonic() < deadline:
             pass
-        with self._sink.together():
+        with self._sink.batch():
             for source in list(self._sources):
                 self._close_source(source)
         self._selector.close()
@@ -214,23 +214,23 @@ class LogReader:
 
 
 class _Source:
-    """A stream to read; ``half`` is half of its capacity in bytes, beyond which its writer blocks."""
+    """A stream to read; ``half_size`` is half of its capacity in bytes, beyond which its writer blocks."""
 
-    def __init__(self, stream: Stream, splitter: LineSplitter, half: int) -> None:
+    def __init__(self, stream: Stream, splitter: LineSplitter, half_size: int) -> None:
         self.stream = stream
         self.splitter = splitter
-        self.half = half
+        self.half_size = half_size
 
     @property
     def has_pending(self) -> bool:
         """Whether an inbox has unread bytes or has ended; it does not notify of these again."""
         source = self.stream.source
-        return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
+        return isinstance(source, channels.Inbox) and (source.unread > 0 or source.has_ended)
 
-    def waiting(self) -> int:
+    def count_available(self) -> int:
         """Return how many bytes can be read without blocking."""
         source = self.stream.source
-        return source.pending if isinstance(source, channels.Inbox) else channels.unread_bytes(source)
+        return source.unread if isinstance(source, channels.Inbox) else channels.count_unread_bytes(source)
 
     def read(self, max_bytes: int) -> bytes | None:
         """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""
@@ -257,7 +257,7 @@ class LineSplitter:
         self._position = 0  # position after the last whole line, in bytes
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
-        self._limit = MAX_LINE  # size at which the tail is checked
+        self._limit = MAX_LINE_BYTES  # size at which the tail is checked
         self._discarded = 0  # bytes of the unfinished line that were redrawn and discarded
         self._discarded_redraws = 0
         self._open_redraws = 0  # redraws already passed on for that line
@@ -277,7 +277,7 @@ class LineSplitter:
             self._tail.append(data)
             self._size += len(data)
             return self._shorten_tail() if self._size > self._limit else []
-        before = self._whole_tail()[-len(_CURSOR_UP) :]
+        before = self._join_tail()[-len(_CURSOR_UP) :]
         if b"\x1b" in data or b"\x1b" in before:  # a newline that only moves back to a lower bar redraws its line
             data = (before + data).replace(_CURSOR_UP + b"\n", _CURSOR_UP + b"\r")[len(before) :]
             cut = data.rfind(b"\n") + 1
@@ -288,18 +288,18 @@ class LineSplitter:
         self._set_tail(data[cut:])
         return self._split(block)
 
-    def pending(self) -> list[Item]:
+    def take_pending(self) -> list[Item]:
         """Return the unfinished line as a redrawn one if it changed since the last call.
 
         A line that began since then is skipped unless it was redrawn: in busy output the next bytes finish it.
         """
-        tail = self._whole_tail()
+        tail = self._join_tail()
         is_new_line, self._has_new_line = self._has_new_line, False
         if not self._has_new_data or not tail or (is_new_line and b"\r" not in tail):
             return []
         self._has_new_data = False
-        begin, stop = _visible_span(text := _without_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
-        drawn = _whole_characters(text[begin:stop][:_MAX_PENDING_BYTES])
+        begin, stop = _find_visible_span(text := _strip_cursor_codes(_PARTIAL_CODE.sub(b"", tail)))
+        drawn = _trim_partial_character(text[begin:stop][:_MAX_PENDING_BYTES])
         if not drawn or drawn == self._pending_text or (self._marker and self._marker[:1] in tail):
             return []
         self._pending_text = drawn
@@ -310,53 +310,53 @@ class LineSplitter:
         """Return the remaining items at the end of the stream."""
         if not self._size:
             return []
-        rest = self._whole_tail()
+        rest = self._join_tail()
         self._set_tail(b"")
         return self._split(rest + b"\n")
 
     # the unfinished line --------------------------------------------------------------------------
 
     def _set_tail(self, data: bytes) -> None:
-        self._tail, self._size, self._limit = [data] if data else [], len(data), MAX_LINE
+        self._tail, self._size, self._limit = [data] if data else [], len(data), MAX_LINE_BYTES
 
-    def _whole_tail(self) -> bytes:
+    def _join_tail(self) -> bytes:
         if len(self._tail) > 1:
             self._tail = [b"".join(self._tail)]
         return self._tail[0] if self._tail else b""
 
     def _shorten_tail(self) -> list[Item]:
         """Pass on the beginning of an overlong unfinished line, or discard it if it was redrawn."""
-        tail = self._whole_tail()
-        stop = self._text_before_report(tail)
-        begin = _visible_span(tail[:stop])[0]
+        tail = self._join_tail()
+        stop = self._measure_text(tail)
+        begin = _find_visible_span(tail[:stop])[0]
         if begin:
             self._discarded += begin
             self._discarded_redraws += tail.count(b"\r", 0, begin)
             tail = tail[begin:]
-        elif stop > MAX_LINE // 2:
+        elif stop > MAX_LINE_BYTES // 2:
             self._add_line(tail[:stop], stop)
             tail = tail[stop:]
         self._set_tail(tail)
-        self._limit = self._size + MAX_LINE
+        self._limit = self._size + MAX_LINE_BYTES
         return self._take_items()
 
-    def _text_before_report(self, tail: bytes) -> int:
+    def _measure_text(self, tail: bytes) -> int:
         """Return how many bytes of the tail are certainly text, without a partial character at the end."""
         mark = tail.find(self._marker) if self._marker else -1
-        if mark >= 0 and len(tail) - mark <= MAX_REPORT:
+        if mark >= 0 and len(tail) - mark <= MAX_REPORT_BYTES:
             return mark
         partial = tail.rfind(b"\x1e", len(tail) - len(self._marker)) if self._marker else -1
-        stop = partial if partial >= 0 else len(_whole_characters(tail))
-        if self._safe_end is None or not MAX_LINE // 2 < stop < MAX_REPORT:
+        stop = partial if partial >= 0 else len(_trim_partial_character(tail))
+        if self._safe_end is None or not MAX_LINE_BYTES // 2 < stop < MAX_REPORT_BYTES:
             return stop
         # One character per byte, so that positions are byte positions.
-        return len(_whole_characters(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
+        return len(_trim_partial_character(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
 
     # whole lines ----------------------------------------------------------------------------------
 
     def _split(self, block: bytes) -> list[Item]:
         begin = 0
-        for start, stop in self._special_lines(block):
+        for start, stop in self._find_special_lines(block):
             self._position += start - begin
             self._add_lines(block[begin:start], self._position)
             self._add_line(block[start : stop - 1], stop - start)
@@ -365,7 +365,7 @@ class LineSplitter:
         self._add_lines(block[begin:], self._position)
         return self._take_items()
 
-    def _special_lines(self, block: bytes) -> Iterator[tuple[int, int]]:
+    def _find_special_lines(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each line that has a report or a carriage return, or whose beginning was shown."""
         position = 0
         if self._open_redraws or self._discarded:
@@ -396,8 +396,8 @@ class LineSplitter:
         length += self._discarded
         report, line = self._take_report(raw, self._position + length)
         if line is not None and (self._open_redraws or self._discarded or b"\r" in line.rstrip(b"\r")):
-            visible = _without_cursor_codes(line)
-            begin, stop = _visible_span(visible)
+            visible = _strip_cursor_codes(line)
+            begin, stop = _find_visible_span(visible)
             if self._open_redraws or visible is line or begin < stop:
                 redraws = max(1, self._discarded_redraws + visible.count(b"\r"), self._open_redraws)
                 text = visible[begin:stop].decode(errors="replace")
@@ -435,7 +435,7 @@ class LineSplitter:
     def _flush_text(self) -> None:
         if self._text:
             lines = self._text[0] if len(self._text) == 1 else b"".join(self._text)
-            if lines := _without_cursor_codes(lines):
+            if lines := _strip_cursor_codes(lines):
                 self._items.append(LogText(lines[:-1].decode(errors="replace"), end=self._text_end))
             self._text, self._text_size = [], 0
 
@@ -446,14 +446,14 @@ def _find(block: bytes, pattern: bytes, begin: int) -> int:
     return index if index >= 0 else len(block)
 
 
-def _visible_span(line: bytes) -> tuple[int, int]:
+def _find_visible_span(line: bytes) -> tuple[int, int]:
     """Return start and end of the last non-blank text between carriage returns."""
     ink_end = len(line.rstrip(b"\r \t\v\f"))
     stop = line.find(b"\r", ink_end)
     return line.rfind(b"\r", 0, ink_end) + 1, (len(line) if stop < 0 else stop) if ink_end else 0
 
 
-def _whole_characters(text: bytes) -> bytes:
+def _trim_partial_character(text: bytes) -> bytes:
     """Return the bytes without an incomplete last character (UTF-8 has up to four bytes per character)."""
     for count in range(1, min(4, len(text) + 1)):
         byte = text[-count]
@@ -465,6 +465,6 @@ def _whole_characters(text: bytes) -> bytes:
     return text
 
 
-def _without_cursor_codes(text: bytes) -> bytes:
+def _strip_cursor_codes(text: bytes) -> bytes:
     """Return the text without cursor control sequences, and without lines that contain nothing else."""
-    return _CURSOR_CODE.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text
+    return _CURSOR_PATTERN.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text

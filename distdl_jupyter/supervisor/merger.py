@@ -1,9 +1,9 @@
 """Decides which reports of metrics and progress become events.
 
-Only the last of several progress reports in quick succession becomes an event. The first ``_UNMERGED`` metric reports
-of a job are written immediately. After that, reports of one rank that fall into the same bucket of the curves
-(core.series) are merged into one event, written when the rank reports in another bucket or after ``_MAX_DELAY``
-seconds. This limits a job to a few thousand events per day and rank.
+Only the last of several progress reports in quick succession becomes an event. The first ``_MAX_UNMERGED`` metric
+reports of a job are written immediately. After that, reports of one rank that fall into the same bucket of the curves
+(core.series) are merged into one event, written when the rank reports in another bucket or after
+``_MAX_DELAY_SECONDS``. This limits a job to a few thousand events per day and rank.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from distdl_jupyter.core.events import Event, number_to_json
 from distdl_jupyter.core.series import SeriesBook
 
 #: Pause between two progress events of a rank: minimum seconds, fraction of the run time so far, and maximum seconds.
-_MIN_PAUSE, _PAUSE_SHARE, _MAX_PAUSE = 0.1, 0.001, 10.0
+_MIN_PAUSE_SECONDS, _PAUSE_SHARE, _MAX_PAUSE_SECONDS = 0.1, 0.001, 10.0
 #: Number of metric reports of a job that are written immediately.
-_UNMERGED = 100_000
-#: Number of buckets of all series, of 56 bytes each, beyond which the curves are dropped and merging ends.
+_MAX_UNMERGED = 100_000
+#: Maximum number of buckets of all series (56 bytes each). Beyond it, the curves are dropped and merging ends.
 _MAX_BUCKETS = 500_000
 #: Maximum seconds that metric reports are held back.
-_MAX_DELAY = 30.0
+_MAX_DELAY_SECONDS = 30.0
 
-#: Type, fields and origin of an event to write. The origin is the report's position in a stored stream.
+#: Position of a report in a stored stream.
 Origin = dict[str, int]
-Merged = tuple[str, dict[str, Any], Origin]
+#: Type, fields and origin of an event to write.
+PendingEvent = tuple[str, dict[str, Any], Origin]
 
 
 class ReportMerger:
@@ -54,12 +55,12 @@ class ReportMerger:
         if self._book is not None:
             self._book.apply(event)
 
-    def metric(
+    def add_metric(
         self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, replace: bool
-    ) -> list[Merged]:
+    ) -> list[PendingEvent]:
         """Add a metric report; with ``replace`` it replaces earlier ones. Return the events to write now."""
         merged = self._metrics.get(rank)
-        book = self._book if self._report_count >= _UNMERGED and not replace else None
+        book = self._book if self._report_count >= _MAX_UNMERGED and not replace else None
         is_mergeable = book is not None and book.extends(rank, step, values)
         if not is_mergeable or (merged is not None and not merged.accepts(step, values)):
             fields = {"rank": rank, "step": step, "values": values, **({"replace": True} if replace else {})}
@@ -69,44 +70,44 @@ class ReportMerger:
         merged.add(step, values, origin)
         return []
 
-    def progress(self, rank: int, fields: dict[str, Any], origin: Origin, *, now: bool = False) -> list[Merged]:
+    def add_progress(self, rank: int, data: dict[str, Any], origin: Origin, *, now: bool = False) -> list[PendingEvent]:
         """Add a progress report, which replaces the previous one. Return the events to write now."""
-        self._progress[rank] = (fields, origin)
+        self._progress[rank] = (data, origin)
         return self._take_progress(rank) if now or self._is_progress_due(rank) else []
 
-    def due(self) -> list[Merged]:
-        """Return the held-back events that are due."""
+    def take_due(self) -> list[PendingEvent]:
+        """Remove and return the held-back events that are due."""
         if self._book is not None and self._book.size > _MAX_BUCKETS:
             self._book, self._has_dropped_curves = None, True
         now = time.monotonic()
         metrics = [rank for rank, merged in self._metrics.items() if now >= merged.deadline]
         return [*self._take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
 
-    def flush(self, *, only_metrics: bool = False) -> list[Merged]:
-        """Return all held-back events, or those of metrics."""
+    def take_all(self, *, only_metrics: bool = False) -> list[PendingEvent]:
+        """Remove and return all held-back events; with ``only_metrics``, only the metric events."""
         progress = [] if only_metrics else self._take_progress(*self._progress)
         return [*progress, *self._take_metrics(*self._metrics)]
 
     def _is_progress_due(self, rank: int) -> bool:
         now = time.monotonic()
-        pause = min(max(_MIN_PAUSE, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE)
+        pause = min(max(_MIN_PAUSE_SECONDS, (now - self._started_at) * _PAUSE_SHARE), _MAX_PAUSE_SECONDS)
         return now - self._progress_at.get(rank, -math.inf) >= pause
 
-    def _take_progress(self, *ranks: int) -> list[Merged]:
+    def _take_progress(self, *ranks: int) -> list[PendingEvent]:
         self._progress_at |= dict.fromkeys(ranks, time.monotonic())
         reports = [(rank, *self._progress.pop(rank)) for rank in ranks]
         return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in reports]
 
-    def _take_metrics(self, *ranks: int) -> list[Merged]:
+    def _take_metrics(self, *ranks: int) -> list[PendingEvent]:
         reports = [(rank, self._metrics.pop(rank)) for rank in ranks]
-        return [("metric", {"rank": rank, **merged.fields()}, merged.origin) for rank, merged in reports]
+        return [("metric", {"rank": rank, **merged.build_fields()}, merged.origin) for rank, merged in reports]
 
 
 class _MergedMetrics:
     """Reports of one rank that are merged into one event. ``origin`` is that of the last report."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
-        self.deadline = time.monotonic() + _MAX_DELAY
+        self.deadline = time.monotonic() + _MAX_DELAY_SECONDS
         self.origin: Origin = {}
         self._step, self._count = -math.inf, 0
         self._values = dict(values)
@@ -123,7 +124,7 @@ class _MergedMetrics:
         for bucket, value in zip(self._buckets, self._values.values(), strict=True):
             series.add(bucket, step, value)
 
-    def fields(self) -> dict[str, Any]:
+    def build_fields(self) -> dict[str, Any]:
         """Return the fields of the merged event (see core.events)."""
         fields = {"step": self._step, "values": self._values}
         if self._count == 1:

@@ -1,9 +1,9 @@
 """Parses metrics and progress from the output of ranks, for code that reports nothing itself.
 
 ``_BARS`` and ``_POSITIONS`` list the supported formats of the step, the total and the epoch. Values are pairs of a name
-and a number. Bars, dicts and JSON objects yield all their pairs; other text yields only the names of ``_STRONG``, and
-those of ``_WEAK`` if the line also contains a step or an epoch. ``_Axis`` combines them into one step axis, which
-continues when the steps restart with each epoch.
+and a number. Bars, dicts and JSON objects yield all their pairs; other text yields only the names of ``_STRONG_NAME``,
+and those of ``_WEAK_NAME`` if the line also contains a step or an epoch. ``_Axis`` combines them into one step axis,
+which continues when the steps restart with each epoch.
 
 All patterns run in time linear in the line's length, because repetitions are bounded.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 #: Maximum number of distinct metric names of a job, and of characters of a parsed line.
 MAX_NAMES, MAX_LINE_CHARS = 30, 2000
-#: Each parsed line contains one of these: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
+#: Each parsed line contains one of these marks: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
 #: Keras and rich. Omitting the first letters avoids searching for two cases.
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
 #: Characters of a rank's output parsed per second (also the initial allowance), and the cost of a line with a mark in
@@ -27,8 +27,8 @@ _CHARS_PER_SECOND, _LINE_COST = 60_000, 240
 _COLOURS = re.compile(r"\x1b\[[\d;:]*m")
 
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?!\w|\.\d)"
-_STRONG = re.compile(r"loss(?![a-z])|(?<![a-z])(?:acc|accuracy|perplexity|ppl)(?![a-z])", re.IGNORECASE)
-_WEAK = re.compile(
+_STRONG_NAME = re.compile(r"loss(?![a-z])|(?<![a-z])(?:acc|accuracy|perplexity|ppl)(?![a-z])", re.IGNORECASE)
+_WEAK_NAME = re.compile(
     r"(?<![a-z])(?:lr|learning_rate|grad_norm|reward|return|score|f1|auc|mae|mse|rmse|mape|bleu|rouge|wer|cer|m?iou|psnr|"
     r"mfu|error|(?:samples|images|img|examples|tokens|tok)(?:/s|/sec|_per_second))(?![a-z])",
     re.IGNORECASE,
@@ -47,7 +47,7 @@ _SPACE_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
 _OBJECT = re.compile(r"\{\s?['\"][^{}]{1,2000}\}")
 _ITEM = re.compile(rf"(['\"])([^'\"\\]{{1,80}})\1\s?:\s?(['\"]?)({_NUMBER})\3\s?[,}}]")
 #: Keys of a dict that are not metrics.
-_NO_METRICS = re.compile(
+_NON_METRIC_NAME = re.compile(
     r"(?:time|timestamp|ts|date|level|line|lineno|pid|rank|local_rank|node|world_size|seed|total_flos|version|v_num|"
     r"max_steps|num_.*|.*_runtime|.*_id)"
 )
@@ -100,7 +100,7 @@ _AVERAGES = ("avg", "mean")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LineReading:
     """The content of one line: values at a step (possibly none), and the rank's progress as done, total and unit."""
 
     step: float
@@ -118,7 +118,7 @@ class _Position:
     total: int | None = None
     epoch: float | None = None
     epochs: int | None = None
-    bar: bool = False
+    is_bar: bool = False
 
 
 class OutputMetrics:
@@ -128,7 +128,7 @@ class OutputMetrics:
         self._names: set[str] = set()
         self._axes: dict[int, _Axis] = {}
 
-    def read(self, rank: int, text: str) -> Iterator[Reading]:
+    def read(self, rank: int, text: str) -> Iterator[LineReading]:
         """Yield the readings of a rank's lines in order; ``text`` has no trailing newline."""
         axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
         for coloured in axis.select_lines(text):
@@ -143,12 +143,12 @@ class OutputMetrics:
                     self._names.add(name)
             values = {name: value for name, value in values.items() if name in self._names}
             # A bar without values may count anything, so it is progress but not a training step.
-            step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
-            progress = axis.progress(position) if values or position.bar else None
+            step = axis.place(position, values, has_split=_SPLIT.match(line) is not None) if values else 0.0
+            progress = axis.compute_progress(position) if values or position.is_bar else None
             if values or progress is not None:
-                yield Reading(step, values, progress, position.bar)
+                yield LineReading(step, values, progress, position.is_bar)
 
-    def forget(self) -> None:
+    def reset_steps(self) -> None:
         """Reset the steps of all ranks."""
         self._axes.clear()
 
@@ -172,9 +172,9 @@ class _Axis:
     stride: int = 1
     offset: float = 0.0
     #: The step of the last value of each metric.
-    ends: dict[str, float] = field(default_factory=dict)
+    last_steps: dict[str, float] = field(default_factory=dict)
     #: Total of the count shown as progress, 0 if there is none: the outermost bar is drawn first.
-    shown_total: int = 0
+    progress_total: int = 0
 
     def select_lines(self, text: str) -> list[str]:
         """Return the lines that contain a mark, in order; only the last ones if there are too many."""
@@ -197,22 +197,22 @@ class _Axis:
         self.allowance -= len(text) + len(lines) * _LINE_COST
         return lines
 
-    def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
-        """Return the position of a line's values on the axis. Values without a training step get the current position.
+    def place(self, position: _Position, names: Iterable[str], *, has_split: bool) -> float:
+        """Return the step of a line's values on the axis. Values without a training step get the current position.
 
         This is the epoch if no line had a step, but at least the position after the last value of the same name.
         """
-        shorter = of_split or (position.total or self.total) < self.total
-        if position.step is not None and not (shorter and self.axis_step is not None):
-            point = self._advance(position.step, position.total, self._finished_epochs(position))
+        is_other_axis = has_split or (position.total or self.total) < self.total
+        if position.step is not None and not (is_other_axis and self.axis_step is not None):
+            point = self._advance(position.step, position.total, self._count_finished_epochs(position))
         else:
             reached = position.epoch if self.axis_step is None else self.axis_step
-            last = max((self.ends[name] for name in names if name in self.ends), default=-1.0)
+            last = max((self.last_steps[name] for name in names if name in self.last_steps), default=-1.0)
             point = last + 1 if reached is None or reached <= last else reached
-        self.ends.update(dict.fromkeys(names, point))
+        self.last_steps.update(dict.fromkeys(names, point))
         return point
 
-    def _finished_epochs(self, position: _Position) -> float | None:
+    def _count_finished_epochs(self, position: _Position) -> float | None:
         """Return the number of finished epochs, None if unknown."""
         epoch = self.epoch if position.epoch is None else position.epoch
         if epoch is None:
@@ -221,10 +221,10 @@ class _Axis:
             self.first_epoch = min(1.0, epoch)
         return epoch - self.first_epoch
 
-    def _advance(self, step: int, total: int | None, epochs_over: float | None) -> float:
+    def _advance(self, step: int, total: int | None, finished_epochs: float | None) -> float:
         self.total = max(self.total, total or 0)
-        if epochs_over is not None and total is not None:
-            self.offset = epochs_over * total
+        if finished_epochs is not None and total is not None:
+            self.offset = finished_epochs * total
         elif self.last_step is not None and self.axis_step is not None and step < self.last_step:
             self.offset = self.offset + total if total is not None else self.axis_step + self.stride - step
         elif self.last_step is not None and step > self.last_step:
@@ -232,7 +232,7 @@ class _Axis:
         self.last_step, self.axis_step = step, self.offset + step
         return self.axis_step
 
-    def progress(self, position: _Position) -> tuple[float, float, str] | None:
+    def compute_progress(self, position: _Position) -> tuple[float, float, str] | None:
         """Return done, total and unit of a line with a total; None for other lines and for inner bars."""
         epoch, epochs = (position.epoch, position.epochs) if position.epoch is not None else (self.epoch, self.epochs)
         first = min(1.0, epoch or 0.0) if self.first_epoch is None else self.first_epoch
@@ -240,9 +240,9 @@ class _Axis:
         finished, count = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
         if position.step is None or not position.total:
             return (finished + 1, count, "epochs") if position.epoch is not None and position.epochs else None
-        if self.shown_total not in (0, position.total) or (self.shown_total == 0 == position.step):
+        if self.progress_total not in (0, position.total) or (self.progress_total == 0 == position.step):
             return None
-        self.shown_total = position.total if position.step < position.total else 0
+        self.progress_total = position.total if position.step < position.total else 0
         if finished >= count:
             finished, count = 0.0, 1.0
         return finished * position.total + position.step, count * position.total, "steps"
@@ -255,8 +255,8 @@ def _parse(line: str) -> tuple[_Position, dict[str, float]]:
         if bar is not None:
             epoch = _EPOCH.search(line, 0, bar.end())
             numbers = {name: float(number) for name, number in pair.findall(line, bar.end())}
-            values = {name: value for name, value in numbers.items() if not _NO_METRICS.fullmatch(name)}
-            return _position(epoch, bar, bar=True), values
+            values = {name: value for name, value in numbers.items() if not _NON_METRIC_NAME.fullmatch(name)}
+            return _build_position(epoch, bar, is_bar=True), values
     match = _OBJECT.search(line)
     if match is not None:
         return _parse_object(match[0])
@@ -267,10 +267,10 @@ def _parse_object(text: str) -> tuple[_Position, dict[str, float]]:
     items = {name: float(number) for _, name, _, number in _ITEM.findall(text)}
     step = next((items[name] for name in _STEP_NAMES if name in items), None)
     epoch = items.get("epoch")
-    is_known = step is not None or epoch is not None
-    others = {name: value for name, value in items.items() if name not in _STEP_NAMES and name != "epoch"}
-    values = {name: value for name, value in others.items() if not _NO_METRICS.fullmatch(name)}
-    if not any(_STRONG.search(name) or (is_known and _WEAK.search(name)) for name in values):
+    has_position = step is not None or epoch is not None
+    candidates = {name: value for name, value in items.items() if name not in _STEP_NAMES and name != "epoch"}
+    values = {name: value for name, value in candidates.items() if not _NON_METRIC_NAME.fullmatch(name)}
+    if not any(_STRONG_NAME.search(name) or (has_position and _WEAK_NAME.search(name)) for name in values):
         return _Position(), {}
     whole = int(step) if step is not None and step.is_integer() and abs(step) < 1e15 else None
     return _Position(step=whole, epoch=epoch if epoch is not None and abs(epoch) < 1e15 else None), values
@@ -278,17 +278,17 @@ def _parse_object(text: str) -> tuple[_Position, dict[str, float]]:
 
 def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     pairs = _PAIR.findall(line)
-    if not any(_STRONG.search(name) or _WEAK.search(name) for _, name, _, _ in pairs):
+    if not any(_STRONG_NAME.search(name) or _WEAK_NAME.search(name) for _, name, _, _ in pairs):
         return _Position(), {}
     epoch = _EPOCH.search(line)
     start = epoch.end() if epoch is not None else 0
-    step_match = next((match for form in _POSITIONS if (match := form.search(line, start))), None)
-    position, is_known = _position(epoch, step_match), epoch is not None or step_match is not None
+    step_match = next((match for pattern in _POSITIONS if (match := pattern.search(line, start))), None)
+    position, has_position = _build_position(epoch, step_match), epoch is not None or step_match is not None
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
     for word, name, number, total in pairs:
-        if _STRONG.search(name) or (is_known and _WEAK.search(name)):
+        if _STRONG_NAME.search(name) or (has_position and _WEAK_NAME.search(name)):
             # The name is built from the line's split, the word before the name and the name.
             qualifier = _SPLITS.get(word.lower(), word.lower())
             qualifier = "" if prefix and qualifier in _AVERAGES else qualifier
@@ -298,9 +298,9 @@ def _parse_text(line: str) -> tuple[_Position, dict[str, float]]:
     return position, values
 
 
-def _position(*matches: re.Match[str] | None, bar: bool = False) -> _Position:
+def _build_position(*matches: re.Match[str] | None, is_bar: bool = False) -> _Position:
     fields: dict[str, int] = {}
     for match in matches:
         if match is not None:
             fields.update({name: int(text) for name, text in match.groupdict().items() if text is not None})
-    return _Position(**fields, bar=bar)
+    return _Position(**fields, is_bar=is_bar)

@@ -1,4 +1,4 @@
-"""Data of a job stored beside its events: pictures, step times, resources, checkpoints, the code's version.
+"""Data of a job that is stored beside its events: pictures, step times, resources, checkpoints, the code's version.
 
 If a file cannot be written, the data are dropped with a line in the log, and the job continues.
 """
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _MAX_STEPS_BYTES = 200_000_000
 #: Maximum number of steps that not all ranks have reported yet; beyond it, the oldest step is dropped.
 _MAX_PENDING = 16
-#: Up to this many ranks, every second of the first day is stored. For more ranks and later days, samples are stored
-#: less often, so that the file grows by one such day's size each time the job's age doubles.
-_RANKS, _DAY = 8, 86400.0
+#: For up to this many ranks, one sample a second is stored on the first day. For more ranks and on later days, samples
+#: are stored less often, so that the file grows by the size of one such day each time the job's age doubles.
+_DENSE_RANKS, _DAY_SECONDS = 8, 86400.0
 #: Seconds between two checks of the samples for problems; a check costs more than storing a sample.
 _CHECK_SECONDS = 2.0
 #: Codes of notes.
-CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu-idle"}
+NOTE_CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu-idle"}
 #: Seconds between two checks for checkpoints to delete.
 _PRUNE_SECONDS = 5.0
 #: Maximum size of a stored diff in bytes, because notebooks with outputs are long; and seconds for one git command.
@@ -75,7 +75,7 @@ class ReportStore:
             self._recorder.log(text)
 
 
-class Pictures(ReportStore):
+class PictureStore(ReportStore):
     """Assembles pictures that ranks report in parts, and stores each as a file, an event and a log line.
 
     Ranks that show the same picture share one file, so their lines fold into one row, like equal prints. Data that are
@@ -148,10 +148,10 @@ class StepTimeStore(ReportStore):
         except OSError as error:
             self._log_once(f"Step times cannot be stored: {error.strerror}.")
         if report.gpu_memory:
-            self._recorder.part(ResourceRecorder).take_torch(rank, report.gpu_memory)
+            self._recorder.get_part(ResourceRecorder).take_torch_memory(rank, report.gpu_memory)
 
 
-class WeightCheck(ReportStore):
+class WeightChecker(ReportStore):
     """Compares the checksums of weights that ranks report, and notes the first step at which they differ.
 
     See ``worker.hooks.parallel`` for the checksum. Processor models round differently, so only ranks on the same
@@ -208,8 +208,8 @@ class ResourceRecorder(ReportStore):
         #: Time of the last sample of each node, because a new supervisor may receive samples that are already stored.
         self._last: dict[int, float] = {}
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
-        self._torch: dict[int, Sequence[float]] = {}
-        self._new_torch: dict[int, Sequence[float]] = {}
+        self._torch_memory: dict[int, Sequence[float]] = {}
+        self._new_torch_memory: dict[int, Sequence[float]] = {}
         self._started_at: float | None = None
         self._noted: set[tuple[str, int]] = set()
         self._next_check = 0.0
@@ -222,10 +222,10 @@ class ResourceRecorder(ReportStore):
             self._started_at = sample.t if self._started_at is None else self._started_at
             self._last[sample.node] = sample.t
 
-    def take_torch(self, rank: int, memory: Sequence[float]) -> None:
+    def take_torch_memory(self, rank: int, memory: Sequence[float]) -> None:
         """Remember the GPU memory that torch has allocated and reserved in a rank (bytes), for the next sample."""
-        if self._torch.get(rank) != memory:
-            self._torch[rank] = self._new_torch[rank] = memory
+        if self._torch_memory.get(rank) != memory:
+            self._torch_memory[rank] = self._new_torch_memory[rank] = memory
 
     def take(self, samples: Sequence[NodeSample]) -> None:
         """Store samples, and note the problems that they show."""
@@ -237,7 +237,7 @@ class ResourceRecorder(ReportStore):
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
             for mark in self._book.marks():
-                self._note_once(mark.kind, mark.rank, mark.text, CODES[mark.kind])
+                self._note_once(mark.kind, mark.rank, mark.text, NOTE_CODES[mark.kind])
             for about in self._book.about.values():
                 if about.no_gpus:
                     self._note_once("gpu", -1, f"{about.host}: {about.no_gpus}", "no-gpu-use")
@@ -245,10 +245,10 @@ class ResourceRecorder(ReportStore):
     def _store(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])
         age = 0.0 if self._started_at is None else t - self._started_at
-        pause = age / _DAY * self._recorder.view.process_count / _RANKS
+        pause = age / _DAY_SECONDS * self._recorder.view.process_count / _DENSE_RANKS
         if self._file is not None and t >= self._last.get(node, 0.0) + (pause if pause > 1.0 else 0.1):
-            self._file.append(sample_line(node, data, self._new_torch))
-            self._new_torch = {}
+            self._file.append(sample_line(node, data, self._new_torch_memory))
+            self._new_torch_memory = {}
             self._read_new()
 
     def _note_once(self, kind: str, rank: int, text: str, code: str) -> None:
@@ -259,9 +259,9 @@ class ResourceRecorder(ReportStore):
 
 #: The store of each type of report.
 STORES: dict[type[Report], type[Any]] = {
-    PictureReport: Pictures,
+    PictureReport: PictureStore,
     StepsReport: StepTimeStore,
-    WeightsReport: WeightCheck,
+    WeightsReport: WeightChecker,
 }
 
 
@@ -301,7 +301,7 @@ class CheckpointKeeper:
 # the code in git ------------------------------------------------------------------------------
 
 
-def git_state(folder: str) -> GitState | None:
+def read_git_state(folder: str) -> GitState | None:
     """Return the state of the repository around ``folder``, None without git, a repository, or a commit.
 
     It runs no program that the repository configures: no hook, external diff, filter or file watcher.
@@ -309,29 +309,29 @@ def git_state(folder: str) -> GitState | None:
     if not which("git") or not Path(folder).is_dir():
         return None
     try:
-        commit = _git(folder, "rev-parse", "HEAD").strip()
-        diff = _git(folder, *_without_filters(folder), *_DIFF)
-        untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--directory", "--full-name", ":/")
-        branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD").strip()
-        remote = _git(folder, "config", "--default", "", "--get", "remote.origin.url").strip()
+        commit = _run_git(folder, "rev-parse", "HEAD").strip()
+        diff = _run_git(folder, *_disable_filters(folder), *_DIFF)
+        untracked = _run_git(folder, "ls-files", "--others", "--exclude-standard", "--directory", "--full-name", ":/")
+        branch = _run_git(folder, "rev-parse", "--abbrev-ref", "HEAD").strip()
+        remote = _run_git(folder, "config", "--default", "", "--get", "remote.origin.url").strip()
     except (OSError, subprocess.SubprocessError):
         return None
     branch, remote = "" if branch == "HEAD" else branch, _PASSWORD.sub(r"\1", remote)
     return GitState(commit, branch, remote, diff[:_MAX_DIFF_BYTES], len(diff) > _MAX_DIFF_BYTES, untracked.count("\n"))
 
 
-def _without_filters(folder: str) -> list[str]:
+def _disable_filters(folder: str) -> list[str]:
     """Return options that disable the repository's own filter programs (gitattributes)."""
     names = ""
     for scope in ("--local", "--worktree"):
         with contextlib.suppress(subprocess.CalledProcessError):  # multiple worktrees without separate configurations
-            names += _git(folder, "config", scope, "--includes", "--name-only", "--null", "--list")
+            names += _run_git(folder, "config", scope, "--includes", "--name-only", "--null", "--list")
     filters = {name.rpartition(".")[0] for name in names.split("\0") if name.startswith("filter.")}
     settings = [f"{name}.{key}" for name in sorted(filters) for key in ("clean=", "process=", "required=false")]
     return [argument for setting in settings for argument in ("-c", setting)]
 
 
-def _git(folder: str, *arguments: str) -> str:
+def _run_git(folder: str, *arguments: str) -> str:
     """Return git's output. Raises CalledProcessError, TimeoutExpired, OSError."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}

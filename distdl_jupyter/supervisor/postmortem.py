@@ -22,14 +22,14 @@ from distdl_jupyter.core.store import JobFolder
 _MAX_LINES, _MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Maximum number of last error lines to show.
 _MAX_LAST_LINES = 10
-_FATAL = "Fatal Python error: "
+_FATAL_PREFIX = "Fatal Python error: "
 #: Messages of C++ and glibc before they abort.
-_ABORT_MESSAGE = re.compile(
+_ABORT_PATTERN = re.compile(
     r"\s*what\(\):\s*(?P<what>.+)"
     r"|(?P<whole>(free|malloc|realloc|munmap_chunk|double free|corrupted)\b.+|.*Assertion .+ failed.*)"
 )
 #: Messages of a failed assertion in a GPU kernel (CUDA's assert, torch's kernels, Triton's device_assert).
-_KERNEL_ASSERT = re.compile(
+_KERNEL_ASSERT_PATTERN = re.compile(
     r"(?P<file>\S+):(?P<line>\d+): .*block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.*)` failed"
 )
 _DEVICE_ASSERT = "device-side assert"
@@ -52,7 +52,7 @@ _CRASHES = {
 _FOLDERS = (re.compile(r".*/distdl_jupyter/worker(?=/)"), re.compile(r".*/lib/python3\.\d+(?=/)"))
 
 
-def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
+def explain_exit(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     """Return the error of an exited rank if its log says more than the rank has reported, else None."""
     error = (rank.error if rank.ok is False else None) or {}
     has_crashed = rank.signal in CRASHES and rank.ok is None
@@ -62,16 +62,16 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     lines = last_lines(folder.log, _MAX_LINES, rank.rank, within=_MAX_BYTES)[0]
     error_lines = [line.text for line in lines if line.stream == "err"]
     if has_exit_code:
-        return _with_last_lines(error, error_lines)
-    crash = _crash_error(folder, rank, error_lines) if has_crashed else None
+        return _add_last_lines(error, error_lines)
+    crash = _build_crash_error(folder, rank, error_lines) if has_crashed else None
     if (crash or error).get("code") == "device-side-assert":
-        return _with_kernel_assert(crash or error, [line.text for line in lines]) or crash
+        return _add_kernel_assert(crash or error, [line.text for line in lines]) or crash
     return crash
 
 
-def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
+def _add_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error with the rank's first failed GPU kernel assertion."""
-    line = next((match for line in lines if (match := _KERNEL_ASSERT.search(line)) is not None), None)
+    line = next((match for line in lines if (match := _KERNEL_ASSERT_PATTERN.search(line)) is not None), None)
     if line is None:
         return None
     file = line["file"].rpartition("/")[2]
@@ -80,7 +80,7 @@ def _with_kernel_assert(error: Mapping[str, Any], lines: Sequence[str]) -> dict[
     return {**error, "hint": f"{cause} {error.get('hint', '')}".strip(), "traceback": trace}
 
 
-def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
+def _add_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error of a rank that exited with a code, with the last lines that it printed to stderr."""
     printed = [line for line in lines if line.strip()][-_MAX_LAST_LINES:]
     if not printed:
@@ -91,19 +91,19 @@ def _with_last_lines(error: Mapping[str, Any], lines: Sequence[str]) -> dict[str
     return {**error, "hint": hint, "traceback": trace}
 
 
-def _crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
+def _build_crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the error of a rank that a signal ended, from the stacks in its lines; None if it has printed none."""
-    begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=None)
+    begin = max((number for number, line in enumerate(lines) if line.startswith(_FATAL_PREFIX)), default=None)
     if begin is None:
         return None
-    title, payload = lines[begin].removeprefix(_FATAL).strip(), stacks.payload(folder)
-    thread = _crashed_thread(folder, payload, "\n".join(lines[begin:]))
+    title, payload = lines[begin].removeprefix(_FATAL_PREFIX).strip(), stacks.payload(folder)
+    thread = _find_crashed_thread(folder, payload, "\n".join(lines[begin:]))
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
     top = thread and (thread.user_frame or next(iter(thread.frames), None))
     function = "" if not top or top.function.startswith("<") else f", in {top.function}"
     location = f" in {top.location}{function}" if top else ""
     before = reversed(lines[max(0, begin - 5) : begin])
-    match = next((match for line in before if (match := _ABORT_MESSAGE.match(line))), None)
+    match = next((match for line in before if (match := _ABORT_PATTERN.match(line))), None)
     message = (match["what"] or match["whole"]).strip()[:300] if match else ""
     code, remedy = next((entry for text, entry in _CRASHES.items() if text in message), ("", ""))
     trace = ["Traceback (most recent call last):"] if frames else []
@@ -122,7 +122,7 @@ def _crash_error(folder: JobFolder, rank: RankView, lines: Sequence[str]) -> dic
     return error
 
 
-def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Thread | None:
+def _find_crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Thread | None:
     """Return the crashed thread with its named frames, None if the dump has none."""
     threads = parse(dump)
     thread = next((candidate for candidate in threads if candidate.current), None)

@@ -2,7 +2,7 @@
 
 1. The ranks read the request; each reports its current step.
 2. When all have reported, or after ``_ARM_SECONDS`` seconds, they receive the first step to record.
-3. Each records, writes its trace on its own machine and reports it. A rank that exits or fails is left out.
+3. Each records, writes its trace on its own machine and reports it. A rank that exits or fails is omitted.
 4. A thread fetches the traces and summaries, and masks secrets in them.
 
 ``tick`` never blocks. A profile lists the missing ranks. If all ranks are missing, it has failed, with their reasons.
@@ -30,8 +30,8 @@ from distdl_jupyter.worker.hooks import frameworks
 #: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
 _ARM_SECONDS, _LEAD_SECONDS, _SLOW_LEAD_SECONDS = 30.0, 0.5, 2.0
 #: Seconds without a report of any rank after which recording ranks count as missing, and timeout in seconds for saving.
-_SILENCE, _SAVE_SECONDS = 600.0, 60.0
-_NO_STEP = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP}."
+_SILENCE_SECONDS, _SAVE_SECONDS = 600.0, 60.0
+_NO_STEP_MESSAGE = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP}."
 
 
 @dataclass(slots=True)
@@ -45,20 +45,20 @@ class _Profile:
     missing: dict[int, str] = field(default_factory=dict)
     t: float = field(default_factory=time.time)
 
-    def in_status(self, *status: str) -> list[int]:
+    def select(self, *status: str) -> list[int]:
         """Return the ranks in one of these states; the state before the first report is ""."""
-        present = [rank for rank in self.ranks if rank not in self.missing]
-        return [rank for rank in present if (self.reports[rank][0].status if rank in self.reports else "") in status]
+        included = [rank for rank in self.ranks if rank not in self.missing]
+        return [rank for rank in included if (self.reports[rank][0].status if rank in self.reports else "") in status]
 
     @property
     def pending(self) -> list[int]:
         """The ranks whose final report is still expected."""
-        return self.in_status("", "armed", "recording", "saving")
+        return self.select("", "armed", "recording", "saving")
 
     @property
-    def why_missing(self) -> str:
+    def missing_text(self) -> str:
         """Why ranks are missing."""
-        return " ".join(f"{ranks.capitalize()}: {why}" for ranks, why in by_reason(self.missing))
+        return " ".join(f"{ranks.capitalize()}: {reason}" for ranks, reason in by_reason(self.missing))
 
 
 class ProfileCollector:
@@ -75,7 +75,7 @@ class ProfileCollector:
                 self._record(profile, "failed", "The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
-        """Begin a profile of this many steps of some ranks (None: all), unless one is in progress."""
+        """Start a profile of this many steps of some ranks (None: all), unless one is in progress."""
         if self._profile is not None or type(steps) is not int or not 1 <= steps <= profiles.MAX_STEPS:
             return
         view = self._recorder.view
@@ -96,7 +96,7 @@ class ProfileCollector:
                 profile.reports[rank] = report, time.monotonic()
                 if report.status == "failed":
                     profile.missing[rank] = report.text or "It could not record."
-                elif report.status == "recording" or (report.status == "saving" and not profile.in_status("recording")):
+                elif report.status == "recording" or (report.status == "saving" and not profile.select("recording")):
                     self._record(profile, report.status)
         for rank in profile.pending:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
@@ -122,17 +122,17 @@ class ProfileCollector:
             self._profile = None
 
     def _collect(self, profile: _Profile) -> Generator[None, None, str]:
-        """Record and save a profile, and return why it failed, or "". Yields where it has to wait."""
+        """Record and save a profile, and return why it failed, or "". Yields while it waits."""
         if problem := self._run.why_no_stacks() or ("" if profile.ranks else "None of these ranks is running."):
             return problem
-        with contextlib.suppress(OSError):  # ``_save`` says why it cannot be stored
+        with contextlib.suppress(OSError):  # ``_save`` reports why it cannot be stored
             profiles.folder_of(self._recorder.folder, profile.number).mkdir(mode=0o700, parents=True, exist_ok=True)
         request, start = {"number": profile.number, "steps": profile.steps}, time.monotonic()
         self._run.request_profile(profile.ranks, request)
-        while profile.in_status("") and time.monotonic() - start < _ARM_SECONDS:
+        while profile.select("") and time.monotonic() - start < _ARM_SECONDS:
             yield
-        profile.missing |= dict.fromkeys(profile.in_status(""), _NO_STEP)
-        if armed := profile.in_status("armed"):
+        profile.missing |= dict.fromkeys(profile.select(""), _NO_STEP_MESSAGE)
+        if armed := profile.select("armed"):
             lead = _LEAD_SECONDS if self._recorder.spec.cluster == "local" else _SLOW_LEAD_SECONDS
             # The step that each rank will have reached when the request has certainly arrived.
             steps = [
@@ -142,11 +142,12 @@ class ProfileCollector:
             self._run.request_profile(armed, {**request, "start": max(steps)})
         start = time.monotonic()
         while pending := profile.pending:
-            if time.monotonic() - max([start, *(reported for _, reported in profile.reports.values())]) > _SILENCE:
-                profile.missing |= dict.fromkeys(pending, f"No response for {_SILENCE / 60:.0f} min.")
+            last_report = max([start, *(reported for _, reported in profile.reports.values())])
+            if time.monotonic() - last_report > _SILENCE_SECONDS:
+                profile.missing |= dict.fromkeys(pending, f"No response for {_SILENCE_SECONDS / 60:.0f} min.")
             yield
-        if not (done := profile.in_status("done")):
-            return profile.why_missing
+        if not (done := profile.select("done")):
+            return profile.missing_text
         self._record(profile, "saving")
         failures: list[str] = []
 
@@ -160,7 +161,7 @@ class ProfileCollector:
         thread.start()
         while thread.is_alive():
             yield
-        return "".join(failures) or ("" if profile.in_status("done") else profile.why_missing)
+        return "".join(failures) or ("" if profile.select("done") else profile.missing_text)
 
     def _save(self, profile: _Profile, ranks: Sequence[int]) -> None:
         """Fetch the files of the ranks, mask secrets in them, and save the profile."""
@@ -173,7 +174,7 @@ class ProfileCollector:
             except Exception as error:  # noqa: BLE001  the other ranks' files are saved
                 profile.missing[rank] = f"Its trace was not received: {error}"
         if summaries:
-            missing = {str(rank): why for rank, why in profile.missing.items()}
+            missing = {str(rank): reason for rank, reason in profile.missing.items()}
             data = {"t": round(profile.t, 3), "steps": profile.steps, "ranks": summaries, "missing": missing}
             files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
             for rank in ranks:
@@ -189,11 +190,11 @@ class ProfileCollector:
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return summary
 
-    def _record(self, profile: _Profile, status: str, why: str = "") -> None:
+    def _record(self, profile: _Profile, status: str, reason: str = "") -> None:
         recorded = min(
-            (profile.reports[rank][0].step for rank in profile.in_status("recording", "saving", "done")), default=0
+            (profile.reports[rank][0].step for rank in profile.select("recording", "saving", "done")), default=0
         )
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (profile.number, status, recorded):
             fields = {"number": profile.number, "status": status, "steps": profile.steps, "ranks": profile.ranks}
-            self._recorder.write("profile", **fields, recorded=recorded, why=why)
+            self._recorder.write("profile", **fields, recorded=recorded, why=reason)

@@ -31,7 +31,7 @@ from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
 from distdl_jupyter.supervisor.merger import ReportMerger
 from distdl_jupyter.supervisor.parts import STORES, ReportStore, ResourceRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
-from distdl_jupyter.supervisor.resume import History, Key, key_of
+from distdl_jupyter.supervisor.resume import History, Key, get_stream_key
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ _TRACKER_SECONDS = 1.0
 #: Bytes of reports in a stored stream after which its read position is logged.
 _POSITION_BYTES = 1_000_000
 #: Events before which all held-back metric reports are written.
-_AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
+_METRIC_FLUSH_TYPES = ("rank", "restart", "result", "state", "world", "metric_source")
 #: Minimum bytes of text in a part of the log after its first half (see core.logfile).
-_MIN_PART = 300_000
+_MIN_PART_BYTES = 300_000
 #: Characters beyond which an unfinished line may be shown only in part.
-_MAX_OPEN = 7 * 1024
+_MAX_OPEN_CHARS = 7 * 1024
 #: Events that show that a rank makes progress.
 _ACTIVITY_TYPES = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
 #: Messages that libraries print while waiting; they do not count as progress.
-_WARNINGS = (
+_WARNING_TEXTS = (
     "waiting for remainder of ranks",
     "Missing ranks:",
     "Stalled ranks:",
@@ -78,7 +78,7 @@ class EventRecorder:
         self._merger = ReportMerger()
         #: Free bytes in the current log file. The first file gets half of the limit; the last two later ones are kept.
         self._free_bytes = spec.max_log_bytes // 2
-        self._part_bytes = max(_MIN_PART, spec.max_log_bytes // 4)
+        self._part_bytes = max(_MIN_PART_BYTES, spec.max_log_bytes // 4)
         #: Lines in the first file, None while it is the current one.
         self._first_lines: int | None = None
         self._has_dropped_lines = False
@@ -100,19 +100,19 @@ class EventRecorder:
         #: Read positions of stored streams, in bytes, according to the events of a supervisor that died.
         self._earlier_positions: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
-        self.reported = False
+        self.has_reports = False
         #: Whether metrics are parsed from the output, which ends when ranks report metrics themselves.
         self._reads_output = spec.metrics_from_output
         self._output_metrics: OutputMetrics | None = None
         #: Ranks whose last printed progress is a finished bar.
-        self._ended_bars: set[int] = set()
+        self._finished_bars: set[int] = set()
         #: Whether ranks report their progress themselves.
         self.has_reported_progress = False
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
         #: The problem of each experiment tracker, and the time of the next check.
-        self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
-        self._next_troubles = 0.0
+        self._tracker_problems = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
+        self._next_tracker_check = 0.0
         #: Output of a launcher that the run has not processed yet.
         self.launcher_output: list[str] = []
         #: Ranks with recent activity, and whether that activity shows that they have finished their imports.
@@ -140,8 +140,8 @@ class EventRecorder:
 
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it. An event from a stored stream carries its position there (see ``Stream``)."""
-        if type_ in _AFTER_METRICS:
-            self._write_merged(self._merger.flush(only_metrics=True))
+        if type_ in _METRIC_FLUSH_TYPES:
+            self._write_pending(self._merger.take_all(only_metrics=True))
         if type_ == "log":
             self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
         else:
@@ -150,10 +150,10 @@ class EventRecorder:
     def _put(self, type_: str, /, **fields: Any) -> None:
         if self._earlier_positions and "at" in self._origin and type_ not in LOG_TYPES:
             # An earlier supervisor may have written this event from a rank's output and died before it wrote the log.
-            position = self._earlier_positions.get(key_of({"type": type_, **fields}), 0)
+            position = self._earlier_positions.get(get_stream_key({"type": type_, **fields}), 0)
             if isinstance(fields.get("rank"), int) and self._origin["at"] <= position:
                 return
-        if self._writer.drops(type_, fields):
+        if self._writer.should_drop(type_, fields):
             return
         event = self._writer.write(type_, **fields, **self._origin)
         self._apply(event)
@@ -171,7 +171,7 @@ class EventRecorder:
         self._merger.apply(event)
         if event["type"] in ("metric", "progress"):
             # Before the ranks connect, a bar may belong to a download.
-            self.reported = self.reported or event["type"] == "metric" or self.has_reported_progress
+            self.has_reports = self.has_reports or event["type"] == "metric" or self.has_reported_progress
             if self._reads_output and event["type"] == "metric":
                 self._reads_output = all(name in self.view.output_metrics for name in event["values"])
         elif event["type"] == "rank" and event.get("status") == "ready":
@@ -181,10 +181,10 @@ class EventRecorder:
             if not event.get("ended"):
                 self.running_cells[event["rank"]] = str(event.get("label") or "a cell")
         elif event["type"] == "restart":  # all ranks must connect again
-            self._earlier_positions, self.reported = {}, False
+            self._earlier_positions, self.has_reports = {}, False
             if self._output_metrics is not None:
-                self._output_metrics.forget()
-            for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
+                self._output_metrics.reset_steps()
+            for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._finished_bars):
                 ranks.clear()
 
     def _note_activity(self, event: Event) -> None:
@@ -200,12 +200,12 @@ class EventRecorder:
         activity, self._activity = self._activity, {}
         return activity
 
-    def state(self, state: State, reason: str = "", code: str = "") -> None:
+    def record_state(self, state: State, reason: str = "", code: str = "") -> None:
         """Write a change of state if it is allowed; ``code`` is the code of the error that caused it."""
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason, **({"code": code} if code else {}))
 
-    def phase(self, phase: str, detail: str = "") -> None:
+    def record_phase(self, phase: str, detail: str = "") -> None:
         """Write the start of a phase, or a new detail of the current one."""
         if not self.view.phases or (self.view.phases[-1].phase, self.view.phases[-1].detail) != (phase, detail):
             self.write("phase", phase=phase, detail=detail)
@@ -236,18 +236,18 @@ class EventRecorder:
     def tick(self) -> None:
         """Do the periodic work."""
         self._writer.check()
-        if time.monotonic() > self._next_troubles:
-            self._next_troubles = time.monotonic() + _TRACKER_SECONDS
+        if time.monotonic() > self._next_tracker_check:
+            self._next_tracker_check = time.monotonic() + _TRACKER_SECONDS
             for record in tracking.of_job(self.folder.path):
-                if record.trouble != self._troubles.get(record.tracker, ""):
-                    self._troubles[record.tracker] = record.trouble
+                if record.trouble != self._tracker_problems.get(record.tracker, ""):
+                    self._tracker_problems[record.tracker] = record.trouble
                     text = record.trouble or f"{tracking.TITLES[record.tracker]} is up to date again."
                     self.note("warning" if record.trouble else "info", text, "tracking")
-        self._write_merged(self._merger.due())
+        self._write_pending(self._merger.take_due())
 
     def flush(self) -> None:
         """Write the held-back events."""
-        self._write_merged(self._merger.flush())
+        self._write_pending(self._merger.take_all())
 
     def close(self) -> None:
         """Write held-back events and close the log."""
@@ -261,29 +261,29 @@ class EventRecorder:
 
             job_table.write_summary(self.folder, job_table.list_entry(self.folder, self.view, self.spec))
 
-    def part(self, type_: type[P]) -> P:
+    def get_part(self, type_: type[P]) -> P:
         """Return the storage for one type of data."""
         part: P = self._parts.get(type_) or self._parts.setdefault(type_, type_(self))
         return part
 
     def store(self, rank: int, report: reports.Report) -> None:
         """Pass a report of a rank to the storage of its type."""
-        self.part(STORES[type(report)]).take(rank, report)
+        self.get_part(STORES[type(report)]).take(rank, report)
 
     def take_samples(self, samples: Sequence[NodeSample]) -> None:
         """Store the resource usage of ranks and machines."""
         if samples:
-            self.part(ResourceRecorder).take(samples)
+            self.get_part(ResourceRecorder).take(samples)
 
     # items of streams -------------------------------------------------------------------------
 
-    def together(self) -> AbstractContextManager[None]:
+    def batch(self) -> AbstractContextManager[None]:
         """Batch the events recorded inside into one write per file; a nested call does nothing."""
         return self._writer.together()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Process items of one stream (as the sink of a ``LogReader``)."""
-        with self.together():
+        with self.batch():
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
                 if isinstance(item, LogText):
@@ -304,7 +304,7 @@ class EventRecorder:
         if stream.rank is None:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
-            is_whole = len(item.text) < _MAX_OPEN
+            is_whole = len(item.text) < _MAX_OPEN_CHARS
             text = self.redactor.cut(item.text if is_whole else item.text[: self.redactor.safe_end(item.text)])
         else:
             text = self.redactor.lines((stream.rank, stream.name), item.text)
@@ -367,12 +367,12 @@ class EventRecorder:
                 self._take_metric(rank, reading.step, values)
             if reading.progress is not None and not self.has_reported_progress:
                 done, total, unit = reading.progress
-                self._ended_bars.discard(rank)
+                self._finished_bars.discard(rank)
                 if reading.is_bar and done >= total:
-                    self._ended_bars.add(rank)
-                self.progress(rank, done, total, unit)
+                    self._finished_bars.add(rank)
+                self.record_progress(rank, done, total, unit)
 
-    def metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
+    def record_metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
         """Record a metric report, which replaces metrics of the same name parsed from the output.
 
         With ``replace`` it replaces the rank's reports for this step and later ones.
@@ -393,22 +393,22 @@ class EventRecorder:
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
 
     def _take_metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
-        if rank in self._ended_bars and ((last := self.view.ranks[rank].last_step) is None or step > last):
+        if rank in self._finished_bars and ((last := self.view.ranks[rank].last_step) is None or step > last):
             # Training continues, so the finished bar, for example of a download, is not its progress.
-            self._ended_bars.discard(rank)
+            self._finished_bars.discard(rank)
             if not self.has_reported_progress:
                 empty = {"done": None, "total": None, "unit": ""}
-                self._write_merged(self._merger.progress(rank, empty, self._origin, now=True))
-        self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))
+                self._write_pending(self._merger.add_progress(rank, empty, self._origin, now=True))
+        self._write_pending(self._merger.add_metric(rank, step, values, self._origin, replace=replace))
         self._note_activity({"type": "metric", "rank": rank})
 
-    def progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
+    def record_progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
         """Record progress; reports in quick succession are merged."""
         fields = {"done": done, "total": total, "unit": unit}
-        self._write_merged(self._merger.progress(rank, fields, self._origin))
+        self._write_pending(self._merger.add_progress(rank, fields, self._origin))
         self._note_activity({"type": "progress", "rank": rank})
 
-    def _write_merged(self, events: Iterable[merger.Merged]) -> None:
+    def _write_pending(self, events: Iterable[merger.PendingEvent]) -> None:
         origin = self._origin
         for type_, fields, self._origin in events:
             self.write(type_, **fields)
@@ -418,10 +418,10 @@ class EventRecorder:
 def is_warning(event: Event) -> bool:
     """Return whether a log event contains only a library's warning about ranks that it waits for."""
     text = str(event.get("text", "")) if event["type"] == "log" else ""
-    return text.count("\n") < 20 and any(mark in text for mark in _WARNINGS)
+    return text.count("\n") < 20 and any(mark in text for mark in _WARNING_TEXTS)
 
 
-def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:
+def build_redactor(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:
     """Return the redactor for secrets of the job's variables, the supervisor's environment and a script's arguments."""
     arguments = None
     if any(MASK in argument for argument in spec.script_arguments):

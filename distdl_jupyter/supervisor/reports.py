@@ -26,20 +26,20 @@ _MAX_NOTES = 300
 
 _MAX_FLOAT = sys.float_info.max
 #: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
-_MAX_DEPTH = 6
-_MAX_COLLECTIVES = 200_000
-_PicturePosition = Annotated[int, Meta(ge=0, lt=4 * MAX_BYTES // 3 + 5)]
+_MAX_CAUSE_DEPTH = 6
+_MAX_COLLECTIVES_CHARS = 200_000
+_PictureOffset = Annotated[int, Meta(ge=0, lt=4 * MAX_BYTES // 3 + 5)]
 
 # Limits of one report, because a program could report gigabytes.
 Name = Annotated[str, Meta(max_length=500)]
-Sentence = Annotated[str, Meta(max_length=20_000)]
+ShortText = Annotated[str, Meta(max_length=20_000)]
 Text = Annotated[str, Meta(max_length=200_000)]
-Whole = Annotated[int, Meta(ge=0, lt=2**53)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
 #: A finite number.
 Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | Annotated[float, Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
-Plain = bool | Number | Sentence | None
+Scalar = bool | Number | ShortText | None
 T = TypeVar("T")
-Several = Annotated[list[T], Meta(max_length=200)]
+ShortList = Annotated[list[T], Meta(max_length=200)]
 
 
 class Report(msgspec.Struct, tag_field="type"):
@@ -50,10 +50,10 @@ class Report(msgspec.Struct, tag_field="type"):
         recorder.store(rank, self)
 
 
-class _Hello(Report, tag="hello"):
+class _HelloReport(Report, tag="hello"):
     """The process of a rank has started."""
 
-    pid: Whole | None = None
+    pid: Count | None = None
     host: Name | None = None
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
@@ -62,25 +62,25 @@ class _Hello(Report, tag="hello"):
             recorder.write("rank", rank=rank, status="started", pid=self.pid, host=self.host)
 
 
-class _Environment(Report, tag="environment"):
-    python: Sentence
-    executable: Sentence
-    platform: Sentence
-    packages: Annotated[dict[Name, Sentence], Meta(max_length=10_000)]
+class _EnvironmentReport(Report, tag="environment"):
+    python: ShortText
+    executable: ShortText
+    platform: ShortText
+    packages: Annotated[dict[Name, ShortText], Meta(max_length=10_000)]
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         with contextlib.suppress(OSError):  # a full disk is reported elsewhere
             recorder.folder.add_environment(**recorder.redactor.data(msgspec.structs.asdict(self)))
 
 
-class _Rendezvous(Report, tag="rendezvous"):
+class _RendezvousReport(Report, tag="rendezvous"):
     """The rank waits for the others."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         recorder.in_rendezvous.add(rank)
 
 
-class _Ready(Report, tag="ready"):
+class _ReadyReport(Report, tag="ready"):
     """The rank has joined the others, or accepts cells."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
@@ -88,7 +88,7 @@ class _Ready(Report, tag="ready"):
             recorder.write("rank", rank=rank, status="ready")
 
 
-class _Metric(Report, tag="metric"):
+class _MetricReport(Report, tag="metric"):
     step: Number
     values: Annotated[dict[Name, Number | Literal["nan", "inf", "-inf"]], Meta(min_length=1)]
     #: Whether it replaces the rank's reports for this step and later ones.
@@ -96,21 +96,21 @@ class _Metric(Report, tag="metric"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         values = {name: float(value) for name, value in self.values.items()}
-        recorder.metric(rank, self.step, values, replace=self.replace)
+        recorder.record_metric(rank, self.step, values, replace=self.replace)
 
 
-class _Progress(Report, tag="progress"):
+class _ProgressReport(Report, tag="progress"):
     done: Number
     total: Number | None = None
     unit: Name = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         recorder.has_reported_progress = True
-        recorder.progress(rank, self.done, self.total, self.unit)
+        recorder.record_progress(rank, self.done, self.total, self.unit)
 
 
-class _Note(Report, tag="note"):
-    text: Sentence
+class _NoteReport(Report, tag="note"):
+    text: ShortText
     level: Literal["info", "warning", "error"] = "info"
     code: Name = ""
 
@@ -120,7 +120,7 @@ class _Note(Report, tag="note"):
             recorder.write("note", level=self.level, text=self.text, code=self.code, rank=rank)
 
 
-class _Mark(Report, tag="mark"):
+class _MarkReport(Report, tag="mark"):
     """A cell begins or ends in the output of a persistent rank."""
 
     stream: Literal["out", "err"]
@@ -132,17 +132,17 @@ class _Mark(Report, tag="mark"):
         recorder.write("mark", rank=rank, **msgspec.structs.asdict(self))
         if self.stream == "out" and recorder.view.phases and recorder.view.phases[-1].phase == "train":
             cell = next(reversed(recorder.running_cells.values()), "")
-            recorder.phase("train", f"runs {cell}" if cell else "waits for a cell")
+            recorder.record_phase("train", f"runs {cell}" if cell else "waits for a cell")
 
 
-class _Compile(Report, tag="compile"):
+class _CompileReport(Report, tag="compile"):
     compiling: bool
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         recorder.write("rank", rank=rank, compiling=self.compiling)
 
 
-class _Exec(Report, tag="exec"):
+class _ExecReport(Report, tag="exec"):
     """Another program replaces the rank's program (os.exec)."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
@@ -152,8 +152,8 @@ class _Exec(Report, tag="exec"):
 class PictureReport(Report, tag="picture"):
     """A part of a picture in base64, from the character ``begin`` of ``of`` characters."""
 
-    begin: _PicturePosition
-    of: _PicturePosition
+    begin: _PictureOffset
+    of: _PictureOffset
     data: Annotated[str, Meta(min_length=1, pattern=r"^[\x00-\x7f]*$")]
 
     def __post_init__(self) -> None:
@@ -164,18 +164,18 @@ class PictureReport(Report, tag="picture"):
 class StepsReport(Report, tag="steps"):
     """Time measurements of some steps (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
 
-    first: Whole
+    first: Count
     size: Annotated[int, Meta(gt=0, lt=2**53)]
-    records: Several[Annotated[list[Whole], Meta(min_length=HEAD, max_length=200)]]
+    records: ShortList[Annotated[list[Count], Meta(min_length=HEAD, max_length=200)]]
     t: Number | None = None
-    gpu_memory: tuple[Whole, Whole] | None = None
+    gpu_memory: tuple[Count, Count] | None = None
 
 
 class WeightsReport(Report, tag="weights"):
     """The checksum of a rank's weights after a step."""
 
-    optimizer: Whole
-    step: Whole
+    optimizer: Count
+    step: Count
     sum: Name
     device: Name
 
@@ -184,10 +184,10 @@ class ProfileReport(Report, tag="profile"):
     """The progress of a profile (``worker.hooks.profile``)."""
 
     status: Literal["armed", "recording", "saving", "done", "failed"]
-    number: Whole = 0
-    step: Whole = 0
-    pace: Whole = 0
-    text: Sentence = ""
+    number: Count = 0
+    step: Count = 0
+    pace: Count = 0
+    text: ShortText = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         """Pass the report on to the collector of the profile in progress, if there is one."""
@@ -196,13 +196,13 @@ class ProfileReport(Report, tag="profile"):
 
 
 class _Frame(msgspec.Struct):
-    file: Sentence
-    function: Sentence
-    kind: Sentence
-    label: Sentence
-    line: Whole
-    cell: Whole | None = None
-    source: Several[tuple[Whole, Sentence]] = []
+    file: ShortText
+    function: ShortText
+    kind: ShortText
+    label: ShortText
+    line: Count
+    cell: Count | None = None
+    source: ShortList[tuple[Count, ShortText]] = []
 
 
 class _Error(msgspec.Struct):
@@ -215,13 +215,13 @@ class _Error(msgspec.Struct):
     hint: Text = ""
     problem: Text = ""
     time: Number = 0
-    values: Several[tuple[Sentence, Sentence]] = []
-    frames: Several[_Frame] = []
-    args: Several[Plain] = []
-    values_at: Whole | None = None
+    values: ShortList[tuple[ShortText, ShortText]] = []
+    frames: ShortList[_Frame] = []
+    args: ShortList[Scalar] = []
+    values_at: Count | None = None
     #: Data from ``worker.hooks.gpu_memory``.
-    gpu_memory: dict[str, Plain | Several[dict[str, Plain]]] = {}
-    causes: Several[_Error] = []
+    gpu_memory: dict[str, Scalar | ShortList[dict[str, Scalar]]] = {}
+    causes: ShortList[_Error] = []
     #: Length of the longest chain of errors that caused each other, computed here.
     depth: int = 0
 
@@ -229,24 +229,24 @@ class _Error(msgspec.Struct):
         self.depth = 1 + max((cause.depth for cause in self.causes), default=0)
         if self.values_at is not None and self.values_at >= len(self.frames):
             raise ValueError("values_at is not the number of a frame")
-        if self.depth > _MAX_DEPTH:
+        if self.depth > _MAX_CAUSE_DEPTH:
             raise ValueError("too many errors caused each other")
 
 
-class _Result(Report, tag="result"):
+class _ResultReport(Report, tag="result"):
     ok: bool
     repr: Text | None = None
-    bytes: Whole | None = None
+    bytes: Count | None = None
     #: Stored unchanged after it was validated as an ``_Error``.
     error: dict[str, Any] | None = None
-    problem: Sentence = ""
+    problem: ShortText = ""
     #: Operations as text; ``core.collectives.parse_report`` skips unreadable ones.
     collectives: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.error is not None:
             msgspec.convert(self.error, _Error)
-        if self.collectives is not None and len(str(self.collectives)) > _MAX_COLLECTIVES:
+        if self.collectives is not None and len(str(self.collectives)) > _MAX_COLLECTIVES_CHARS:
             raise ValueError("the last operations are too long")
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
@@ -257,16 +257,16 @@ class _Result(Report, tag="result"):
         recorder.write("result", rank=rank, **fields)
 
 
-_TYPES = {str(type_.__struct_config__.tag): type_ for type_ in Report.__subclasses__()}
+_CLASS_BY_TYPE = {str(type_.__struct_config__.tag): type_ for type_ in Report.__subclasses__()}
 
 
 class InvalidReport(ValueError):
-    """The report lacks a required field, or a field has the wrong type or is too large."""
+    """A required field of the report is missing, or a field has the wrong type or is too large."""
 
 
 def parse(report: Mapping[str, Any]) -> Report | None:
     """Return a report as an instance of its class, None for a type without a class. Raises InvalidReport."""
-    if (type_ := _TYPES.get(report["type"])) is None:
+    if (type_ := _CLASS_BY_TYPE.get(report["type"])) is None:
         return None
     try:
         return msgspec.convert(report, type_)

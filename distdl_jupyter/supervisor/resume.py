@@ -1,6 +1,6 @@
 """The state that a new supervisor of a job needs: how the job was started, and the read positions of its output.
 
-It is read from the events; ``end_events`` ends a job that no supervisor can resume.
+It is read from the events; ``build_end_events`` ends a job that no supervisor can resume.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FREQUENT = ("metric", "progress")
 Key = tuple[int, str]
 
 
-def key_of(event: Event) -> Key:
+def get_stream_key(event: Event) -> Key:
     """Return the stream of an event or a log line. Reports are on the stream "out"."""
     rank = event.get("rank")
     stream = str(event.get("stream")) if event["type"] in LOG_TYPES else "out"
@@ -64,7 +64,7 @@ class History:
             positions.clear()  # each attempt has its own output files
             self.unlogged_restarts = max(0, self.unlogged_restarts + (-1 if is_line else 1))
         if isinstance(position := event.get("at"), int):
-            positions[key_of(event)] = max(position, positions.get(key_of(event), 0))
+            positions[get_stream_key(event)] = max(position, positions.get(get_stream_key(event), 0))
 
     @property
     def positions(self) -> dict[Key, int]:
@@ -72,7 +72,7 @@ class History:
         return {} if self.unlogged_restarts else self._log_positions
 
 
-def last_start(history: Sequence[Event]) -> Event | None:
+def find_last_start(history: Sequence[Event]) -> Event | None:
     """Return the last ``handle`` or ``restart`` event, None if the job was not started.
 
     After a ``restart``, no rank has been started yet. The ``begun`` of a ``handle`` is False if it was recorded during
@@ -83,12 +83,12 @@ def last_start(history: Sequence[Event]) -> Event | None:
 
 def is_waiting(history: Sequence[Event]) -> bool:
     """Return whether the job was still queued: nothing was started, so it can start over."""
-    kinds = {event["type"] for event in history}
+    types = {event["type"] for event in history}
     is_queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
-    return "queue" in kinds and is_queued and not kinds & {"handle", "rank", "restart"}
+    return "queue" in types and is_queued and not types & {"handle", "rank", "restart"}
 
 
-def is_hopeless(history: Sequence[Event], lines: int) -> bool:
+def is_unrecoverable(history: Sequence[Event], lines: int) -> bool:
     """Return whether several supervisors died in a row without any event or log line of the job between them.
 
     ``lines`` is the current number of log lines.
@@ -106,7 +106,7 @@ def can_attach(folder: JobFolder) -> bool:
         return False
 
 
-def end_events(
+def build_end_events(
     folder: JobFolder, view: JobView, kind: str, lost_supervisor: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stop the remaining processes of a job whose supervisor died, and yield type and fields of the events to write.
@@ -137,8 +137,8 @@ def end_events(
     for rank, value in zip(view.ranks, values, strict=True):
         if rank.ok is None:
             yield "result", {"rank": rank.rank, "ok": True, "repr": "", "bytes": value.stat().st_size}
-    text = "The supervisor ended before it could record the end of the job. All ranks have returned their values."
-    yield "note", {"level": "info", "text": f"{text} So the job is completed.", "code": "done-without-supervisor"}
+    text = "The supervisor ended before it could record the end of the job, but all ranks have returned their values."
+    yield "note", {"level": "info", "text": f"{text} The job is completed.", "code": "done-without-supervisor"}
     yield "state", {"state": State.COMPLETED.value, "reason": ""}
 
 

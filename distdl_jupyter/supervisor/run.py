@@ -30,17 +30,17 @@ from distdl_jupyter.supervisor import control, resume
 from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import Launch, LaunchCanceled, call_in_background
-from distdl_jupyter.supervisor.parts import CheckpointKeeper, git_state
-from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
+from distdl_jupyter.supervisor.parts import CheckpointKeeper, read_git_state
+from distdl_jupyter.supervisor.recorder import EventRecorder, build_redactor
 
 #: Seconds between two checks for a cancel request.
-_TICK = 0.1
+_TICK_SECONDS = 0.1
 #: Seconds before the first restart, doubled before each further one, and the maximum.
-_MIN_DELAY, _MAX_DELAY = 1.0, 30.0
+_MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 1.0, 30.0
 #: Seconds within which exits count as simultaneous.
-_SIMULTANEOUS = 0.9
+_SIMULTANEOUS_SECONDS = 0.9
 #: Seconds that sending outputs may take after the job is canceled.
-_CANCEL_GRACE = 5.0
+_CANCEL_GRACE_SECONDS = 5.0
 
 
 class Supervisor:
@@ -50,7 +50,7 @@ class Supervisor:
         self._folder = folder
         self._spec = folder.spec()
         #: Masks secrets in everything that is written about the job.
-        self.redactor = redactor_of(folder, self._spec, secret_variables)
+        self.redactor = build_redactor(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
         for batch, _ in chain(events.batches(folder.events), logfile.batches(folder.log)):
@@ -87,7 +87,7 @@ class Supervisor:
                 self._prepare_restart()
                 run = self._start(self._launch.start, is_restart=True)
         except LaunchCanceled as canceled:
-            self._stopped_by, self._reason = canceled.by, canceled.reason
+            self._stopped_by, self._reason = canceled.stopped_by, canceled.reason
             self._launch.remove_staged_data()
         except DistDLError as error:
             self._launch.remove_staged_data()
@@ -98,7 +98,7 @@ class Supervisor:
         self._finish(self._reason)
 
     def _record_git(self) -> None:
-        state = git_state(self._spec.working_directory)
+        state = read_git_state(self._spec.working_directory)
         if state is not None and self._folder.read_environment().git is None:
             with contextlib.suppress(OSError):
                 self._folder.add_environment(git=self.redactor.data(dataclasses.asdict(state)))
@@ -122,9 +122,9 @@ class Supervisor:
         view, alert, group = self._recorder.view, self._recorder.end_alert, self._spec.group
         if alert is not None and group is None:
             control.notify(self._folder, view.name, view.state, alert)
-        elif alert is not None and group is not None and view.reason == control.DRIVER_ENDED:
+        elif alert is not None and group is not None and view.reason == control.DRIVER_ENDED_REASON:
             # The driver of a study sends its messages, but this one has exited without doing so.
-            end = Alert("end", control.DRIVER_ENDED)
+            end = Alert("end", control.DRIVER_ENDED_REASON)
             control.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
 
     def interrupt(self) -> None:
@@ -154,9 +154,9 @@ class Supervisor:
             try:
                 return start()
             except DistDLError as error:
-                may_requeue = hasattr(self._launch, "cluster") and self._may_requeue
-                self._preemption = self._launch.cluster.why_interrupted() if may_requeue else ""
-                if not self._preemption and not (is_restart and self._may_restart):
+                can_requeue = hasattr(self._launch, "cluster") and self._can_requeue
+                self._preemption = self._launch.cluster.why_interrupted() if can_requeue else ""
+                if not self._preemption and not (is_restart and self._can_restart):
                     raise
                 self._stopped_by, self._reason = "", "" if self._preemption else error.message
             self._prepare_restart()
@@ -172,68 +172,68 @@ class Supervisor:
             attempt.watch()
             self._stopped_by, self._reason = attempt.stopped_by, attempt.reason
             was_stopped = self._stopped_by in ("user", "time")
-            if recorder.view.failure is not None and not was_stopped and self._may_requeue:
+            if recorder.view.failure is not None and not was_stopped and self._can_requeue:
                 self._preemption = run.why_interrupted()
             attempt.drain()
             self._collect(run, attempt)
-            attempt.end_leftovers()
+            attempt.stop_leftovers()
             if not self._will_restart:
                 self._deliver()
-                recorder.phase("clean", "no process left")
+                recorder.record_phase("clean", "no process left")
             attempt.close()
         finally:
             run.close()
         attempt.record_notices()
 
     @property
-    def _may_requeue(self) -> bool:
+    def _can_requeue(self) -> bool:
         """Whether the job is requeued after the queue has preempted it."""
         spec = self._spec
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         return spec.kind != "ranks" and self._launch.cluster.max_requeues(options) > self._recorder.view.requeue_count
 
     @property
-    def _may_restart(self) -> bool:
+    def _can_restart(self) -> bool:
         view = self._recorder.view
         return view.restart_count - view.requeue_count < self._spec.max_restarts
 
     @property
     def _will_restart(self) -> bool:
         """Whether another attempt follows the one that has just ended."""
-        if self._preemption or not self._may_restart or self._stopped_by in ("user", "time"):
+        if self._preemption or not self._can_restart or self._stopped_by in ("user", "time"):
             return bool(self._preemption)
         return self._stopped_by == "hang" or self._recorder.view.failure is not None
 
     def _prepare_restart(self) -> None:
         """Record a restart, remove the results of the last attempt, and wait. Raises LaunchCanceled."""
         recorder, view = self._recorder, self._recorder.view
-        requeued = bool(self._preemption)
-        failure = None if self._reason or requeued else view.failure
+        is_requeued = bool(self._preemption)
+        failure = None if self._reason or is_requeued else view.failure
         reason = self._preemption or self._end_reason()
         self._stopped_by = self._reason = self._preemption = ""
-        self._launch.lost_nodes = lost_nodes(view)
-        self._clock.next_attempt()
+        self._launch.lost_nodes = find_lost_nodes(view)
+        self._clock.start_attempt()
         for path in self._folder.results.glob("rank-*.pkl"):  # the next attempt replaces them; checkpoints are kept
             path.unlink(missing_ok=True)
         recorder.flush()
-        fields = {"queued": self._launch.cluster.has_queue, **({"requeued": True} if requeued else {})}
+        fields = {"queued": self._launch.cluster.has_queue, **({"requeued": True} if is_requeued else {})}
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **fields)
         number = view.restart_count - view.requeue_count
-        title = f"requeue {view.requeue_count}" if requeued else f"restart {number} of {view.max_restarts}"
+        title = f"requeue {view.requeue_count}" if is_requeued else f"restart {number} of {view.max_restarts}"
         recorder.log(f"--- {title}: {reason} ---")
-        if requeued:
+        if is_requeued:
             return
-        seconds = restart_delay(number)
-        recorder.phase("start", f"{title} in {seconds:g} s")
+        seconds = compute_restart_delay(number)
+        recorder.record_phase("start", f"{title} in {seconds:g} s")
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             self._launch.raise_if_canceled()
-            time.sleep(min(_TICK, remaining))
+            time.sleep(min(_TICK_SECONDS, remaining))
 
     def _collect(self, run: Run, attempt: Attempt) -> None:
         """Fetch the values and files of the ranks into the job's folder."""
         recorder, folder = self._recorder, self._folder
-        recorder.phase("collect")
+        recorder.record_phase("collect")
         try:
             run.collect()
         except (DistDLError, OSError) as error:
@@ -246,7 +246,7 @@ class Supervisor:
             with contextlib.suppress(OSError):  # deleted in the meantime
                 total += path.stat().st_size
         files = f", {plural(len(outputs), 'file')}" if outputs else ""
-        recorder.phase("collect", f"{plural(len(values), 'value')}{files}, {size(total)}")
+        recorder.record_phase("collect", f"{plural(len(values), 'value')}{files}, {size(total)}")
 
     def _deliver(self) -> None:
         """Delete superfluous checkpoints and send the outputs, after the last attempt."""
@@ -277,34 +277,34 @@ class Supervisor:
         if recorder.view.state.ended:
             pass
         elif self._stopped_by == "user" and not failed:
-            recorder.state(State.CANCELED, reason)
+            recorder.record_state(State.CANCELED, reason)
         elif self._stopped_by in ("time", "hang") or failed:
-            recorder.state(State.FAILED, reason, code)
+            recorder.record_state(State.FAILED, reason, code)
         elif recorder.view.failure is not None:
             reason = self._end_reason()
             if restarts:
                 earlier = "; ".join(f"{n}. {restart.reason.rstrip('.')}" for n, restart in enumerate(restarts, 1))
                 times = f"The job had been restarted {plural(len(restarts), 'time')}, after: {earlier}."
                 reason = f"{reason.rstrip('.')}. {times}"
-            recorder.state(State.FAILED, reason)
+            recorder.record_state(State.FAILED, reason)
         else:
-            recorder.state(State.COMPLETED)
+            recorder.record_state(State.COMPLETED)
         recorder.close()
 
 
-def restart_delay(number: int) -> float:
+def compute_restart_delay(number: int) -> float:
     """Return the delay in seconds before this restart, counted from 1."""
-    return float(min(_MAX_DELAY, _MIN_DELAY * 2 ** min(number - 1, 10)))
+    return float(min(_MAX_DELAY_SECONDS, _MIN_DELAY_SECONDS * 2 ** min(number - 1, 10)))
 
 
-def lost_nodes(view: JobView) -> frozenset[int]:
+def find_lost_nodes(view: JobView) -> frozenset[int]:
     """Return the nodes lost with the first failure: all their ranks were killed or have unknown exits.
 
     Emulated nodes cannot stop responding, so killed ranks count as well. A real node that still exists is used again.
     """
     if (failure := view.failure) is None:
         return frozenset()
-    deadline = failure.when + _SIMULTANEOUS  # the supervisor stops the other ranks only 1 s after the failure
+    deadline = failure.when + _SIMULTANEOUS_SECONDS  # the supervisor stops the other ranks only 1 s after the failure
     others = (rank for rank in view.ranks if rank.signal != "KILL" or rank.ended is None or rank.ended >= deadline)
     remaining = {rank.node for rank in others if not is_lost(rank)}
     return frozenset({rank.node for rank in view.ranks} - remaining)
@@ -322,16 +322,16 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
 
     stop = threading.Event()
     destination = outputs.url(spec)
-    recorder.phase("collect", f"sending outputs to {destination}")
+    recorder.record_phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
         lambda: outputs.upload(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
     )
     deadline: float | None = None
-    while not wait([call], _TICK).done and (deadline is None or time.monotonic() < deadline):
+    while not wait([call], _TICK_SECONDS).done and (deadline is None or time.monotonic() < deadline):
         if deadline is None and canceled():
             stop.set()
-            deadline = time.monotonic() + _CANCEL_GRACE
-    problem = f"The outputs were not sent completely to {destination} because you stopped it."
+            deadline = time.monotonic() + _CANCEL_GRACE_SECONDS
+    problem = f"The outputs were not sent completely to {destination} because you canceled the job."
     if deadline is None:
         try:
             sent = call.result()
@@ -340,6 +340,6 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         else:
             existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
             recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
-            recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+            recorder.record_phase("collect", f"{plural(sent.files, 'file')} to {destination}")
             return
     recorder.note("warning", f"{problem} The files are still in {recorder.folder.path}.", "outputs")

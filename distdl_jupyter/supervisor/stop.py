@@ -15,7 +15,7 @@ from typing import Any
 from distdl_jupyter.clusters.base import Run, UnkillableProcess
 
 #: Seconds after KILL before surviving processes are examined.
-_EXAMINE_AFTER = 5.0
+_EXAMINE_SECONDS = 5.0
 #: Seconds between two polls of the process table while processes survive KILL.
 POLL_SECONDS = 1.0
 
@@ -28,19 +28,19 @@ class StopStep:
     grace: float
 
 
-def gentle(grace: float) -> tuple[StopStep, ...]:
+def build_gentle_steps(grace: float) -> tuple[StopStep, ...]:
     """Return the steps of a requested stop: training code may save its work after INT."""
     return (StopStep("INT", grace), StopStep("TERM", 2 * grace), StopStep("KILL", 1.0))
 
 
 #: After a failed rank: the others may report their errors, but must exit within 5 s.
-AFTER_FAILURE = (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
+AFTER_FAILURE_STEPS = (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
 #: After a hang: ranks that still handle INT may save their work, with less time than after a request.
-AFTER_HANG = (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
+AFTER_HANG_STEPS = (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
 #: An immediate stop.
-IMMEDIATE = (StopStep("KILL", 1.0),)
+IMMEDIATE_STEPS = (StopStep("KILL", 1.0),)
 #: For processes that the ranks left behind.
-LEFT_BEHIND = (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
+LEFTOVER_STEPS = (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
 
 
 class Stopper:
@@ -59,7 +59,7 @@ class Stopper:
 
     def escalate(self) -> None:
         """Escalate to KILL at the next tick."""
-        self._steps = list(IMMEDIATE)
+        self._steps = list(IMMEDIATE_STEPS)
         self._next_at = time.monotonic()
 
     def tick(self) -> dict[str, Any] | None:
@@ -93,9 +93,9 @@ class UnkillableProcesses:
     def __len__(self) -> int:
         return len(self._stuck)
 
-    def poll_new(self, stopper: Stopper) -> list[UnkillableProcess]:
+    def find_new(self, stopper: Stopper) -> list[UnkillableProcess]:
         """Return the processes that have newly survived KILL for some time; they may never exit."""
-        if stopper.seconds_since_kill < _EXAMINE_AFTER or time.monotonic() < self._next_poll:
+        if stopper.seconds_since_kill < _EXAMINE_SECONDS or time.monotonic() < self._next_poll:
             return []
         self._next_poll = time.monotonic() + POLL_SECONDS
         current = set(self._run.list_unkillable())
@@ -105,7 +105,7 @@ class UnkillableProcesses:
         self._suspects = current
         return new
 
-    def killable(self) -> int:
+    def count_killable(self) -> int:
         """Return the number of live processes of the job that can be killed."""
         alive = len(self._run.list_alive())
         return alive - len(self._stuck.intersection(self._run.list_unkillable())) if alive and self._stuck else alive

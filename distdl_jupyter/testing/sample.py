@@ -251,7 +251,7 @@ class ClusterTests:
     def wait_until_gone(self, job_id: str) -> None:
         """Wait until no process of a job remains on this machine. Raises AssertionError after ``timeout`` seconds."""
         deadline = time.monotonic() + self.timeout
-        while remaining := processes.of_job({processes.MARK: job_id}):
+        while remaining := processes.find_job_pids({processes.MARK: job_id}):
             assert time.monotonic() < deadline, f"These processes of job {job_id} are still running: {remaining}"
             time.sleep(0.1)
 

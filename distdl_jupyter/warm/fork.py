@@ -29,13 +29,13 @@ from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
 
 #: The descriptors that a submitter sends with its request, in order.
-DESCRIPTORS = ("lock", "supervisor.log")
+DESCRIPTOR_NAMES = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _MODULE_FLAGS = ("-P", "-m")
 #: Packages whose linear algebra library has its own thread count.
 _BLAS_USERS = frozenset(("numpy", "scipy"))
 #: Seconds until the system no longer counts a joined thread, and seconds between two checks of a process.
-_JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
+_JOIN_SECONDS, _WAIT_SECONDS = 0.1, 0.002
 
 
 def become_supervisor(
@@ -46,7 +46,7 @@ def become_supervisor(
         lock, log = descriptors
         _start_session((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
-        forker.argv.show(arguments)
+        forker.argv.set_arguments(arguments)
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         _reset_state([sys.executable, *arguments])
         send(connection, {"accepted": os.getpid()})
@@ -111,14 +111,14 @@ class Forker:
         self._environment = environment
         self._recorder = recorder
 
-    def difference(self, environment: Mapping[str, str]) -> str:
+    def find_difference(self, environment: Mapping[str, str]) -> str:
         """Return why a process with this environment cannot be forked, "" if it can.
 
         A variable that the imports have set, such as torch's KMP_DUPLICATE_LIB_OK, may be missing or have that value.
         """
         recorder = self._recorder
         same_values = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
-        name = preload.differing({**self._environment, **same_values}, environment, recorder.read)
+        name = preload.find_difference({**self._environment, **same_values}, environment, recorder.read)
         return f"the value of the environment variable {name} differs from that of the template" if name else ""
 
     def __call__(self, arguments: Sequence[str], options: Mapping[str, Any]) -> ForkedProcess | None:
@@ -126,8 +126,8 @@ class Forker:
 
         ``arguments`` and ``options`` are those of ``subprocess.Popen``.
         """
-        if reason := self._refusal(arguments, options["env"], options["cwd"]):
-            node_job.reasons.append(reason)
+        if reason := self._find_refusal(arguments, options["env"], options["cwd"]):
+            node_job.fork_failures.append(reason)
             return None
         stdin = os.pipe() if options["stdin"] == subprocess.PIPE else None
         sys.stdout.flush()
@@ -141,22 +141,22 @@ class Forker:
         os.close(stdin[0])
         return ForkedProcess(pid, os.fdopen(stdin[1], "wb"))
 
-    def _refusal(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
+    def _find_refusal(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
         """Return why this program cannot be forked, "" if it can; errors at its start are reported later."""
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _MODULE_FLAGS:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
         if directory and not os.access(directory, os.X_OK):
             return "its working directory is not accessible"
-        if "DISTDL_RANK" in environment and library_threads(environment) is None:
+        if "DISTDL_RANK" in environment and count_library_threads(environment) is None:
             return "its number of threads cannot be set after a fork"
-        if reason := self.difference(environment):
+        if reason := self.find_difference(environment):
             return reason
         # An injected library needs a normal process exit, which forked processes skip.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
         # The system still counts a thread briefly after it was joined.
-        deadline = time.monotonic() + _JOINED_SECONDS
-        while preload.thread_count() > 1:
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while preload.count_threads() > 1:
             if time.monotonic() > deadline:
                 return "the supervisor has started threads"
             time.sleep(0.001)
@@ -170,10 +170,10 @@ class Forker:
             os.chdir(options["cwd"])
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
-        self.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
+        self.argv.set_arguments([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
         node_job.fork = None
         _reset_state(arguments)
-        count = library_threads(environment) or 1
+        count = count_library_threads(environment) or 1
         if count > 1:
             tensors.set_threads(count)
         blas_count = environment.get("OPENBLAS_NUM_THREADS", str(count))
@@ -203,7 +203,7 @@ class ArgvBuffer:
         start = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
         self._arguments = (start, filler + length - start)
 
-    def show(self, arguments: Sequence[str], mark: str = "") -> None:
+    def set_arguments(self, arguments: Sequence[str], mark: str = "") -> None:
         """Set the visible arguments after the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
         line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
         # Padded with blanks, because trailing zeros would be read as empty arguments.
@@ -295,7 +295,7 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
         os._exit(code)
 
 
-def library_threads(environment: Mapping[str, str]) -> int | None:
+def count_library_threads(environment: Mapping[str, str]) -> int | None:
     """Return the thread count of a process with this environment; None if it cannot be set after a fork.
 
     0 means that no numerical library is loaded; a library loaded later reads the environment itself.

@@ -52,7 +52,7 @@ _LATE_VARIABLES = re.compile(
 #: Triton is installed; each job gets its own values afterwards.
 NO_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_WARM_POOL": "0"}
 #: Modules that the supervisor and ranks of a local job always import, besides the backend.
-REQUIRED = (
+REQUIRED_MODULES = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.run",
@@ -67,7 +67,7 @@ REQUIRED = (
 )
 
 
-def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:
+def find_difference(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:
     """Return the first variable that differs and may have affected an import, "" if there is none.
 
     ``read`` are the variables that Python code read during the imports.
@@ -79,16 +79,16 @@ def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str
     return ""
 
 
-class Unforkable(Exception):
+class UnforkableModule(Exception):
     """A module must not be preloaded, and this process, which has imported it, must no longer be forked.
 
     ``names`` are the module and the modules that were being imported when the problem occurred.
     """
 
-    def __init__(self, name: str, why: str, others: Iterable[str] = ()) -> None:
-        super().__init__(f"{name} {why}")
+    def __init__(self, name: str, reason: str, others: Iterable[str] = ()) -> None:
+        super().__init__(f"{name} {reason}")
         self.names = (name, *sorted(set(others) - {name}))
-        self.why = why
+        self.reason = reason
 
 
 class ImportHistory:
@@ -102,9 +102,9 @@ class ImportHistory:
         data = _read_json(path)
         self._modules: list[str] = [str(name) for name in data.get("modules", ())]
         #: Module -> why it must not be preloaded.
-        self.unforkable: dict[str, str] = {str(name): str(why) for name, why in data.get("unforkable", {}).items()}
+        self.unforkable: dict[str, str] = {str(key): str(value) for key, value in data.get("unforkable", {}).items()}
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the modules to import, those of the most recent job first, in import order."""
         return [name for name in self._modules if not self.is_unforkable(name)]
 
@@ -118,9 +118,9 @@ class ImportHistory:
         self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MAX_MODULES]
         files.write(self._path, {"modules": self._modules, "unforkable": self.unforkable})
 
-    def leave_out(self, unforkable: Unforkable) -> None:
+    def exclude(self, unforkable: UnforkableModule) -> None:
         """Exclude these modules and their submodules from preloading."""
-        self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
+        self.unforkable |= dict.fromkeys(unforkable.names, unforkable.reason)
         self.add(())
 
 
@@ -153,17 +153,17 @@ class Preloader:
         self._checked_count = 0
         self._attempted: set[str] = set()
 
-    def would_load(self, name: str) -> bool:
+    def can_load(self, name: str) -> bool:
         """Return whether ``load`` would import anything."""
         return name not in sys.modules and name not in self._attempted
 
     def load(self, name: str) -> None:
-        """Import one module after its parent packages; skip it if the import fails. Raises Unforkable.
+        """Import one module after its parent packages; skip it if the import fails. Raises UnforkableModule.
 
         In this order, an unforkable package is detected once, not once for each of its modules.
         """
         for module in itertools.accumulate(name.split("."), "{}.{}".format):
-            if self.would_load(module):
+            if self.can_load(module):
                 self._attempted.add(module)
                 with self.recorder, contextlib.suppress(BaseException):
                     importlib.import_module(module)
@@ -176,23 +176,23 @@ class Preloader:
         self._checked_count = len(loaded_modules)
         self.stamp(paths)
         reads, self.recorder.unforkable = self.recorder.unforkable, []
-        if thread_count() > 1:
-            raise Unforkable(name, "starts a thread when imported")
+        if count_threads() > 1:
+            raise UnforkableModule(name, "starts a thread when imported")
         if _has_opened_gpu():
-            raise Unforkable(name, "opens a GPU when imported")
+            raise UnforkableModule(name, "opens a GPU when imported")
         if reads:
             variable, importing = reads[0]
             others = itertools.chain.from_iterable(modules for _, modules in reads)
-            raise Unforkable(name, f"reads {variable} when imported (in {importing[0]})", others)
+            raise UnforkableModule(name, f"reads {variable} when imported (in {importing[0]})", others)
         if outside_paths := [path for path in paths if not path.startswith(self._roots)]:
-            raise Unforkable(name, f"imports {outside_paths[0]}, which is not an installed module")
+            raise UnforkableModule(name, f"imports {outside_paths[0]}, which is not an installed module")
 
     def stamp(self, paths: Iterable[str]) -> None:
         """Record the time and size of these files and of the folders in ``sys.path``."""
         for path in (*paths, *sys.path):
             self._stamps.setdefault(path, _stamp(path))
 
-    def changed(self) -> str:
+    def find_change(self) -> str:
         """Return the first recorded file or folder that has changed, "" if none has. 2,000 files take 4 ms."""
         return next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), "")
 
@@ -214,7 +214,7 @@ def _has_opened_gpu() -> bool:
     return False
 
 
-def thread_count() -> int:
+def count_threads() -> int:
     """Return the number of threads of this process, including those of C libraries."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - a count
 

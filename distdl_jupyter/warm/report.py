@@ -20,20 +20,20 @@ _REMEDIES = {
 }
 
 
-def state() -> dict[str, Any]:
+def read_state() -> dict[str, Any]:
     """Return the state of warm starts: what has disabled them ("" if they are enabled), and the template."""
     files = start.files_of()
     return {
-        "switched_off": start.switched_off(),
+        "switched_off": start.find_disabling_setting(),
         "idle_minutes": start.read_settings().idle_minutes,
         "template": start.status(files),
         "is_preparing": start.has_template(files),
     }
 
 
-def lines() -> list[str]:
+def describe() -> list[str]:
     """Return the state of warm starts for this Python, one fact per line."""
-    files, facts = start.files_of(), state()
+    files, facts = start.files_of(), read_state()
     disabled_by, template = facts["switched_off"], facts["template"]
     lines = [f"Warm starts are on. An unused template ends after {facts['idle_minutes']:g} minutes."]
     if disabled_by:
@@ -54,14 +54,14 @@ def lines() -> list[str]:
     for name, reason in preload.ImportHistory(files.history).unforkable.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        more = f" (and {len(names) - 1} more)" if names[1:] else ""
-        lines.append(f"{names[0]}{more} is not preloaded, because it {reason}.")
+        suffix = f" (and {len(names) - 1} more)" if names[1:] else ""
+        lines.append(f"{names[0]}{suffix} is not preloaded, because it {reason}.")
     return lines
 
 
-def rows() -> list[Verdict]:
+def build_doctor_rows() -> list[Verdict]:
     """Return the row of ``distdl doctor``."""
-    facts = state()
+    facts = read_state()
     disabled_by, template = facts["switched_off"], facts["template"]
     if disabled_by:
         return [Verdict("Warm starts", "absent", f"off ({disabled_by})", _REMEDIES[disabled_by])]

@@ -38,16 +38,16 @@ from distdl_jupyter.worker import installed, owned
 from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: The code of the notice with the reason for a cold start.
-COLD = "cold-start"
-#: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer than this.
-_TIMEOUT = 1.0
+COLD_START_CODE = "cold-start"
+#: Timeout in seconds for the reply of a template, which may be importing. A cold start takes longer.
+_TIMEOUT_SECONDS = 1.0
 #: Incremented when the messages change, so that two versions never share a socket.
 PROTOCOL = 6
 #: The environment variable with the folder for the templates of several data directories.
 _FOLDER_VARIABLE = "DISTDL_WARM_DIR"
 
 
-def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> None:
+def start_job(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> None:
     """Start the supervisor of a published job, warm if possible, and pass the lock to it.
 
     The reason for a cold start is written to the job's log as one sentence, unless warm starts do not apply (remote
@@ -57,16 +57,16 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
-    if not is_applicable or switched_off():
+    if not is_applicable or find_disabling_setting():
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return
     installed.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
     if reason := start_warm(files, folder, lock, secret_variables, spec):
         with contextlib.closing(EventWriter(folder.events)) as writer:
-            writer.write("note", level="info", text=reason, code=COLD)
+            writer.write("note", level="info", text=reason, code=COLD_START_CODE)
         control.start_supervisor(folder, lock, secret_variables, python=python)
         with contextlib.suppress(OSError):
-            make(files, folder)
+            start_template(files, folder)
     else:
         lock.release()
 
@@ -75,14 +75,14 @@ def start_warm(
     files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
 ) -> str:
     """Request a start from the template. Return "" on success, else the reason for a cold start as one sentence."""
-    inherited = _own_environment()
+    inherited = _read_own_environment()
     request = {
         "type": "start",
         "folder": str(folder.path.absolute()),
         "inherited": inherited,
         "environment": {**select_for_local_ranks(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
-        "state": inherited_state(),
+        "state": read_inherited_state(),
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
     }
     try:
@@ -103,7 +103,7 @@ def start_warm(
     return f"This job starts cold because {reply.get('cold', 'the warm template could not start it')}."
 
 
-def _own_environment() -> dict[str, str]:
+def _read_own_environment() -> dict[str, str]:
     """Return the environment of this process without its job mark."""
     return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", FILLER)}
 
@@ -111,7 +111,7 @@ def _own_environment() -> dict[str, str]:
 def _connect(files: TemplateFiles) -> socket.socket:
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        connection.settimeout(_TIMEOUT)
+        connection.settimeout(_TIMEOUT_SECONDS)
         connection.connect(str(files.socket))
         if peer_uid(connection) != os.getuid():
             raise PermissionError("the socket belongs to another user's process")
@@ -144,7 +144,8 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
     while has_template(files) and time.monotonic() < deadline:
         # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
         with contextlib.suppress(OSError):
-            was_received = was_received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
+            mark = files.lock.read_text(encoding="utf-8")
+            was_received = was_received or processes.signal_marked(mark, signal.SIGTERM)
         time.sleep(0.02)
     return not has_template(files)
 
@@ -158,13 +159,13 @@ def _request(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
         return None
 
 
-def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
+def start_template(files: TemplateFiles, folder: JobFolder | None = None) -> None:
     """Start a template (see ``template.main``) unless one is running or starting. Raises OSError.
 
     With ``folder``, it imports after that job has started.
     """
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    environment = select_for_local_ranks(_own_environment())
+    environment = select_for_local_ranks(_read_own_environment())
     # Without secrets, because all processes of this user can read a program's initial environment.
     initial = {name: value for name, value in environment.items() if not is_secret(name, value)} | FILLER_VARIABLE
     job = str(folder.path.absolute()) if folder else ""
@@ -219,7 +220,7 @@ class TemplateFiles(NamedTuple):
     history: Path
 
 
-def templates_folder() -> Path:
+def get_templates_folder() -> Path:
     """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
     path = os.environ.get(_FOLDER_VARIABLE)
     return Path(path).expanduser() if path else store.home() / "warm"
@@ -231,7 +232,7 @@ def files_of(python: str = "") -> TemplateFiles:
     Links are not resolved, because the interpreter of a virtual environment is often a link to a common one.
     """
     path = os.path.abspath(python or sys.executable)  # noqa: PTH100 - Path.resolve would follow the link
-    folder = templates_folder()
+    folder = get_templates_folder()
     name = f"{PROTOCOL}\0{os.getuid()}\0{path}\0{folder.absolute()}"
     key = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
     socket_file = machine.socket_path(f"warm-{key}", folder if os.environ.get(_FOLDER_VARIABLE) else None)
@@ -248,7 +249,7 @@ class Settings(msgspec.Struct, frozen=True):
 def read_settings() -> Settings:
     """Return the settings, or the defaults if the file cannot be read."""
     try:
-        return msgspec.json.decode((templates_folder() / "settings.json").read_bytes(), type=Settings)
+        return msgspec.json.decode((get_templates_folder() / "settings.json").read_bytes(), type=Settings)
     except (OSError, ValueError):
         return Settings()
 
@@ -262,11 +263,11 @@ def change_settings(**changes: Any) -> Settings:
             f"idle_minutes must be a number above 0 and at most 10080 (one week), not {changes['idle_minutes']!r}."
         )
         raise InvalidSpec(message, code="warm-idle-minutes-invalid", field="idle_minutes") from None
-    write_json(templates_folder() / "settings.json", msgspec.to_builtins(settings))
+    write_json(get_templates_folder() / "settings.json", msgspec.to_builtins(settings))
     return settings
 
 
-def switched_off() -> str:
+def find_disabling_setting() -> str:
     """Return what disables warm starts ("DISTDL_WARM" or "the settings"), "" if they are enabled."""
     if os.environ.get("DISTDL_WARM", "").lower() in ("off", "0", "no", "false"):
         return "DISTDL_WARM"
@@ -311,7 +312,7 @@ _STATUS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
-def inherited_state() -> dict[str, Any]:
+def read_inherited_state() -> dict[str, Any]:
     """Return the inherited state of this process besides its environment, as JSON data with keys that users know.
 
     A cold job inherits it from its submitter and a warm job from the template, so both must be equal.

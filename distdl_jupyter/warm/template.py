@@ -28,7 +28,7 @@ from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import fork, preload, start
-from distdl_jupyter.warm.preload import Unforkable
+from distdl_jupyter.warm.preload import UnforkableModule
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.rank_socket import listening, peer_uid
@@ -36,11 +36,11 @@ from distdl_jupyter.worker.rank_socket import listening, peer_uid
 #: Seconds between two checks for ended jobs and for a reason to exit.
 _CHECK_SECONDS = 1.0
 #: Timeout of one connection in seconds.
-_TIMEOUT = 5.0
+_TIMEOUT_SECONDS = 5.0
 #: Seconds after which imports start even if the job that started the template is not yet running.
 _MAX_WAIT_SECONDS = 20.0
 #: States of a job before its ranks are training, in which imports would slow down its start.
-_STARTING = ("queued", "preparing", "starting")
+_STARTING_STATES = ("queued", "preparing", "starting")
 
 
 class TemplateExit(Exception):
@@ -54,7 +54,7 @@ class Template:
         self._files = start.files_of()
         self._lock = int(order["lock"])
         self._job = JobFolder(Path(order["job"])) if order["job"] else None
-        self._state = start.inherited_state()
+        self._state = start.read_inherited_state()
         self._preloader = preload.Preloader()
         self._forker = fork.Forker(argv, order["environment"], self._preloader.recorder)
         self.history = preload.ImportHistory(self._files.history)
@@ -71,15 +71,15 @@ class Template:
     def prepare(self) -> None:
         """Import the modules that jobs need, once the ranks of the first job are training.
 
-        Raises Unforkable, TemplateExit.
+        Raises UnforkableModule, TemplateExit.
         """
         backend_modules = _await_ranks(self._job) if self._job is not None else ()
         try:
-            for name in (*preload.REQUIRED, *registry.built_in("backends")):
+            for name in (*preload.REQUIRED_MODULES, *registry.built_in("backends")):
                 self._preloader.load(name)
-        except Unforkable as unforkable:
+        except UnforkableModule as unforkable:
             raise TemplateExit(f"a module that it needs cannot be preloaded: {unforkable}") from unforkable
-        for name in (*backend_modules, *self.history.names()):
+        for name in (*backend_modules, *self.history.list_names()):
             if not self.history.is_unforkable(name):
                 self._preloader.load(name)
         if entry := next((entry for entry in sys.path if not os.path.isabs(entry)), ""):  # noqa: PTH117 - a string
@@ -87,12 +87,12 @@ class Template:
         _freeze_objects()
 
     def _load_next(self) -> None:
-        """Import further modules of ended jobs, one per call. Raises Unforkable."""
+        """Import further modules of ended jobs, one per call. Raises UnforkableModule."""
         for folder in filter(_has_ended, list(self._watched_jobs)):
             self._watched_jobs.remove(folder)
             if names := preload.take_imports(folder.path):
                 self.history.add(names)
-                self._pending_modules += [name for name in self.history.names() if self._preloader.would_load(name)]
+                self._pending_modules += [name for name in self.history.list_names() if self._preloader.can_load(name)]
         if self._pending_modules:
             # One at a time, because a request may arrive in between.
             self._preloader.load(self._pending_modules.pop(0))
@@ -100,7 +100,7 @@ class Template:
                 _freeze_objects()
 
     def serve(self) -> None:
-        """Serve requests until an exit condition is met. Raises TemplateExit, Unforkable, OSError."""
+        """Serve requests until an exit condition is met. Raises TemplateExit, UnforkableModule, OSError."""
         installed.packages()  # each rank 0 reports them
         path = self._files.socket
         machine.make_private_folder(path.parent)
@@ -145,7 +145,7 @@ class Template:
             return
         descriptors: list[int] = []
         with connection:
-            connection.settimeout(_TIMEOUT)
+            connection.settimeout(_TIMEOUT_SECONDS)
             if peer_uid(connection) != os.getuid():
                 return
             try:
@@ -156,7 +156,7 @@ class Template:
                 elif type_ == "stop":
                     start.send(connection, {"pid": os.getpid()})
                     raise TemplateExit("it received a request to stop")
-                elif type_ == "start" and len(descriptors) == len(fork.DESCRIPTORS):
+                elif type_ == "start" and len(descriptors) == len(fork.DESCRIPTOR_NAMES):
                     self._start(connection, message, descriptors)
             except (OSError, KeyError, TypeError) as error:
                 sys.stderr.write(f"A connection ended early: {error!r}.\n")
@@ -166,11 +166,11 @@ class Template:
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
         """Fork the supervisor of a job. Raises TemplateExit if this template cannot start jobs like this one."""
-        if reason := self._refusal(message):
+        if reason := self._find_refusal(message):
             self.close()  # the submitter may start another template as soon as it has the answer
             start.send(connection, {"cold": reason})
             raise TemplateExit(reason)
-        if reason := self._forker.difference(message["environment"]):
+        if reason := self._forker.find_difference(message["environment"]):
             # A variable of the job itself, which another template would not have either.
             start.send(connection, {"cold": reason})
             return
@@ -181,18 +181,18 @@ class Template:
         self._job_count += 1
         self._used_at = time.monotonic()
 
-    def _refusal(self, message: dict[str, Any]) -> str:
+    def _find_refusal(self, message: dict[str, Any]) -> str:
         """Return why this template cannot start the job, "" if it can; if not, the template exits and is replaced."""
-        if path := self._preloader.changed():
+        if path := self._preloader.find_change():
             return f"{path} has changed since the template was started"
-        if reason := self._forker.difference(select_for_local_ranks(message["inherited"])):
+        if reason := self._forker.find_difference(select_for_local_ranks(message["inherited"])):
             return reason
         state = message["state"]
         if name := next((name for name in {**self._state, **state} if self._state.get(name) != state.get(name)), ""):
             return f"the job and the template differ in {name}"
         if message["niceness"] < os.getpriority(os.PRIO_PROCESS, 0):
             return "the template has a lower priority (nice)"
-        return "the template has started threads" if preload.thread_count() > 1 else ""
+        return "the template has started threads" if preload.count_threads() > 1 else ""
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -231,7 +231,7 @@ def main() -> None:
     argv = fork.ArgvBuffer()
     order = json.loads(sys.stdin.read())
     os.set_inheritable(order["lock"], False)  # noqa: FBT003 - as in its documentation
-    os.write(order["lock"], processes.mark().encode())
+    os.write(order["lock"], processes.make_mark().encode())
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
@@ -243,14 +243,14 @@ def main() -> None:
         template.serve()
     except TemplateExit as reason:
         _log(f"The template exits: {reason}.")
-    except Unforkable as unforkable:
+    except UnforkableModule as unforkable:
         _log(f"{unforkable}, so it will not be preloaded again.")
-        template.history.leave_out(unforkable)
+        template.history.exclude(unforkable)
         template.close()
         os.environ.clear()
         os.environ.update(order["environment"])
         # Only a new process is free of what an unforkable module has started, such as threads.
-        start.make(start.files_of())
+        start.start_template(start.files_of())
         os._exit(0)
     finally:
         template.close()
@@ -262,7 +262,7 @@ def _await_ranks(job: JobFolder) -> Sequence[str]:
     with contextlib.suppress(OSError, DistDLError):
         while time.monotonic() < deadline:
             states = [event["state"] for event in read_all(job.events)[0] if event["type"] == "state"]
-            if states and states[-1] not in _STARTING:
+            if states and states[-1] not in _STARTING_STATES:
                 break
             time.sleep(0.1)
         spec = job.spec()

@@ -18,8 +18,8 @@ from typing import Any
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs.output import publish
 from distdl_jupyter.ranks import view
-from distdl_jupyter.ranks.answer import Error, failures, named, spans
-from distdl_jupyter.ranks.view import Fold, text
+from distdl_jupyter.ranks.answer import Error, find_failures, format_spans, name_ranks
+from distdl_jupyter.ranks.view import OutputFold, render_text
 
 #: Minimum pause between two updates: in seconds, and as a multiple of the duration of an update.
 _MIN_PAUSE = 0.05
@@ -39,7 +39,7 @@ class CellDisplay:
     def __init__(
         self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Callable[..., None] = publish
     ) -> None:
-        self._fold = Fold(ranks)
+        self._fold = OutputFold(ranks)
         self._job = job
         self._quiet = quiet
         self._publish = publish
@@ -80,12 +80,12 @@ class CellDisplay:
             self._is_closed = True
             self._condition.notify()
             self._fold.close()
-            is_silent = self._fold.empty and not any(self._errors.values())
+            is_silent = self._fold.is_empty and not any(self._errors.values())
             if not is_silent:
                 self._draw("", None)
             elif self._is_displayed:
                 elapsed = humanize.seconds_taken(time.monotonic() - self._start_time)
-                self._draw(f"Ran for {elapsed} on {named(self._fold.ranks)}.", None)
+                self._draw(f"Ran for {elapsed} on {name_ranks(self._fold.ranks)}.", None)
         return True
 
     def _mark_changed(self) -> None:
@@ -104,15 +104,15 @@ class CellDisplay:
                 self._has_changed = False
                 elapsed, status = time.monotonic() - self._start_time, self._sentence
                 if not status and (elapsed >= _SILENT_SECONDS or any(self._errors.values())):
-                    status = view.running(self._fold.ranks, sorted(self._errors), elapsed)
+                    status = view.describe_running(self._fold.ranks, sorted(self._errors), elapsed)
                 self._draw(status, _MAX_LIVE_ROWS)
 
     def _draw(self, status: str, newest: int | None) -> None:
         start = time.perf_counter()
         errors = {rank: error for rank, error in self._errors.items() if error is not None}
-        failure = failures(errors, self._fold.ranks)
-        html = view.cell_html(self._fold, failure, job=self._job, status=status, newest=newest)
-        plain = text(self._fold, failure, job=self._job, newest=newest)
+        failure = find_failures(errors, self._fold.ranks)
+        html = view.render_cell(self._fold, failure, job=self._job, status=status, newest=newest)
+        plain = render_text(self._fold, failure, job=self._job, newest=newest)
         bundle = {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
         self._publish(bundle, self._display_id, self._is_displayed)
         self._is_displayed = True
@@ -171,7 +171,7 @@ class _ValueDisplay:
         printer.text(as_text(folded(self._forms)) if is_top_level else repr(self))
 
     def _repr_html_(self) -> str:
-        return view.values_html(folded(self._forms))
+        return view.render_values(folded(self._forms))
 
     # IPython uses the first of __repr__ and _repr_pretty_ in the order of the classes, so this class defines both.
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
 
 def as_text(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
     """Return lines such as ``[0-3] 0.25``; further lines of a value are aligned with its first line."""
-    heads = [f"[{spans(ranks)}]" for ranks, _ in groups]
+    heads = [f"[{format_spans(ranks)}]" for ranks, _ in groups]
     width = max(map(len, heads), default=0)
     lines = []
     for head, (_, forms) in zip(heads, groups, strict=True):

@@ -46,7 +46,7 @@ def submit(code, **options):
 
 
 def left_of(job):
-    return processes.of_job({processes.MARK: job.id})
+    return processes.find_job_pids({processes.MARK: job.id})
 
 
 def output(job):

@@ -18,7 +18,7 @@ from pathlib import Path
 import distdl_jupyter
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.warm import start as warm_start
-from distdl_jupyter.warm.start import COLD
+from distdl_jupyter.warm.start import COLD_START_CODE
 from tests.benchmarks import report
 from tests.benchmarks.launchers import RANKS, SUBJECTS, Caller, Told, as_in_a_cell, commands, run, warm, workplace
 from tests.benchmarks.peers import environment
@@ -141,7 +141,7 @@ def _said(reasons: list[str]) -> str:
 def why_cold(id_: str) -> str:
     """Return why a job was started cold ("" for a warm start)."""
     events = JobStore().folder(id_).events.read_text().splitlines()
-    notes = (event for event in map(json.loads, events) if event.get("code") == COLD)
+    notes = (event for event in map(json.loads, events) if event.get("code") == COLD_START_CODE)
     return next((str(note["text"]) for note in notes), "")
 
 

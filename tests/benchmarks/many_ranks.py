@@ -105,7 +105,7 @@ def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
 
 def supervisor(job: distdl_jupyter.Job) -> psutil.Process:
     """Return the process that writes the job's folder: of the two of that name, the child of the other."""
-    marked = [psutil.Process(pid) for pid in processes.table()]
+    marked = [psutil.Process(pid) for pid in processes.read_table()]
     named = [one for one in marked if {"distdl_jupyter.supervisor", str(job.folder.path)} <= set(one.cmdline())]
     return max(named, key=lambda one: one.create_time())
 

@@ -158,7 +158,7 @@ def submitted(lab: Lab, page: Page) -> JobFolder:
         SLEEP,
     )
     folder = lab.newest()
-    wait_for(lambda: processes.of_job({processes.MARK: folder.id}), what="a process of the job")
+    wait_for(lambda: processes.find_job_pids({processes.MARK: folder.id}), what="a process of the job")
     return folder
 
 
@@ -175,7 +175,7 @@ def test_a_job_is_handled_with_the_keys_alone(bar: Sidebar, shared_page: Book) -
     expect(question.get_by_role("button", name="No")).to_be_focused()
     page.keyboard.press("Escape")
     expect(root.get_by_role("grid")).to_be_focused()
-    assert processes.of_job({processes.MARK: folder.id})
+    assert processes.find_job_pids({processes.MARK: folder.id})
     page.keyboard.press("Delete")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")

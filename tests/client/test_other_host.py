@@ -83,6 +83,6 @@ def test_persistent_ranks_of_another_host_are_not_listed_here():
         locks.fcntl.flock(file, locks.fcntl.LOCK_EX)  # a file system whose locks all hosts see
         (folder.path / "serving").mkdir()
         (folder.path / "serving" / "rank-0.json").touch()
-        assert ranks.current() is None
+        assert ranks.find_session() is None
     with pytest.raises(JobNotRunning, match=r"The ranks of job .* were started on login1\. Log in to login1"):
-        ranks.current(only=folder.id)
+        ranks.find_session(only=folder.id)

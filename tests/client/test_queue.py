@@ -79,7 +79,7 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     assert [(one.name, one.cores) for one in now.holding] == [("first", cores())]
     assert (now.total["cores"], now.free["cores"]) == (cores(), 0)
 
-    assert processes.send_marked(third.folder.lock.read_text(), signal.SIGKILL)
+    assert processes.signal_marked(third.folder.lock.read_text(), signal.SIGKILL)
     wait_for(lambda: third.folder.supervisor().is_dead, 20, "the end of the third job's supervisor")
     wait_for(lambda: third.state is State.QUEUED and third.folder.supervisor().is_held, 60, "another supervisor")
     wait_for(lambda: [one.name for one in queue().waiting] == ["third", "second"], 30, "its place")
@@ -109,7 +109,7 @@ def test_a_job_does_not_wait_for_one_whose_supervisor_is_gone(tmp_path):
     runs(first)
     second = begin(tmp_path, "second", cores=None, after=first)
     waits(second)
-    assert processes.send_marked(first.folder.lock.read_text(), signal.SIGKILL)
+    assert processes.signal_marked(first.folder.lock.read_text(), signal.SIGKILL)
     wait_for(lambda: second.state is State.CANCELED, 40, "the end of the job that waits")  # nobody reads the first one
     assert second.view().reason.endswith("which was lost because its supervisor is gone.")
 

@@ -81,7 +81,7 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     with pytest.raises(StartCanceled):
         cluster.start(spec, placement, Plan(({},) * 60), context)
     assert told == [("start", "8 of 60 processes")]
-    assert processes.of_job({processes.MARK: folder.id}) == set()
+    assert processes.find_job_pids({processes.MARK: folder.id}) == set()
 
 
 def test_a_start_that_waits_for_a_service_is_stopped():
@@ -99,4 +99,4 @@ def test_a_start_that_waits_for_a_service_is_stopped():
     waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
     with pytest.raises(StartCanceled):
         cluster.start(spec, placement, Plan(({},), services=(waits,)), context)
-    assert processes.of_job({processes.MARK: folder.id}) == set()
+    assert processes.find_job_pids({processes.MARK: folder.id}) == set()

@@ -83,7 +83,7 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     nvidia_smi(DIVIDED)
     assert [gpu.identifier for gpu in machine.gpus()] == words
     for number, word in zip(machine.gpu_numbers(), words, strict=True):
-        assert devices.cuda_variables({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
+        assert devices.build_cuda_variables({"CUDA_VISIBLE_DEVICES": str(number)}) == {"CUDA_VISIBLE_DEVICES": word}
     assert {gpu.name for gpu in machine.gpus()} <= {"NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)"}
 
 

@@ -26,7 +26,7 @@ def path(tmp_path):
 def test_the_holder_of_a_lock_writes_host_boot_and_process_into_it(path):
     lock = JobLock.acquire(path)
     said = json.loads(path.read_text())
-    assert f"{said['host']}/{said['boot']}" == processes.boot()
+    assert f"{said['host']}/{said['boot']}" == processes.identify_boot()
     assert said["pid"] == os.getpid()
     assert locks.holder(path)[:2] == (True, "")
     lock.release()
@@ -36,7 +36,7 @@ def test_the_holder_of_a_lock_writes_host_boot_and_process_into_it(path):
 def test_a_new_holder_replaces_the_whole_text_of_the_last_one(path):
     path.write_text(json.dumps({"host": "a" * 64, "boot": "b" * 36, "pid": 4194304, "started": 10**15}))
     locks.sign(path)
-    assert json.loads(path.read_text()) == json.loads(processes.mark())
+    assert json.loads(path.read_text()) == json.loads(processes.make_mark())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_new_holder_replaces_the_whole_text_of_the_last_one(path):
     ids=["the same host switched on anew", "the same boot under another name", "another host"],
 )
 def test_a_free_lock_proves_an_end_on_its_own_host_only(path, changes, dead):
-    path.write_text(json.dumps({**json.loads(processes.mark()), **changes}))
+    path.write_text(json.dumps({**json.loads(processes.make_mark()), **changes}))
     assert locks.holder(path).is_dead is dead
     assert locks.holder(path).is_elsewhere is not dead
     lock = JobLock.acquire(path)
@@ -111,7 +111,7 @@ def no_more_files():
 
 
 def test_a_process_at_its_limit_of_open_files_declares_nobody_dead(path, request):
-    path.write_text(processes.mark())
+    path.write_text(processes.make_mark())
     assert locks.holder(path).is_dead
     request.getfixturevalue("no_more_files")
     assert not locks.holder(path).is_dead

@@ -12,7 +12,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.supervisor import resume
-from distdl_jupyter.supervisor.run import lost_nodes, restart_delay
+from distdl_jupyter.supervisor.run import compute_restart_delay, find_lost_nodes
 
 SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_count_per_node=2, created=100.0,
                max_restarts=3)  # fmt: skip
@@ -151,11 +151,11 @@ def test_a_second_supervisor_reads_the_files_of_the_last_attempt_only():
     history.add(printed(900))
     history.add({"v": 1, "t": 1.0, "type": "attempt"})
     assert history.positions == {}
-    assert resume.last_start(history.events)["type"] == "restart"
+    assert resume.find_last_start(history.events)["type"] == "restart"
     history.add({"v": 1, "t": 2.0, "type": "handle", "data": {"run": "slurm-1"}, "nonce": "a"})
     history.add(printed(7))
     assert history.positions == {(0, "out"): 7}
-    assert resume.last_start(history.events)["data"] == {"run": "slurm-1"}
+    assert resume.find_last_start(history.events)["data"] == {"run": "slurm-1"}
 
 
 def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_does_not_have_yet():
@@ -167,7 +167,7 @@ def test_output_of_the_attempt_before_is_not_taken_for_that_of_one_that_the_log_
 
 
 def test_pauses_grow_and_end_at_half_a_minute():
-    assert [restart_delay(number) for number in (1, 2, 3, 4, 5, 6, 1000)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [compute_restart_delay(number) for number in (1, 2, 3, 4, 5, 6, 1000)] == [1, 2, 4, 8, 16, 30, 30]
 
 
 def ended(view, rank, when, **how):
@@ -186,4 +186,4 @@ def test_a_node_is_lost_when_all_its_ranks_fall_at_once(ends, lost):
     view = JobView.of(SPEC)
     for rank, (when, name) in ends.items():
         ended(view, rank, when, signal=name)
-    assert lost_nodes(view) == lost
+    assert find_lost_nodes(view) == lost

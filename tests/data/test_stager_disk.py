@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from distdl_jupyter.data.stager import DataStager
-from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed, expected_mtime, remove_links
+from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed, compute_mtime, remove_links
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -90,7 +90,7 @@ def unused(cache, name, size, used=0):
     """A whole file of the cache that no job uses."""
     path = Path(cache.path("https://h/c", name, "1"))
     path.write_bytes(b"x" * size)
-    os.utime(path, (used, expected_mtime(str(path))))
+    os.utime(path, (used, compute_mtime(str(path))))
     return path
 
 
@@ -210,7 +210,7 @@ def test_room_is_made_by_files_of_the_cache_only(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * 5000)
         os.utime(path, (0, 0))
-    os.utime(cached, (0, expected_mtime(str(cached))))
+    os.utime(cached, (0, compute_mtime(str(cached))))
     (tmp_path / "blobs" / "list.txt").write_text("x")
     cache.make_room(0, 0)
     assert not cached.exists()
@@ -222,7 +222,7 @@ def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
     cache.prepare()
     path = Path(cache.path("https://h/c", "data", "1"))
     path.write_bytes(b"x" * 5)
-    os.utime(path, (0, expected_mtime(str(path))))
+    os.utime(path, (0, compute_mtime(str(path))))
     assert cache.has(str(path), 5)
     path.chmod(0o666)
     assert not cache.has(str(path), 5)

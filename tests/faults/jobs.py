@@ -103,7 +103,7 @@ def kill_supervisor(job, *, watchdog=False, also=()):
     until = time.monotonic() + 10.0
     while True:
         supervisor = found_supervisor_of(job)
-        held |= shared_files([supervisor.pid, *processes.of_job({processes.MARK: job.id})])
+        held |= shared_files([supervisor.pid, *processes.find_job_pids({processes.MARK: job.id})])
         for process in (*(watchdogs_of(supervisor) if watchdog else ()), supervisor, *also):
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(os.name != "posix", r
 
 
 #: This host, as another one calls it.
-HERE = processes.boot().partition("/")[0]
+HERE = processes.identify_boot().partition("/")[0]
 
 
 def wait_quietly():

@@ -176,7 +176,7 @@ def interrupted(start):
         return start(*args, **kwargs)
     return run
 import distdl_jupyter.warm, distdl_jupyter.supervisor.control
-distdl_jupyter.warm.begin = interrupted(distdl_jupyter.warm.begin)
+distdl_jupyter.warm.start_job = interrupted(distdl_jupyter.warm.start_job)
 distdl_jupyter.supervisor.control.start_supervisor = interrupted(distdl_jupyter.supervisor.control.start_supervisor)
 """
 

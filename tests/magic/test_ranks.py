@@ -32,7 +32,7 @@ def start(kernel):
 
 
 def end():
-    if (left := ranks.current()) is not None:
+    if (left := ranks.find_session()) is not None:
         left.job.cancel(now=True)
         left.job.wait()
 
@@ -160,7 +160,7 @@ def test_a_rank_that_failed_is_shown_while_the_others_wait(shared):
 
 def test_ranks_outlive_the_kernel(started):
     started.ok("%%ranks\nkept = rank * 10")
-    first = ranks.current().id
+    first = ranks.find_session().id
     started.manager.restart_kernel(now=True)
     started.client.wait_for_ready(timeout=120)
     started.ok("%load_ext distdl_jupyter")
@@ -173,7 +173,7 @@ def test_ranks_outlive_the_kernel(started):
     assert started.ok("%%ranks\n1").text == "", "it is said once"
     assert "already running" in started.run("%dist_ranks start -p 2").error
     assert "3 ranks are ready" in started.ok("%dist_ranks restart").text
-    assert ranks.current().id != first
+    assert ranks.find_session().id != first
     assert started.run("%%ranks\nkept").error.startswith("CellFailed")
     assert "3 ranks stopped" in started.ok("%dist_ranks stop").text
     assert jobs()[0].state is State.COMPLETED

@@ -43,7 +43,7 @@ class Driven:
         self.job = f"test-{uuid.uuid4().hex[:8]}"
         self.messages, self.data, self.closed, self.order = [], {}, set(), []
         self.folder = self.run = None
-        self._reader = frames.Reader(greeting=True)
+        self._reader = frames.FrameReader(expect_greeting=True)
         self._number = 0
         self._beating = threading.Event()
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class Driven:
         def beat():
             with contextlib.suppress(OSError, ValueError):
                 while not self._beating.wait(0.2):
-                    self.say(frames.message("beat"))
+                    self.say(frames.encode_message("beat"))
 
         threading.Thread(target=beat, daemon=True).start()
         return self
@@ -108,7 +108,7 @@ class Driven:
 
     def request(self, type_, **fields):
         self._number += 1
-        self.say(frames.message(type_, request=self._number, **fields))
+        self.say(frames.encode_message(type_, request=self._number, **fields))
         return self._number
 
     def reply(self, number):

@@ -357,7 +357,7 @@ def test_a_wire_that_is_broken_ends_the_job(agent, tmp_path):
     assert one.wait(30) == 1
     gone(one, pids.values())
     one.close()
-    assert "BrokenWire" in one.errors
+    assert "InvalidFrame" in one.errors
 
 
 # two agents, sweeping -------------------------------------------------------------------------------

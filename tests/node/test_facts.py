@@ -112,7 +112,7 @@ def test_open_mpi_tells_its_version_and_another_mpi_none(tmp_path):
     assert ours["mpirun"] == ours["packages"]["openmpi"]
     assert gather()[0]["mpirun"] == ""
     other = executable(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.1.2'")
-    assert facts._mpirun_version(str(other)) == ""
+    assert facts._read_mpirun_version(str(other)) == ""
 
 
 def test_the_first_distribution_on_the_path_counts_as_for_an_import(tmp_path):
@@ -129,7 +129,7 @@ def test_a_rank_counts_once_with_its_children(variable):
     running = ["sh", "-c", "sleep 60 & sleep 60"]
 
     def mine():
-        return [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+        return [mark for mark in facts.find_rank_marks() if mark[0] == job.encode()]
 
     with subprocess.Popen(running, env=marked, start_new_session=True) as rank:
         try:
@@ -144,7 +144,7 @@ def test_what_belongs_to_a_job_without_a_rank_is_none():
     job = f"20261121-000001-{os.getpid()}"
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "DISTDL_JOB_ID": job}) as service:
         try:
-            assert not [mark for mark in facts.rank_marks() if mark[0] == job.encode()]
+            assert not [mark for mark in facts.find_rank_marks() if mark[0] == job.encode()]
         finally:
             service.kill()
 
@@ -154,7 +154,7 @@ def test_interfaces_are_those_that_the_system_tells():
         pytest.skip("needs iproute2 to compare with")
     told = json.loads(subprocess.run([IP, "-j", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
     expected = {(link["ifname"], one["local"], one["prefixlen"]) for link in told for one in link["addr_info"]}
-    found = facts.interfaces()
+    found = facts.list_interfaces()
     assert {(one["name"], one["address"], one["prefix"]) for one in found} == expected
     loopback = next(one for one in found if one["address"] == "127.0.0.1")
     assert loopback["loopback"]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.node.frames import (
     GREETING,
-    MAX_BEFORE,
-    MAX_BODY,
-    PIECE,
-    BrokenWire,
+    MAX_BODY_BYTES,
+    MAX_PREAMBLE_BYTES,
+    PIECE_BYTES,
     Data,
-    Reader,
-    data,
-    message,
+    FrameReader,
+    InvalidFrame,
+    encode_data,
+    encode_message,
 )
 
 parts = st.one_of(
@@ -29,34 +29,34 @@ parts = st.one_of(
 def test_frames_come_back_in_order_whatever_a_login_shell_says_first(sent, cuts, noise):
     wire = noise.encode(errors="replace") + GREETING
     for part in sent:
-        wire += message("note", fields=part) if isinstance(part, dict) else data(*part)
+        wire += encode_message("note", fields=part) if isinstance(part, dict) else encode_data(*part)
     edges = [0, *sorted(cut % (len(wire) + 1) for cut in cuts), len(wire)]
-    reader = Reader(greeting=True)
+    reader = FrameReader(expect_greeting=True)
     found = [frame for a, b in itertools.pairwise(edges) for frame in reader.feed(wire[a:b])]
     assert found == [{"type": "note", "fields": part} if isinstance(part, dict) else Data(*part) for part in sent]
-    assert reader.greeted
+    assert reader.has_greeting
 
 
 def test_much_data_is_cut_into_pieces_that_belong_together():
     content = bytes(range(256)) * 1000
-    found = Reader(greeting=False).feed(data(7, content))
-    assert len(found) == -(-len(content) // PIECE)
+    found = FrameReader(expect_greeting=False).feed(encode_data(7, content))
+    assert len(found) == -(-len(content) // PIECE_BYTES)
     assert {frame.channel for frame in found} == {7}
     assert b"".join(frame.bytes for frame in found) == content
 
 
 def test_what_came_in_place_of_the_greeting_can_be_shown():
-    reader = Reader(greeting=True)
+    reader = FrameReader(expect_greeting=True)
     assert reader.feed(b"This account is currently not available.\n") == []
-    assert not reader.greeted
-    assert reader.before == b"This account is currently not available.\n"
+    assert not reader.has_greeting
+    assert reader.preamble == b"This account is currently not available.\n"
 
 
 @pytest.mark.parametrize(
     "wire",
     [
         b"X\0\0\0\1a",
-        b"J" + (MAX_BODY + 1).to_bytes(4, "big"),
+        b"J" + (MAX_BODY_BYTES + 1).to_bytes(4, "big"),
         b"J\0\0\0\2[]",
         b"J\0\0\0\2{}",
         b"J\0\0\0\1{",
@@ -64,15 +64,15 @@ def test_what_came_in_place_of_the_greeting_can_be_shown():
     ],
 )
 def test_what_is_no_frame_is_refused(wire):
-    with pytest.raises(BrokenWire):
-        Reader(greeting=False).feed(wire)
+    with pytest.raises(InvalidFrame):
+        FrameReader(expect_greeting=False).feed(wire)
 
 
 def test_noise_before_the_greeting_is_bounded_and_searched_once():
-    reader, began = Reader(greeting=True), time.process_time()
-    for _ in range(MAX_BEFORE // 64):
+    reader, began = FrameReader(expect_greeting=True), time.process_time()
+    for _ in range(MAX_PREAMBLE_BYTES // 64):
         assert reader.feed(b"x" * 64) == []
-    with pytest.raises(BrokenWire):
+    with pytest.raises(InvalidFrame):
         reader.feed(b"x" * 64)
-    assert len(reader.before) == MAX_BEFORE + 64
+    assert len(reader.preamble) == MAX_PREAMBLE_BYTES + 64
     assert time.process_time() - began < 1

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from distdl_jupyter.node.mpi_shell import Shells
+from distdl_jupyter.node.mpi_shell import ShellRelays
 from tests.node.driver import until
 
 RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_shell")
@@ -46,7 +46,7 @@ def test_without_an_agent_the_relay_ends_as_ssh_without_a_connection(tmp_path):
 
 def test_a_slow_mpirun_gets_all_output_and_the_end(tmp_path):
     selector, said = selectors.DefaultSelector(), []
-    shells = Shells(selector, lambda type_, **fields: said.append((type_, fields)))
+    shells = ShellRelays(selector, lambda type_, **fields: said.append((type_, fields)))
     shells.listen(tmp_path / "relay")
 
     def go_on():

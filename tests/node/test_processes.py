@@ -24,20 +24,20 @@ def test_a_process_is_stuck_while_one_of_its_threads_waits_in_the_kernel(tmp_pat
     os.mkfifo(tmp_path / "pipe")
     process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "pipe")])
     try:
-        wait_for(lambda: processes.stuck([process.pid]) == [process.pid], 30, "the state D")
+        wait_for(lambda: processes.find_stuck([process.pid]) == [process.pid], 30, "the state D")
         with open(tmp_path / "pipe", "w"):
             assert process.wait(30) == 0
     finally:
         process.kill()
-    assert processes.stuck([process.pid]) == []
+    assert processes.find_stuck([process.pid]) == []
 
 
 def test_a_process_that_sleeps_or_is_gone_is_not_stuck():
     with subprocess.Popen(["sleep", "600"]) as process:
         # On a busy machine a process that begins waits for its program's file.
-        wait_for(lambda: processes.stuck([process.pid, os.getpid()]) == [])
+        wait_for(lambda: processes.find_stuck([process.pid, os.getpid()]) == [])
         process.kill()
-        assert processes.stuck([process.pid]) == []
+        assert processes.find_stuck([process.pid]) == []
 
 
 @pytest.mark.parametrize("adopts", [True, False])
@@ -47,11 +47,11 @@ def test_children_count_as_the_job_s_where_orphans_are_adopted_and_asked_for(mon
     own = subprocess.Popen(["sleep", "600"])
     try:
         marks = {processes.MARK: "20261121-024912-k3f9x"}
-        found = processes.of_job(marks, orphans=True)
+        found = processes.find_job_pids(marks, orphans=True)
         assert (child.pid in found) == adopts
         assert own.pid not in found, "what this process runs for itself stays in its session"
-        assert child.pid not in processes.of_job(marks, excluded_pids=[child.pid], orphans=True)
-        assert processes.of_job(marks) == set()
+        assert child.pid not in processes.find_job_pids(marks, excluded_pids=[child.pid], orphans=True)
+        assert processes.find_job_pids(marks) == set()
     finally:
         for process in (child, own):
             process.kill()
@@ -62,9 +62,9 @@ def test_a_job_s_processes_are_found_by_their_mark_with_what_they_have_started()
     marks = {processes.MARK: "20261121-024912-k3f9x"}
     process = subprocess.Popen(["sh", "-c", "env -i sleep 600 & wait"], env={**os.environ, **marks})
     try:
-        wait_for(lambda: len(processes.of_job(marks)) == 2, 30, "the shell and what it has started")
+        wait_for(lambda: len(processes.find_job_pids(marks)) == 2, 30, "the shell and what it has started")
         assert process.pid in processes.kill_job(marks[processes.MARK])
-        assert processes.of_job(marks) == set()
+        assert processes.find_job_pids(marks) == set()
     finally:
         process.kill()
         process.wait()
@@ -74,11 +74,11 @@ def test_the_process_table_is_the_same_without_proc(monkeypatch, tmp_path):
     marks = {processes.MARK: "20261121-024912-k3f9x"}
     process = subprocess.Popen(["sleep", "600"], env={**os.environ, **marks})
     try:
-        one = processes.table()[process.pid]
+        one = processes.read_table()[process.pid]
         monkeypatch.setattr(processes, "_PROC", tmp_path / "no-proc")
-        assert processes.table()[process.pid] == one
-        assert processes.of_job(marks) == {process.pid}
-        assert processes.workers([process.pid]) == []
+        assert processes.read_table()[process.pid] == one
+        assert processes.find_job_pids(marks) == {process.pid}
+        assert processes.find_workers([process.pid]) == []
     finally:
         process.kill()
         process.wait()
@@ -90,7 +90,7 @@ def test_signals_have_their_names():
 
 
 def test_the_writer_of_a_mark_has_ended_only_when_that_is_proven():
-    code = "from distdl_jupyter.node import processes; import time; print(processes.mark(), flush=True); time.sleep(60)"
+    code = "import time; from distdl_jupyter.node import processes as p; print(p.make_mark(), flush=1); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
         mark = writer.stdout.readline()
         assert not processes.has_ended(mark)
@@ -98,5 +98,5 @@ def test_the_writer_of_a_mark_has_ended_only_when_that_is_proven():
         wait_for(lambda: processes.has_ended(mark), what="its end, also before it is waited for")
     assert processes.has_ended(mark)
     elsewhere = {**json.loads(mark), "host": "node-b", "boot": "6f0c2c0e"}
-    for other in (json.dumps(elsewhere), "", "no mark", processes.mark()):
+    for other in (json.dumps(elsewhere), "", "no mark", processes.make_mark()):
         assert not processes.has_ended(other)

@@ -92,23 +92,23 @@ def test_the_host_tells_rates_from_the_second_sample_on(start):
 
 
 def test_a_host_without_a_driver_has_no_gpus_and_no_remark():
-    if devices.driver():
+    if devices.read_driver_version():
         pytest.skip("this host has a driver")
-    found = devices.Gpus({0: "0"})
-    assert (found.about(), found.sample()) == (([], ""), {})
+    found = devices.GpuSampler({0: "0"})
+    assert (found.describe(), found.sample()) == (([], ""), {})
 
 
 def test_a_driver_that_does_not_answer_is_a_remark_and_no_error(monkeypatch):
     pytest.importorskip("pynvml")
-    if devices.driver():
+    if devices.read_driver_version():
         pytest.skip("this host has a driver")
-    monkeypatch.setattr(devices, "driver", lambda: "550.1")
-    gpus, why = devices.Gpus({0: "0"}).about()
+    monkeypatch.setattr(devices, "read_driver_version", lambda: "550.1")
+    gpus, why = devices.GpuSampler({0: "0"}).describe()
     assert gpus == []
     assert why == "GPU utilization cannot be read: NVML Shared Library Not Found."
 
 
 def test_without_the_library_the_remark_names_what_to_install(monkeypatch):
-    monkeypatch.setattr(devices, "driver", lambda: "550.1")
+    monkeypatch.setattr(devices, "read_driver_version", lambda: "550.1")
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pip install nvidia-ml-py" in devices.Gpus({0: "0"}).about()[1]
+    assert "pip install nvidia-ml-py" in devices.GpuSampler({0: "0"}).describe()[1]

@@ -3,18 +3,20 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.slots import HOLDS, Need, QueueEntry, order_jobs, schedule
+from distdl_jupyter.node.slots import HOLDING, QueueEntry, ResourceRequest, order_jobs, schedule
 
 GPUS = tuple("abcd")
 LIMITS = {"cores": 8.0, "memory": 64.0}
 
 
 def waits(key, number, gpus=0, *, user=1, among=GPUS, priority=0.0, blocked=False, **amounts):
-    return QueueEntry(key, user, number, Need(gpus, among if gpus else (), amounts), priority=priority, blocked=blocked)
+    return QueueEntry(
+        key, user, number, ResourceRequest(gpus, among if gpus else (), amounts), priority=priority, blocked=blocked
+    )
 
 
 def holds(key, gpus=(), amounts=()):
-    return QueueEntry(key, 1, 0, Need(len(gpus), gpus, dict(amounts)), HOLDS, gpus)
+    return QueueEntry(key, 1, 0, ResourceRequest(len(gpus), gpus, dict(amounts)), HOLDING, gpus)
 
 
 def places(held, *waiting, late=()):
@@ -24,7 +26,7 @@ def places(held, *waiting, late=()):
 def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
     held = [holds("r", ("a", "b"), {"cores": 6}), holds("s", ("c",), {})]
     place = places(held, waits("x", 1, 2, cores=2))["x"]
-    assert (place.position, place.can_start, place.lacks, place.holders, place.others) == (
+    assert (place.position, place.can_start, place.missing, place.holders, place.other_holder_count) == (
         1,
         False,
         ("gpus",),
@@ -37,7 +39,7 @@ def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
 def test_of_many_holders_the_first_are_named_and_the_others_counted():
     held = [holds(f"r{number}", (), {"cores": 0.001}) for number in range(1000)]
     place = places(held, waits("x", 1, cores=8))["x"]
-    assert (len(place.holders), place.others) == (4, 996)
+    assert (len(place.holders), place.other_holder_count) == (4, 996)
 
 
 def test_a_job_passes_another_only_where_it_needs_nothing_of_what_that_one_waits_for():
@@ -75,7 +77,7 @@ def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():
 # all cases --------------------------------------------------------------------------------------
 
 needs = st.builds(
-    lambda gpus, among, cores, memory: Need(
+    lambda gpus, among, cores, memory: ResourceRequest(
         min(gpus, len(among)),
         tuple(sorted(among)) if gpus else (),
         {name: value for name, value in (("cores", cores), ("memory", memory)) if value},
@@ -106,7 +108,7 @@ def check(held):
     gpus = [gpu for job in held for gpu in job.gpus]
     assert len(gpus) == len(set(gpus))
     for name, limit in LIMITS.items():
-        assert sum(job.need.amounts.get(name, 0) for job in held) <= limit
+        assert sum(job.request.amounts.get(name, 0) for job in held) <= limit
 
 
 def start_order(jobs, lengths):
@@ -118,7 +120,7 @@ def start_order(jobs, lengths):
         if ready is not None:
             job = next(job for job in jobs if job.key == ready.key)
             starts[job.key] = now
-            held[job.key] = holds(job.key, ready.gpus, job.need.amounts)
+            held[job.key] = holds(job.key, ready.gpus, job.request.amounts)
             ends[job.key] = now + lengths[job.key]
             check(held.values())
             continue
@@ -145,7 +147,7 @@ def test_no_job_delays_one_before_it(jobs, data):
     gpus = tuple(data.draw(st.sets(st.sampled_from(GPUS))))
     busy = holds("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
     passing = {p.key: p for p in schedule([busy, first, *jobs], LIMITS)}
-    running = [holds(job.key, passing[job.key].gpus, job.need.amounts) for job in jobs if passing[job.key].can_start]
+    running = [holds(job.key, passing[job.key].gpus, job.request.amounts) for job in jobs if passing[job.key].can_start]
     check([busy, *running])
     assert schedule([first], LIMITS)[0].can_start
     assert next(p for p in schedule([*running, first], LIMITS) if p.key == "first").can_start
@@ -159,5 +161,5 @@ def test_a_schedule_is_the_same_for_all_and_what_starts_now_fits_together(jobs, 
     assert schedule([*held, *reversed(jobs)], LIMITS) == found
     assert [place.position for place in found] == list(range(1, len(jobs) + 1))
     by_key = {job.key: job for job in jobs}
-    check([*held, *(holds(p.key, p.gpus, by_key[p.key].need.amounts) for p in found if p.can_start)])
+    check([*held, *(holds(p.key, p.gpus, by_key[p.key].request.amounts) for p in found if p.can_start)])
     assert not any(by_key[place.key].blocked for place in found if place.can_start)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.slots import Need, QueueSlot
+from distdl_jupyter.node.slots import QueueSlot, ResourceRequest
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
 
@@ -21,7 +21,7 @@ GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
 
 
 def gpus(count, among=GPUS):
-    return Need(count, among)
+    return ResourceRequest(count, among)
 
 
 def takes(one, need, **more):
@@ -40,7 +40,7 @@ def test_free_gpus_come_first_and_are_given_back(slot):
     assert second.acquire(gpus(2)) is None
     assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b", "MIG-GPU-c/1/0"))
     turn = third.acquire(gpus(2))
-    assert (turn.position, turn.of, turn.lacks) == (1, 1, ("gpus",))
+    assert (turn.position, turn.waiting_count, turn.missing) == (1, 1, ("gpus",))
     jobs = {entry.key: entry.job for entry in turn.entries}
     assert [jobs[key] for key in turn.holders] == ["20260101-000000-first", "20260101-000000-second"]
     first.release()
@@ -64,7 +64,7 @@ def test_the_order_is_that_of_coming_and_another_priority_changes_it(slot):
 
 
 def test_a_job_with_its_number_takes_its_place_again(slot):
-    holder, first, again = slot("holder"), slot("first"), slot("again", number=0)
+    holder, first, again = slot("holder"), slot("first"), slot("again", queued_at=0)
     holder.acquire(gpus(3))
     first.acquire(gpus(1))
     assert again.acquire(gpus(1)).position == 1
@@ -73,9 +73,9 @@ def test_a_job_with_its_number_takes_its_place_again(slot):
 CODE = """
 import sys, time
 from distdl_jupyter.node.slots import QueueSlot
-from distdl_jupyter.node.slots import Need
+from distdl_jupyter.node.slots import ResourceRequest
 slot = QueueSlot(sys.argv[1], "it")
-while slot.acquire(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
+while slot.acquire(ResourceRequest(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
     time.sleep(0.05)
 print(*slot.gpus, time.monotonic(), flush=True)
 time.sleep(float(sys.argv[3]))
@@ -95,7 +95,7 @@ def test_what_a_killed_process_held_is_free_and_its_place_too(slot, folder):
     try:
         assert holder.stdout.readline().startswith("GPU-a")
         waiting = process("waiting", 3, 600)
-        wait_for(lambda: len(slots.entries()) == 2, 30, "the second process")
+        wait_for(lambda: len(slots.read_entries()) == 2, 30, "the second process")
         mine = slot("mine")
         assert mine.acquire(gpus(1)).position == 2
         waiting.send_signal(signal.SIGKILL)
@@ -137,15 +137,15 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
     holder, waiting = slot("holder"), slot("waiting")
     holder.acquire(gpus(3))
     waiting.acquire(gpus(1))
-    monkeypatch.setattr(slots.processes, "variables", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
+    monkeypatch.setattr(slots.processes, "read_environment", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
     shutil.rmtree(folder)
     until = time.monotonic() + 3.5
     while time.monotonic() < until:
         assert waiting.acquire(gpus(1)) is not None
         if time.monotonic() > until - 2.5:
-            holder.beat()
+            holder.ensure_file()
         time.sleep(0.05)
-    assert waiting.acquire(gpus(1)).lacks == ("gpus",)
+    assert waiting.acquire(gpus(1)).missing == ("gpus",)
     assert len(own_files(folder)) == 2
     holder.release()
     takes(waiting, gpus(1))
@@ -157,7 +157,10 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
     try:
         fill(folder)
         one = slot("one")
-        assert one.acquire(gpus(1)).problem == f"Cannot write to the queue in {slots.base()}: No space left on device."
+        assert (
+            one.acquire(gpus(1)).problem
+            == f"Cannot write to the queue in {slots.queue_directory()}: No space left on device."
+        )
         free(folder)
         assert takes(one, gpus(1)) == ("GPU-a",)
     finally:
@@ -171,7 +174,7 @@ def test_a_record_that_is_half_written_leaves_the_one_before(slot, folder):
     with path.open("r+b") as file:
         file.seek(4096 * ((one._sequence + 1) % 2))
         file.write(b"00000000 {" * 20)
-    [entry] = slots.entries()
+    [entry] = slots.read_entries()
     assert (entry.state, entry.gpus) == ("holds", ("GPU-a", "GPU-b"))
 
 
@@ -185,7 +188,7 @@ def test_a_file_of_another_boot_or_without_a_lock_says_nothing(slot, folder, mon
     assert other.acquire(gpus(3)) is None
     left = own_files(folder)[0].with_name("20250101-000000-dead.0000")
     shutil.copy(own_files(folder)[0], left)
-    assert [one.name for one in slots.entries()] == ["other"]
+    assert [one.name for one in slots.read_entries()] == ["other"]
     assert not left.exists()
 
 
@@ -206,7 +209,7 @@ def test_a_clock_that_jumps_changes_no_order(slot, monkeypatch):
 # claims ---------------------------------------------------------------------------------------
 
 
-MEMORY = Need(amounts={"memory": 40.0})
+MEMORY = ResourceRequest(amounts={"memory": 40.0})
 
 
 def claims_between(first, second, need, monkeypatch):
@@ -215,7 +218,7 @@ def claims_between(first, second, need, monkeypatch):
 
     def writes(one, changes):
         write(one, changes)
-        if one is second and changes.get("state") == slots.CLAIMS:
+        if one is second and changes.get("state") == slots.CLAIMING:
             with monkeypatch.context() as patched:
                 patched.setattr(QueueSlot, "_write", write)
                 first.acquire(need, priority=1.0)
@@ -227,17 +230,17 @@ def claims_between(first, second, need, monkeypatch):
 @pytest.mark.parametrize("need", [gpus(2), MEMORY])
 @pytest.mark.parametrize("numbers", [(1, 2), (2, 1)])
 def test_of_two_claims_at_once_at_most_one_holds(slot, need, numbers, monkeypatch):
-    monkeypatch.setattr(slots, "limits", lambda: {"memory": 79})
-    first, second = slot("first", number=numbers[0]), slot("second", number=numbers[1])
+    monkeypatch.setattr(slots, "machine_limits", lambda: {"memory": 79})
+    first, second = slot("first", queued_at=numbers[0]), slot("second", queued_at=numbers[1])
     first.acquire(need, blocked=True)
     claims_between(first, second, need, monkeypatch)
-    assert [first.holds, second.holds].count(True) <= 1
+    assert [first.has_resources, second.has_resources].count(True) <= 1
     wait_for(lambda: first.acquire(need) is None or second.acquire(need) is None, 10, "one of them to start")
-    assert [first.holds, second.holds].count(True) == 1
+    assert [first.has_resources, second.has_resources].count(True) == 1
 
 
 def test_two_claims_at_once_both_hold_where_there_is_enough(slot, monkeypatch):
-    monkeypatch.setattr(slots, "limits", lambda: {"memory": 80})
+    monkeypatch.setattr(slots, "machine_limits", lambda: {"memory": 80})
     first, second = slot("first"), slot("second")
     first.acquire(MEMORY, blocked=True)
     assert claims_between(first, second, MEMORY, monkeypatch) is None
@@ -251,12 +254,12 @@ def test_two_hundred_jobs_at_once(tmp_path):
     code = (
         "import sys, time\n"
         "from distdl_jupyter.node.slots import QueueSlot\n"
-        "from distdl_jupyter.node.slots import Need\n"
+        "from distdl_jupyter.node.slots import ResourceRequest\n"
         "jobs = [QueueSlot(f'{sys.argv[1]}-{number}', 'n') for number in range(50)]\n"
         "running = {}\n"
         "while jobs or running:\n"
         "    for number, slot in enumerate(list(jobs)):\n"
-        "        if slot.acquire(Need(1 + len(slot._fields['job']) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
+        "        if slot.acquire(ResourceRequest(1 + len(slot._fields['job']) % 2, ('a', 'b', 'c', 'd'))) is None:\n"
         "            jobs.remove(slot); running[slot] = time.monotonic()\n"
         "    for slot, began in list(running.items()):\n"
         "        if time.monotonic() > began + 0.05:\n"
@@ -277,8 +280,8 @@ def test_two_hundred_jobs_at_once(tmp_path):
 
 def test_a_place_among_many_is_found_in_a_file_of_the_system(monkeypatch, tmp_path):
     monkeypatch.delenv("DISTDL_QUEUE")
-    base = slots.base()
+    base = slots.queue_directory()
     seen = base.stat()
     assert seen.st_uid == 0
     assert seen.st_mode & stat.S_ISVTX
-    assert processes.boot()
+    assert processes.identify_boot()

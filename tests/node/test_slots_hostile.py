@@ -24,7 +24,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.slots import Need, QueueSlot
+from distdl_jupyter.node.slots import QueueSlot, ResourceRequest
 from distdl_jupyter.supervisor import launch
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for
@@ -116,7 +116,7 @@ def plant(base, files, user=USER):
 
 
 def names():
-    return [entry.name for entry in slots.entries()]
+    return [entry.name for entry in slots.read_entries()]
 
 
 # what is held -----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_two_users_never_get_the_same_gpu(attacker, slot):
         other = QueueSlot("theirs", "theirs")
         first = other.acquire(gpus(1)) is None
         waits = QueueSlot("waits", "waits").acquire(gpus(1))
-        return [first, list(other.gpus), waits.lacks, [(one.name, one.user, one.is_own) for one in waits.entries]]
+        return [first, list(other.gpus), waits.missing, [(one.name, one.user, one.is_own) for one in waits.entries]]
 
     first, got, lacks, seen = attacker(theirs)
     assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])
@@ -239,7 +239,7 @@ def test_a_folder_that_is_not_of_the_user_in_its_name_does_not_count(attacker, s
 def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, folder, changes):
     holder, mine = slot("holder"), slot("mine")
     assert takes(holder, gpus(3)) == GPUS
-    need = Need(1, GPUS[1:])
+    need = ResourceRequest(1, GPUS[1:])
     assert mine.acquire(need) is not None
     file = own_files(folder)[1].name
     planted = record(job=mine._fields["job"], name="mine", **changes) * 2
@@ -248,7 +248,7 @@ def test_a_file_with_the_id_of_a_waiting_job_answers_for_nobody(attacker, slot, 
     while time.monotonic() < until:
         turn = mine.acquire(need)
         assert turn is not None
-        assert turn.lacks == ("gpus",)
+        assert turn.missing == ("gpus",)
         time.sleep(0.05)
     view = queueing.build_view(turn, need, {}, 0)
     assert "20260101-000000-holder"[-5:] in view.why
@@ -323,7 +323,7 @@ def test_what_a_killed_job_held_is_free_although_another_user_has_locked_its_fil
             return lock
 
         attacker(attack)
-        assert len(slots.entries()) == 1
+        assert len(slots.read_entries()) == 1
     finally:
         holder.kill()
         holder.wait()
@@ -365,11 +365,11 @@ def test_many_files_of_another_user_take_little_time(attacker, slot, folder, con
     assert attacker(lambda: plant(folder, {f"f{number}": content for number in range(2_000)})) == 2_000
     opened = counted(monkeypatch)
     began = time.process_time()
-    slots.entries()
+    slots.read_entries()
     seconds = time.process_time() - began
     assert 0 < len(opened) <= slots._MAX_FILES
     assert seconds < 0.1
-    assert takes(slot("mine"), Need(1, GPUS, {"cores": 1.0}), priority=1) == ("GPU-a",)
+    assert takes(slot("mine"), ResourceRequest(1, GPUS, {"cores": 1.0}), priority=1) == ("GPU-a",)
     queue = job_queue.queue()
     assert len(repr(queue)) < 200_000
 
@@ -394,7 +394,7 @@ def test_an_administrator_can_keep_all_other_folders_out(attacker, slot, folder)
 
     def start():
         theirs = QueueSlot("20260101-000000-theirs", "theirs")
-        return [theirs.acquire(Need(1, GPUS)) is None, *theirs.gpus]
+        return [theirs.acquire(ResourceRequest(1, GPUS)) is None, *theirs.gpus]
 
     assert attacker(attack) == 3
     assert attacker(start, USER + 1) == [True, "GPU-a"]
@@ -420,7 +420,7 @@ def test_any_number_of_folders_of_another_user_is_read_in_100_ms(attacker, slot,
 
 def test_where_other_users_processes_cannot_be_seen_all_folders_are_listed(attacker, slot, folder, monkeypatch):
     monkeypatch.setattr(processes, "_FIRST_PID_NAMESPACE", 1)
-    assert processes.users() is None
+    assert processes.find_users() is None
     attacker(lambda: [os.mkdir(folder / f"distdl-queue-{number}") for number in range(10_000, 15_000)] and None)
     attacker(lambda: plant(folder, {"x": record(name="other") * 2}, user=50_000), 50_000)
     assert names() == ["other"]
@@ -444,7 +444,7 @@ def test_names_of_ones_own_folder_that_another_user_has_taken(attacker, slot, fo
     (folder / "distdl-queue-0.9").rmdir()
     attacker(lambda: os.makedirs(folder / "distdl-queue-0.9" / "x"))
     problem = slot("second").acquire(gpus(1)).problem
-    assert f"user {USER} has taken the names" in problem
+    assert f"user {USER} owns the folders" in problem
     assert "distdl-queue-0*" in problem
 
 
@@ -476,8 +476,8 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     }  # fmt: skip
     attacker(lambda: plant(folder, fake))
     mine = slot("mine")
-    turn = mine.acquire(Need(1, GPUS[:1], {"cores": 1.0}))
-    view = queueing.build_view(turn, Need(1, GPUS[:1], {"cores": 1.0}), {}, 0)
+    turn = mine.acquire(ResourceRequest(1, GPUS[:1], {"cores": 1.0}))
+    view = queueing.build_view(turn, ResourceRequest(1, GPUS[:1], {"cores": 1.0}), {}, 0)
     store = JobStore()
     spec = JobSpec(id=new_id(), name="mine", created=time.time())
     made = store.prepare(spec.id)
@@ -528,11 +528,11 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
     mine, third = slot("mine"), slot("third")
     assert takes(mine, gpus(2)) == ("GPU-a", "GPU-b")
     assert third.acquire(gpus(3)) is not None
-    for entry in slots.entries():
+    for entry in slots.read_entries():
         assert (entry.name + entry.job + entry.user).isprintable()
         assert len(entry.name) <= 60
-        assert 0 <= entry.number <= 1 << 53
-        assert all(0 <= amount <= 1e18 for amount in entry.need.amounts.values())
+        assert 0 <= entry.queued_at <= 1 << 53
+        assert all(0 <= amount <= 1e18 for amount in entry.request.amounts.values())
         assert abs(entry.priority) <= 1e6
     queue = job_queue.queue()
     shown = repr(queue)
@@ -546,11 +546,11 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
 
 @pytest.mark.fault("queue", "another user's job that could start and never does keeps no job waiting for long")
 def test_a_job_that_never_takes_its_turn_is_passed(attacker, slot, folder, monkeypatch):
-    monkeypatch.setattr(slots, "_TURN_SECONDS", 1.0)
+    monkeypatch.setattr(slots, "_RESERVATION_SECONDS", 1.0)
     all_of_it = record(count=3, among=list(GPUS)) * 2
     attacker(lambda: plant(folder, {"one": all_of_it, "two": all_of_it}))
     mine = slot("mine")
-    assert mine.acquire(gpus(1)).lacks == ("order",)
+    assert mine.acquire(gpus(1)).missing == ("order",)
     began = time.monotonic()
     assert takes(mine, gpus(1)) == ("GPU-a",)
     assert time.monotonic() - began > 0.9
@@ -559,7 +559,7 @@ def test_a_job_that_never_takes_its_turn_is_passed(attacker, slot, folder, monke
 
 
 def test_new_files_in_the_place_of_those_that_never_start_win_no_time(attacker, slot, folder, monkeypatch):
-    monkeypatch.setattr(slots, "_TURN_SECONDS", 1.0)
+    monkeypatch.setattr(slots, "_RESERVATION_SECONDS", 1.0)
     all_of_it = record(count=3, among=list(GPUS)) * 2
 
     def attack():

@@ -67,4 +67,4 @@ def test_only_folders_that_agents_have_made_are_a_job_s(tmp_path):
     (tmp_path / "jobs" / f"{JOB}-2" / "thesis").mkdir(parents=True)
     (tmp_path / "elsewhere" / "code").mkdir(parents=True)
     (tmp_path / "jobs" / f"{JOB}-3").symlink_to(tmp_path / "elsewhere")
-    assert list(files.copied_folders(JOB, str(tmp_path))) == [own]
+    assert list(files.find_copied_folders(JOB, str(tmp_path))) == [own]

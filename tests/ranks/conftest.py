@@ -18,7 +18,7 @@ class Told(list):
         return [event.text for event in self if isinstance(event, ranks.Notice)]
 
     def dones(self):
-        return [event for event in self if isinstance(event, ranks.Done)]
+        return [event for event in self if isinstance(event, ranks.RankResult)]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_values_that_cannot_be_sent_are_refused_before_anything_runs(shared):
 def test_a_value_that_cannot_be_returned_comes_as_text_with_the_reason(shared, told):
     answer = shared.run("import threading\nthreading.Lock()", on=[0], on_event=told)
     value = answer.values[0]
-    assert isinstance(value, ranks.Unsent)
+    assert isinstance(value, ranks.UnsentValue)
     assert value.repr.startswith("<unlocked _thread.lock")
     assert "cannot be pickled" in value.why
     assert "so only its text is returned. End the cell" in value.why
@@ -81,14 +81,14 @@ def test_a_value_that_cannot_be_returned_comes_as_text_with_the_reason(shared, t
 
 def test_a_value_beyond_the_limit_stays_there(shared):
     value = shared.run("bytes(256 * 1024 * 1024)", on=[0]).values[0]
-    assert isinstance(value, ranks.Unsent)
+    assert isinstance(value, ranks.UnsentValue)
     assert value.why.startswith("The value is bytes of more than 256 MB")
 
 
 def test_a_value_that_cannot_be_opened_here_says_so(shared):
     code = "class Bad:\n    def __reduce__(self): return (int, ('x',))\n    def __repr__(self): return 'bad'\nBad()"
     value = shared.run(code, on=[0]).values[0]
-    assert isinstance(value, ranks.Unsent)
+    assert isinstance(value, ranks.UnsentValue)
     assert value.repr == "bad"
     assert "cannot be loaded here (ValueError" in value.why
 
@@ -108,7 +108,7 @@ def test_output_comes_before_the_end_in_order_and_by_stream(shared, told):
     for rank in (0, 1):
         assert told.text(rank) == f"a {rank}\nfrom a child\nb\n"
         assert told.text(rank, "err") == "ü 日本\n"
-        last = next(n for n, event in enumerate(told) if isinstance(event, ranks.Done) and event.rank == rank)
+        last = next(n for n, event in enumerate(told) if isinstance(event, ranks.RankResult) and event.rank == rank)
         assert not [event for event in told[last:] if isinstance(event, ranks.Output) and event.rank == rank]
 
 

@@ -84,7 +84,7 @@ def test_the_trace_of_a_crash_is_in_the_log(started):
 @pytest.mark.fault("rank", "named by the next cell")
 @pytest.mark.full
 def test_ranks_that_no_kernel_could_meet_end_with_the_reason():
-    job = client.launch(session.draft(), distributed_backend="plain")
+    job = client.launch(session.build_draft(), distributed_backend="plain")
     (job.folder.path / NOTES).touch()  # no folder can be made there
     view = job.wait(60).view()
     assert view.state is State.FAILED
@@ -130,7 +130,7 @@ def test_a_kernel_that_is_killed_leaves_the_cell_running_and_the_next_one_finds_
     try:
         id_ = kernel.stdout.readline().strip()
         assert kernel.stdout.readline().strip() == "Output"
-        found = ranks.current()
+        found = ranks.find_session()
         assert found.id == id_
         assert found.state() == "busy"
         with pytest.raises(ranks.RanksBusy, match=rf"busy with In \[4\] of another kernel \(process {kernel.pid}\)"):
@@ -148,11 +148,11 @@ def test_a_kernel_that_is_killed_leaves_the_cell_running_and_the_next_one_finds_
     assert dict(found.run("done").values) == {0: "whole", 1: "whole"}
     assert [str(line) for line in found.job.logs(1)] == ["begun", "went on 1"]
     found.stop()
-    assert ranks.current() is None
+    assert ranks.find_session() is None
 
 
 def test_two_kernels_take_turns(shared):
-    other = ranks.current(shared.id)
+    other = ranks.find_session(shared.id)
     assert dict(shared.run("x = rank + 1").values) == {0: None, 1: None}
     assert dict(other.run("x").values) == {0: 1, 1: 2}
     assert dict(shared.run("x").values) == {0: 1, 1: 2}
@@ -173,7 +173,7 @@ def test_stop_ends_the_job_as_completed_and_leaves_nothing(started):
 
 def test_stopping_busy_ranks_cancels_them(started, told):
     session = started(stop_grace_seconds=20)
-    other = ranks.current(session.id)
+    other = ranks.find_session(session.id)
 
     def stop():
         wait_for(lambda: told.text(0))
@@ -198,18 +198,18 @@ def test_restart_gives_fresh_ranks_with_the_same_options(started):
 
 
 def test_current_is_the_newest_that_lives(started):
-    assert ranks.current() is None
+    assert ranks.find_session() is None
     first, second = started(1, "plain"), started(1, "plain")
-    assert ranks.current().id == second.id
+    assert ranks.find_session().id == second.id
     second.stop()
-    assert ranks.current().id == first.id
-    assert ranks.current(only=second.id) is None
+    assert ranks.find_session().id == first.id
+    assert ranks.find_session(only=second.id) is None
 
 
 def test_a_job_is_not_a_session():
     job = client.submit(print).wait()
     with pytest.raises(JobNotFound, match="is not a session of ranks"):
-        ranks.current(only=job.id)
+        ranks.find_session(only=job.id)
 
 
 def test_unsupported_clusters_are_refused(monkeypatch, tmp_path):

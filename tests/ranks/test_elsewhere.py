@@ -22,7 +22,7 @@ pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 #: What another kernel does with ranks that this one has started.
 KERNEL = """
 from distdl_jupyter import ranks
-print("read", dict(ranks.current().run("x").values))
+print("read", dict(ranks.find_session().run("x").values))
 """
 HOST = "import os; os.uname().nodename"
 

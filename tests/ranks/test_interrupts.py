@@ -28,7 +28,7 @@ def interrupt_when(condition):
 def test_an_interrupt_reaches_the_code_of_every_rank_and_spares_the_rank(shared, told):
     waiting = interrupt_when(lambda: told.text(0) and told.text(1))
     code = "import time\nprint('begun')\ntry:\n    while True: time.sleep(0.1)\nfinally:\n    seen = 'clean'"
-    with pytest.raises(ranks.Interrupted) as caught:
+    with pytest.raises(ranks.CellInterrupt) as caught:
         shared.run(code, on_event=told)
     waiting.join()
     assert isinstance(caught.value, KeyboardInterrupt)
@@ -39,7 +39,7 @@ def test_an_interrupt_reaches_the_code_of_every_rank_and_spares_the_rank(shared,
 def test_code_may_answer_an_interrupt_itself(shared, told):
     waiting = interrupt_when(lambda: told.text(0) and told.text(1))
     code = "import time\nprint('begun')\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    left = 'early'\nleft"
-    with pytest.raises(ranks.Interrupted) as caught:
+    with pytest.raises(ranks.CellInterrupt) as caught:
         shared.run(code, on_event=told)
     waiting.join()
     assert dict(caught.value.answer.values) == {0: "early", 1: "early"}
@@ -78,7 +78,7 @@ def test_interrupts_at_any_moment_leave_the_ranks_usable(shared):
 def test_another_thread_or_kernel_may_interrupt(shared, told):
     def run():
         wait_for(lambda: told.text(0))
-        ranks.current(shared.id).interrupt()
+        ranks.find_session(shared.id).interrupt()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -90,13 +90,13 @@ def test_another_thread_or_kernel_may_interrupt(shared, told):
 def test_signal_handlers_of_a_cell_end_with_it(shared, told):
     shared.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
     waiting = interrupt_when(lambda: told.text(0) and told.text(1))
-    with pytest.raises(ranks.Interrupted):
+    with pytest.raises(ranks.CellInterrupt):
         shared.run("import time\nprint('begun')\ntime.sleep(60)", on_event=told)
     waiting.join()
 
 
 def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, told, monkeypatch):
-    monkeypatch.setattr(request, "_FAILURE_NOTICE_AFTER", 0.5)
+    monkeypatch.setattr(request, "_FAILURE_NOTICE_SECONDS", 0.5)
     begin, came = time.monotonic(), []
 
     def tell(event):
@@ -110,12 +110,12 @@ def test_a_failed_rank_is_told_at_once_and_the_others_are_waited_for(shared, tol
     assert told.notices() == [
         "Rank 1 failed; rank 0 is still running, possibly waiting for it. Interrupt the cell to stop waiting."
     ]  # fmt: skip
-    assert [type(event) for event in told] == [ranks.Done, ranks.Notice, ranks.Done]
+    assert [type(event) for event in told] == [ranks.RankResult, ranks.Notice, ranks.RankResult]
     assert came[1] - came[0] > 0.4
 
 
 def test_ranks_that_hear_no_interrupt_are_named_and_a_second_one_ends_the_session(started, told, monkeypatch):
-    monkeypatch.setattr(request, "_INTERRUPT_NOTICE_AFTER", 1.0)
+    monkeypatch.setattr(request, "_INTERRUPT_NOTICE_SECONDS", 1.0)
     session = started()
     # Deaf as a rank in a collective whose peer is gone.
     code = (

@@ -4,30 +4,30 @@ import random
 
 import pytest
 
-from distdl_jupyter.ranks.answer import named, spans
-from distdl_jupyter.ranks.view import Fold
+from distdl_jupyter.ranks.answer import format_spans, name_ranks
+from distdl_jupyter.ranks.view import OutputFold
 
 
 def shown(fold):
-    return [f"[{spans(block.ranks)}] {text}" for block in fold.blocks() for _, text in block.rows]
+    return [f"[{format_spans(block.ranks)}] {text}" for block in fold.build_blocks() for _, text in block.rows]
 
 
 def test_equal_lines_are_one_whoever_came_first_and_others_stand_in_order_of_rank():
-    fold = Fold(range(4))
+    fold = OutputFold(range(4))
     for rank in (2, 0, 3, 1):
         fold.add(rank, "out", f"start\nrank {rank}\nend\n")
     assert shown(fold) == ["[0-3] start", "[0] rank 0", "[1] rank 1", "[2] rank 2", "[3] rank 3", "[0-3] end"]
 
 
 def test_a_block_that_came_at_once_stays_together():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     for rank in range(2):
         fold.add(rank, "out", f"tensor([[0.{rank}, 1],\n        [0.{rank}, 2]])\nready\n")
-    assert [(block.ranks, len(block.rows)) for block in fold.blocks()] == [((0,), 2), ((1,), 2), ((0, 1), 1)]
+    assert [(block.ranks, len(block.rows)) for block in fold.build_blocks()] == [((0,), 2), ((1,), 2), ((0, 1), 1)]
 
 
 def test_steps_stay_side_by_side_when_numbers_of_one_step_are_those_of_another_step_elsewhere():
-    fold = Fold(range(3))
+    fold = OutputFold(range(3))
     for step in range(3):
         for rank in range(3):
             fold.add(rank, "out", f"step {step} of all\nloss {step + rank}\n")
@@ -35,7 +35,7 @@ def test_steps_stay_side_by_side_when_numbers_of_one_step_are_those_of_another_s
 
 
 def test_ranks_that_run_ahead_are_met_again():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     for step in range(20):
         fold.add(0, "out", f"epoch {step}\nloss 0.{step}\n")
     fold.add(0, "err", "saving\n")
@@ -49,7 +49,7 @@ def test_ranks_that_run_ahead_are_met_again():
 
 
 def test_an_extra_line_of_one_rank_parts_nobody():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     fold.add(0, "out", "a\nsaving\nb\nc\n")
     fold.add(1, "out", "a\nb\nc\n")
     assert shown(fold) == ["[0-1] a", "[0] saving", "[0-1] b", "[0-1] c"]
@@ -59,18 +59,18 @@ def test_an_extra_line_of_one_rank_parts_nobody():
 def test_every_rank_can_be_read_as_it_printed(seed):
     chance = random.Random(seed)
     ranks = chance.randint(1, 4)
-    fold, printed = Fold(range(ranks)), {rank: [] for rank in range(ranks)}
+    fold, printed = OutputFold(range(ranks)), {rank: [] for rank in range(ranks)}
     for _ in range(chance.randint(1, 30)):
         rank = chance.randrange(ranks)
         lines = [chance.choice("abc") + str(chance.randrange(3)) for _ in range(chance.randint(1, 5))]
         printed[rank] += lines
         fold.add(rank, "out", "".join(f"{line}\n" for line in lines))
     for rank in range(ranks):
-        assert [text for block in fold.blocks() if rank in block.ranks for _, text in block.rows] == printed[rank]
+        assert [text for block in fold.build_blocks() if rank in block.ranks for _, text in block.rows] == printed[rank]
 
 
 def test_pieces_may_end_anywhere():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     for piece in ("he", "llo\nwo", "rld", "\n"):
         fold.add(0, "out", piece)
     fold.add(1, "out", "hello\nworld\n")
@@ -78,7 +78,7 @@ def test_pieces_may_end_anywhere():
 
 
 def test_a_line_without_an_end_is_shown_and_closed():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     fold.add(0, "out", "x")
     fold.add(1, "out", "x")
     assert shown(fold) == ["[0-1] x"]
@@ -88,26 +88,26 @@ def test_a_line_without_an_end_is_shown_and_closed():
 
 
 def test_a_progress_bar_is_one_line_and_no_complaint():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     for share in range(0, 101, 10):
         fold.add(0, "err", f"\r{share}%")
         fold.add(1, "err", f"\r{min(share, 90)}%")
-    assert [row for block in fold.blocks() for row in block.rows] == [("out", "100%"), ("out", "90%")]
+    assert [row for block in fold.build_blocks() for row in block.rows] == [("out", "100%"), ("out", "90%")]
     fold.add(0, "err", "\nfailed\n")
-    assert ("err", "failed") in [row for block in fold.blocks() for row in block.rows]
+    assert ("err", "failed") in [row for block in fold.build_blocks() for row in block.rows]
 
 
 def test_of_a_flood_the_newest_are_kept_and_folded_and_all_are_counted():
-    fold = Fold(range(3))
+    fold = OutputFold(range(3))
     for rank in range(3):
         for begin in range(0, 30_000, 3000):
             fold.add(rank, "out", "".join(f"line {n}\n" for n in range(begin, begin + 3000)))
     assert fold.total == 90_000
-    (block,) = fold.blocks()
+    (block,) = fold.build_blocks()
     assert block.ranks == (0, 1, 2)
     assert [text for _, text in block.rows] == [f"line {n}" for n in range(29_000, 30_000)]
-    assert fold.left_out() == 87_000
-    assert sum(len(block.rows) for block in fold.blocks(50)) == 50
+    assert fold.count_omitted() == 87_000
+    assert sum(len(block.rows) for block in fold.build_blocks(50)) == 50
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_of_a_flood_the_newest_are_kept_and_folded_and_all_are_counted():
     ],
 )
 def test_of_a_flood_the_newest_are_folded_however_far_apart_the_ranks_are(pieces):
-    fold, told = Fold((0, 1, 2)), [0, 0, 0]
+    fold, told = OutputFold((0, 1, 2)), [0, 0, 0]
     for rank, until in pieces:
         fold.add(rank, "out", "".join(f"line {n}\n" for n in range(told[rank], until)))
         told[rank] = until
@@ -128,13 +128,13 @@ def test_of_a_flood_the_newest_are_folded_however_far_apart_the_ranks_are(pieces
 
 
 def test_what_would_break_a_screen_is_made_safe():
-    fold = Fold([0])
+    fold = OutputFold([0])
     fold.add(0, "out", "\x1b[31mred\x1b[0m\x07\n")
-    assert [row for block in fold.blocks() for row in block.rows] == [("out", "red␇")]
+    assert [row for block in fold.build_blocks() for row in block.rows] == [("out", "red␇")]
 
 
 def test_ranks_in_words():
-    assert spans([0, 1, 2, 3]) == "0-3"
-    assert spans([5, 0, 2, 1]) == "0-2,5"
-    assert named([2]) == "rank 2"
-    assert named([0, 2]) == "ranks 0,2"
+    assert format_spans([0, 1, 2, 3]) == "0-3"
+    assert format_spans([5, 0, 2, 1]) == "0-2,5"
+    assert name_ranks([2]) == "rank 2"
+    assert name_ranks([0, 2]) == "ranks 0,2"

@@ -84,7 +84,7 @@ def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, back
     assert ("on purpose" if fails else "0o0") in done.stdout, "the user's code keeps the user's umask"
     assert too_open(distdl_home) == {}
     # Other tests make folders of other jobs meanwhile.
-    own = {run_dir._prefix(job.name) for job in (distdl_home / "jobs").iterdir()}
+    own = {run_dir._build_prefix(job.name) for job in (distdl_home / "jobs").iterdir()}
     left = [path for path in Path("/tmp").glob("distdl-*") if path.name not in before and path.name[:16] in own]
     assert [path for path in left if too_open(path)] == []
 

@@ -77,7 +77,7 @@ def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend,
         lambda: job.view().state.ended or sum("met" in str(line) for line in job.logs()) >= count,
         TIMEOUT, f"all ranks of {backend}",
     )  # fmt: skip
-    pids = processes.of_job({processes.MARK: job.id})
+    pids = processes.find_job_pids({processes.MARK: job.id})
     found, launchers = listening(pids), listening(pids, LAUNCHERS)
     go.touch()
     assert all(job.results(TIMEOUT)), "\n".join(map(str, job.logs()))
@@ -111,7 +111,7 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
         for method in ("GET", "PUT", "DELETE"):
             assert _asked(port, wrong, method, b"false" if method == "PUT" else None)[0] == 403, (method, wrong)
     assert _asked(port, known) == (200, b"true")
-    for one in processes.of_job({processes.MARK: job.id}):
+    for one in processes.find_job_pids({processes.MARK: job.id}):
         with contextlib.suppress(OSError):
             assert secret.encode() not in Path(f"/proc/{one}/cmdline").read_bytes()
     go.touch()

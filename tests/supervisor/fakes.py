@@ -143,7 +143,7 @@ class NodeLoss:
             return told
         self._lost = set(range(self._spec.process_count_per_node, self._spec.process_count))
         pids = [start.pid for start in self._run.list_starts() if start.rank in self._lost]
-        processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
+        processes.send_signal(processes.find_descendants(pids, processes.read_table()), signal.SIGKILL)
         return told + [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
 
 

@@ -236,7 +236,7 @@ class PlayedNode:
         self._name = f"node-{number:03}"
         self._address = f"10.77.{number // 250}.{number % 250 + 1}"
         self._ranks = {}
-        self._reader = frames.Reader(greeting=False)
+        self._reader = frames.FrameReader(expect_greeting=False)
         self._hears = False
         self._silent = self._over = False
         self._tasks = []
@@ -256,7 +256,7 @@ class PlayedNode:
         self._writer.close()
 
     async def _hear(self, reader):
-        outer = frames.Reader(greeting=False)
+        outer = frames.FrameReader(expect_greeting=False)
         while not self._over and (content := await reader.read(_PIECE)):
             for piece in outer.feed(content):
                 if piece.channel == _INPUT:
@@ -277,17 +277,17 @@ class PlayedNode:
                 self._send("reply", **found, request=frame["request"])
                 if frame["type"] == "end":
                     self._over = True
-                    self._writer.write(frames.message("exit", code=0))
+                    self._writer.write(frames.encode_message("exit", code=0))
 
     def _write(self, content):
         if not self._silent and not self._writer.is_closing():
-            self._writer.write(frames.data(_OUTPUT, content))
+            self._writer.write(frames.encode_data(_OUTPUT, content))
 
     def _send(self, type_, **fields):
-        self._write(frames.message(type_, **fields))
+        self._write(frames.encode_message(type_, **fields))
 
     def _say(self, channel, content):
-        self._write(frames.data(channel, content))
+        self._write(frames.encode_data(channel, content))
 
     async def _live(self):
         """Give signs of life and samples of what is used."""

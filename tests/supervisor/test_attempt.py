@@ -69,7 +69,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     monkeypatch.setattr(under_test.LogReader, "run", wait)
     recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", process_count_per_node=2))
     for state in (State.PREPARING, State.STARTING, State.RUNNING):
-        recorder.state(state)
+        recorder.record_state(state)
     for start in run.list_starts():
         recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
     read, write = os.pipe()
@@ -83,7 +83,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     assert [rank.evidence for rank in recorder.view.ranks] == [f"Rank {n} cannot be ended (state D)." for n in (0, 1)]
     notes = [note["text"] for note in recorder.view.notes if note["code"] == "unkillable"]
     assert notes[1].startswith("Rank 1 cannot be ended (state D): process 102 is blocked in the kernel")
-    attempt.end_leftovers()
+    attempt.stop_leftovers()
     assert clock.now - 1000 < 10
     assert set(run.sent) == {"KILL"}
     attempt.close()

@@ -137,7 +137,7 @@ def test_a_cancel_while_a_slow_cluster_sets_up_leaves_nothing(words):
     wait_for(lambda: any(phase.detail == words for phase in job.view().phases), what=words)
     job.cancel()
     assert job.wait(60).state is State.CANCELED
-    assert not processes.of_job({processes.MARK: job.id})
+    assert not processes.find_job_pids({processes.MARK: job.id})
 
 
 # failing --------------------------------------------------------------------------------------

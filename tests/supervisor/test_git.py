@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from distdl_jupyter.supervisor.parts import git_state
+from distdl_jupyter.supervisor.parts import read_git_state
 
 
 def test_a_changed_repository_is_told_and_runs_nothing_of_its_own(tmp_path):
@@ -26,7 +26,7 @@ def test_a_changed_repository_is_told_and_runs_nothing_of_its_own(tmp_path):
         run("config", name, program)
     run("config", "filter.own.required", "true")
     run("config", "remote.origin.url", "https://me:hunter22@git.example/x.git")
-    found = git_state(str(repository))
+    found = read_git_state(str(repository))
     assert (found.branch, found.remote, found.untracked) == ("main", "https://git.example/x.git", 1)
     assert "-lr = 0.1\n+lr = 0.2\n" in found.diff
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.core.redact import Redactor
-from distdl_jupyter.supervisor.log_reader import MAX_LINE, MAX_REPORT, LineSplitter, LogText, RankReport
+from distdl_jupyter.supervisor.log_reader import MAX_LINE_BYTES, MAX_REPORT_BYTES, LineSplitter, LogText, RankReport
 from distdl_jupyter.worker import channel
 
 NONCE = "5ec2e7"
@@ -32,7 +32,7 @@ def read_in_pieces(data, size):
     """Return the items of a stream that is read in pieces of ``size`` bytes and shown after each of them."""
     splitter, items = LineSplitter(NONCE), []
     for at in range(0, len(data), size):
-        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
+        items += [*splitter.feed(data[at : at + size]), *splitter.take_pending()]
     return items + splitter.finish()
 
 
@@ -122,10 +122,10 @@ def test_lines_of_nothing_but_cursor_codes_are_none():
 def test_a_progress_bar_becomes_one_redrawn_line():
     splitter = LineSplitter(NONCE)
     assert splitter.feed(b"\r 10%|#  ") == []
-    assert splitter.pending() == [LogText(" 10%|#  ", redraws=1)]
-    assert splitter.pending() == []
+    assert splitter.take_pending() == [LogText(" 10%|#  ", redraws=1)]
+    assert splitter.take_pending() == []
     splitter.feed(b"\r 50%|##")
-    assert splitter.pending() == [LogText(" 50%|##", redraws=2)]
+    assert splitter.take_pending() == [LogText(" 50%|##", redraws=2)]
     assert splitter.feed(b"\r100%|###\nnext\n") == [
         LogText("100%|###", redraws=3, closed=True, end=27),
         LogText("next", end=32),
@@ -233,8 +233,8 @@ def test_gigabytes_without_a_line_s_end_are_passed_on_and_not_kept(byte):
     for _ in range(60):
         fed += len(block)
         said += sum(len(line.encode(errors="replace")) for line in texts(splitter.feed(block)))
-        assert sum(map(len, splitter._tail)) <= MAX_LINE + len(block)
-    assert said >= fed - 2 * MAX_LINE if byte != b"\xff" else said
+        assert sum(map(len, splitter._tail)) <= MAX_LINE_BYTES + len(block)
+    assert said >= fed - 2 * MAX_LINE_BYTES if byte != b"\xff" else said
     (report,) = reports(splitter.feed(METRIC))
     assert report["type"] == "metric"
 
@@ -248,7 +248,7 @@ def test_characters_are_not_broken_where_an_endless_line_is():
 def test_a_line_that_is_too_long_is_not_cut_inside_of_a_secret():
     secret = "s3cret-of-somebody"
     splitter = LineSplitter("", safe_end=Redactor([secret]).safe_end)
-    begin, end = b"x" * (MAX_LINE + 100), b"y" * MAX_LINE + b"\n"
+    begin, end = b"x" * (MAX_LINE_BYTES + 100), b"y" * MAX_LINE_BYTES + b"\n"
     # What has come when the line is too long ends in the middle of the secret.
     items = [*splitter.feed(begin + secret[:9].encode()), *splitter.feed(secret[9:].encode() + end)]
     assert len(items) > 1
@@ -259,8 +259,8 @@ def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():
     splitter = LineSplitter(NONCE)
     for n in range(60):
         assert splitter.feed(b"".join(b"\r step %9d" % (n * 5000 + i) for i in range(5000))) == []
-        assert sum(map(len, splitter._tail)) <= MAX_LINE + 100_000
-    (shown,) = splitter.pending()
+        assert sum(map(len, splitter._tail)) <= MAX_LINE_BYTES + 100_000
+    (shown,) = splitter.take_pending()
     assert (shown.text, shown.redraws) == (" step    299999", 300_000)
     assert splitter.feed(b"\nnext\n") == [
         LogText(" step    299999", redraws=300_000, closed=True, end=300_000 * 16 + 1),
@@ -269,30 +269,32 @@ def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():
 
 
 def test_a_report_may_be_long_but_not_endless():
-    report = {"type": "ready", "more": "v" * (3 * MAX_LINE)}
+    report = {"type": "ready", "more": "v" * (3 * MAX_LINE_BYTES)}
     line = b"text " + channel.encode(NONCE, report)
     assert reports(run([line[at : at + 70_000] for at in range(0, len(line), 70_000)])) == [report]
     splitter, begun = LineSplitter(NONCE), channel.marker(NONCE) + b'{"type":"result","repr":"'
     splitter.feed(begun)
-    items = [item for _ in range(MAX_REPORT // MAX_LINE + 3) for item in splitter.feed(b"v" * MAX_LINE)]
+    items = [
+        item for _ in range(MAX_REPORT_BYTES // MAX_LINE_BYTES + 3) for item in splitter.feed(b"v" * MAX_LINE_BYTES)
+    ]
     assert texts(items)[0].startswith(begun.decode())
-    assert sum(map(len, splitter._tail)) <= 3 * MAX_LINE
+    assert sum(map(len, splitter._tail)) <= 3 * MAX_LINE_BYTES
 
 
 def test_a_long_line_is_shown_by_its_beginning_while_it_has_no_end():
     splitter = LineSplitter(NONCE)
     splitter.feed(b"begin " + b"x" * 100_000)
-    (shown,) = splitter.pending()
+    (shown,) = splitter.take_pending()
     assert shown.text.startswith("begin xx")
     assert len(shown.text) <= 8192
     splitter.feed(b"y" * 1000)
-    assert splitter.pending() == [], "its beginning is the same"
+    assert splitter.take_pending() == [], "its beginning is the same"
 
 
 def test_a_line_in_the_middle_of_a_flood_is_not_shown_before_its_end_but_one_that_stays_is():
     splitter = LineSplitter(NONCE)
     for n in range(5):
         splitter.feed(b"whole\nhal" if n == 0 else b"f\nhal")
-        assert splitter.pending() == []
-    assert splitter.pending() == [LogText("hal", redraws=1, end=6 + 4 * 5)]
+        assert splitter.take_pending() == []
+    assert splitter.take_pending() == [LogText("hal", redraws=1, end=6 + 4 * 5)]
     assert splitter.feed(b"f\n") == [LogText("half", redraws=1, closed=True, end=6 + 5 * 5)]

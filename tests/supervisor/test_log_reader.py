@@ -25,7 +25,7 @@ class Sink:
     def __init__(self):
         self.bytes, self.reports, self.lines = {}, [], {}
 
-    def together(self):
+    def batch(self):
         return contextlib.nullcontext()
 
     def take(self, stream, items):
@@ -93,7 +93,7 @@ def test_what_was_written_by_now_is_read_and_a_flood_that_goes_on_ends_nothing(s
         assert sink.lines[9] == n + 1
     before = sink.bytes[0]
     reader.drain()
-    assert sink.bytes[0] - before <= channels._MAX_PIPE, "no more than its pipe held"
+    assert sink.bytes[0] - before <= channels._MAX_PIPE_BYTES, "no more than its pipe held"
     reader.finish()
 
 

@@ -23,7 +23,7 @@ STREAMS = [Stream(-1, rank, "out") for rank in range(4)]
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(merger, "_UNMERGED", 1500)
+    monkeypatch.setattr(merger, "_MAX_UNMERGED", 1500)
 
 
 def metrics(folder):
@@ -97,7 +97,7 @@ def test_curves_and_view_of_thinned_metrics_are_those_of_all(folder, ranks, diso
 def test_events_of_ten_times_as_many_reports_are_only_some_more(folder):
     recorder, counts = EventRecorder(folder, SPEC), []
     for step in range(100_000):
-        recorder.metric(0, step, {"loss": step / 7})
+        recorder.record_metric(0, step, {"loss": step / 7})
         if step in (9999, 99_999):
             recorder.flush()
             counts.append(len(metrics(folder)))
@@ -111,19 +111,19 @@ def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     recorder = EventRecorder(folder, SPEC)
     for step in range(3000):
-        recorder.metric(0, step, {"loss": float(step)})
+        recorder.record_metric(0, step, {"loss": float(step)})
 
     def held():
         recorder.take_activity()
         for _ in range(3):
-            recorder.metric(0, 2999, {"loss": 5.0})
+            recorder.record_metric(0, 2999, {"loss": 5.0})
         assert recorder.take_activity() == {0: True}, "held reports are signs of progress"
         return len(metrics(folder))
 
     before = held()
     recorder.tick()
     assert len(metrics(folder)) == before, "not yet"
-    now[0] += merger._MAX_DELAY
+    now[0] += merger._MAX_DELAY_SECONDS
     recorder.tick()
     assert len(metrics(folder)) == before + 1
     for write in (
@@ -143,7 +143,7 @@ def test_report_after_a_restart_replaces_what_was_reported_again(folder):
 
     def report(step):
         reports.append((0, step, {"loss": float(step % 977)}))
-        recorder.metric(*reports[-1])
+        recorder.record_metric(*reports[-1])
 
     for step in range(20_000):
         report(step)
@@ -161,7 +161,7 @@ def test_another_supervisor_goes_on_thinning(folder):
         for event in events_of(folder):
             recorder.fold(event)
         for one in part:
-            recorder.metric(*one)
+            recorder.record_metric(*one)
         recorder.close()
     assert read_curves(folder) == curves(reports)
     assert len(metrics(folder)) < 8000

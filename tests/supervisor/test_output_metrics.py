@@ -110,7 +110,7 @@ def test_lines_without_a_step_stand_where_training_has_come_to_or_are_counted():
 def test_axis_of_each_rank_is_its_own_and_all_begin_again_when_forgotten():
     output = OutputMetrics()
     steps = [next(iter(output.read(rank, "loss 1"))).step for rank in (0, 1, 0)]
-    output.forget()
+    output.reset_steps()
     assert [*steps, *(next(iter(output.read(rank, "loss 1"))).step for rank in (0, 1))] == [0, 0, 1, 0, 0]
 
 
@@ -252,6 +252,6 @@ def test_printed_metric_is_a_sign_that_training_goes_on_and_a_bar_alone_is_none(
     recorder = EventRecorder(folder, SPEC)
     printed(recorder, "Fetching 3 files:  67%|## | 2/3 [00:03<00:06, 9.9s/it]")
     recorder.flush()
-    assert (recorder.view.done, recorder.reported) == (2, False)
+    assert (recorder.view.done, recorder.has_reports) == (2, False)
     printed(recorder, "step 1 loss 3")
-    assert recorder.reported
+    assert recorder.has_reports

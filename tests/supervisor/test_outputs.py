@@ -16,7 +16,7 @@ from tests.written import all_written
 @pytest.fixture
 def deliver(tmp_path, monkeypatch):
     """Return ``deliver(work, canceled)``: the notes of a job whose outputs are sent by ``work(stopped)``."""
-    monkeypatch.setattr(under_test, "_TICK", 0.001)
+    monkeypatch.setattr(under_test, "_TICK_SECONDS", 0.001)
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", outputs="blob://labdata/results")
 
     def run(work, canceled=lambda: False):
@@ -48,7 +48,7 @@ def test_a_cancel_stops_what_is_sent_and_says_that_it_is_not_whole(deliver):
 
     (said,) = deliver(work, canceled=lambda: True)
     assert said.startswith("The outputs were not sent completely to")
-    assert "because you stopped it" in said
+    assert "because you canceled the job" in said
 
 
 def test_what_cannot_be_sent_is_a_warning_with_the_place_where_it_stays(deliver, tmp_path):

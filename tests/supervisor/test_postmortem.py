@@ -45,7 +45,7 @@ def dump(what, head="Current thread"):
 def test_a_crash_is_placed_in_the_cell_as_an_exception_is(folder):
     say(folder, "some warning", *dump("Segmentation fault").split("\n"))
     rank = crashed()
-    rank.error = error = postmortem.error_of(folder, rank)
+    rank.error = error = postmortem.explain_exit(folder, rank)
     assert error["crash"] == "Segmentation fault in Cell [3], line 3, in inner"
     assert describe(rank) == "ended by SIGSEGV: Segmentation fault in Cell [3], line 3, in inner"
     assert [(frame["kind"], frame["line"]) for frame in error["frames"]] == [("cell", 4), ("cell", 3), ("library", 519)]
@@ -65,7 +65,7 @@ def test_a_crash_is_placed_in_the_cell_as_an_exception_is(folder):
 def test_an_abort_tells_what_cpp_said_and_may_be_an_echo(folder):
     said = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
     say(folder, *said.split("\n"), *dump("Aborted").split("\n"))
-    error = postmortem.error_of(folder, crashed("ABRT"))
+    error = postmortem.explain_exit(folder, crashed("ABRT"))
     assert error["crash"] == "Aborted in Cell [3], line 3, in inner (Connection closed by peer)"
     assert is_echo(error)
 
@@ -73,13 +73,13 @@ def test_an_abort_tells_what_cpp_said_and_may_be_an_echo(folder):
 def test_an_abort_over_different_shapes_says_what_to_look_for(folder):
     said = "  what():  [enforce fail] 8 vs 4. Received data size doesn't match expected size."
     say(folder, said, *dump("Aborted").split("\n"))
-    assert "tensors of different shapes" in postmortem.error_of(folder, crashed("ABRT"))["hint"]
+    assert "tensors of different shapes" in postmortem.explain_exit(folder, crashed("ABRT"))["hint"]
 
 
 def test_a_crash_without_a_dump_of_the_rank_tells_nothing_more(folder):
     say(folder, *dump("Segmentation fault").split("\n"), rank=0)
     say(folder, "a warning")
-    assert postmortem.error_of(folder, crashed()) is None
+    assert postmortem.explain_exit(folder, crashed()) is None
 
 
 USAGE = ["usage: train.py [-h] --lr LR", "train.py: error: the following arguments are required: --lr"]
@@ -93,7 +93,7 @@ def exited(message="2", type_="SystemExit"):
 def test_an_exit_shows_the_sentence_that_was_printed_before_it(folder):
     say(folder, *USAGE)
     say(folder, "loss 0.1", stream="out")
-    error = postmortem.error_of(folder, exited())
+    error = postmortem.explain_exit(folder, exited())
     assert error["hint"] == "Its output was: train.py: error: the following arguments are required: --lr."
     assert error["traceback"].splitlines() == ["SystemExit: 2", "The last error lines:", *USAGE]
 
@@ -104,7 +104,7 @@ def test_an_exit_shows_the_sentence_that_was_printed_before_it(folder):
 )
 def test_an_error_that_has_a_reason_or_no_printed_sentence_stays_as_it_is(folder, rank, lines, stream):
     say(folder, *lines, stream=stream)
-    assert postmortem.error_of(folder, rank) is None
+    assert postmortem.explain_exit(folder, rank) is None
 
 
 KERNEL = (
@@ -134,7 +134,7 @@ def asserted():
 )
 def test_a_failed_check_of_a_gpu_kernel_is_shown_as_the_kernel_printed_it(folder, lines, hint):
     say(folder, "loss 0.1", *lines)
-    error = postmortem.error_of(folder, asserted())
+    error = postmortem.explain_exit(folder, asserted())
     assert hint in error["hint"]
     assert error["hint"].endswith("Rerun it.")
     assert error["traceback"].splitlines() == ["T", "The GPU kernel printed:", lines[0].removesuffix(".")]
@@ -142,12 +142,12 @@ def test_a_failed_check_of_a_gpu_kernel_is_shown_as_the_kernel_printed_it(folder
 
 def test_a_failed_check_of_a_gpu_kernel_that_printed_nothing_keeps_its_hint(folder):
     say(folder, "test.py:3: Assertion `x` failed")
-    assert postmortem.error_of(folder, asserted()) is None
+    assert postmortem.explain_exit(folder, asserted()) is None
 
 
 def test_an_abort_over_a_failed_check_of_a_gpu_kernel_shows_it_too(folder):
     what = "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  CUDA error: "
     say(folder, KERNEL.format(thread=0), *f"{what}device-side assert triggered\n\n{dump('Aborted')}".split("\n"))
-    error = postmortem.error_of(folder, crashed("ABRT"))
+    error = postmortem.explain_exit(folder, crashed("ABRT"))
     assert error["code"] == "device-side-assert"
     assert "IndexKernel.cu, line 93" in error["hint"]

@@ -93,7 +93,7 @@ def test_memory_near_its_limit_is_noted_once_while_the_job_runs(folder, monkeypa
     recorder.take_samples([sample(1.0, about=True, memory=15.5 * GB)])
     assert recorder.view.notes == []
     for state in (State.PREPARING, State.STARTING, State.RUNNING):
-        recorder.state(state)
+        recorder.record_state(state)
     for t in (2.0, 3.0):
         recorder.take_samples([sample(t, memory=15.5 * GB)])
     (note,) = recorder.view.notes

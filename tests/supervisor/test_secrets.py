@@ -14,7 +14,7 @@ SECRET = "gd8Vx2pQm41"
 
 def redactor(folder, *shown):
     spec = JobSpec(id="20261121-024912-k3f9x", name="x", kind="script", script_arguments=shown)
-    return recorder.redactor_of(JobFolder(folder), spec, {})
+    return recorder.build_redactor(JobFolder(folder), spec, {})
 
 
 @pytest.mark.parametrize("true", [["--token", SECRET], [f"--token={SECRET}", "x"]])

@@ -10,8 +10,8 @@ def test_a_job_without_a_pace_may_be_silent_for_five_minutes():
     timer = StallTimer(100.0)
     timer.on_activity(110.0, 0)
     assert timer.limit == 300.0
-    assert not timer.stalled(410.0)
-    assert timer.stalled(410.1)
+    assert not timer.is_stalled(410.0)
+    assert timer.is_stalled(410.1)
 
 
 @pytest.mark.parametrize(("gap", "limit"), [(0.1, 60.0), (12.0, 60.0), (13.0, 65.0), (200.0, 1000.0)])
@@ -21,18 +21,18 @@ def test_five_times_its_longest_silence_is_the_limit(gap, limit):
     timer.on_activity(gap, 1)
     timer.on_activity(gap + 0.05, 0)
     assert timer.limit == pytest.approx(limit)
-    assert not timer.stalled(gap + limit)
-    assert timer.stalled(gap + limit + 0.1)
+    assert not timer.is_stalled(gap + limit)
+    assert timer.is_stalled(gap + limit + 0.1)
 
 
 def test_imports_may_take_five_minutes_whatever_is_asked_for():
     timer = StallTimer(0.0, 3.0)
-    timer.on_activity(1.0, 0, begins=False)
-    assert timer.effective(10.0) == 300.0
-    assert not timer.stalled(290.0)
+    timer.on_activity(1.0, 0, is_past_imports=False)
+    assert timer.extend_limit(10.0) == 300.0
+    assert not timer.is_stalled(290.0)
     timer.on_activity(291.0, 0)
-    assert timer.effective(10.0) == 10.0
-    assert timer.stalled(294.1)
+    assert timer.extend_limit(10.0) == 10.0
+    assert timer.is_stalled(294.1)
     assert timer.limit == 3.0, "what went by with imports is no pace"
 
 
@@ -41,7 +41,7 @@ def test_while_nothing_is_expected_nothing_is_counted():
     for second in range(3):
         timer.on_activity(float(second), 0)
     timer.pause(5000.0)
-    assert timer.silence(5030.0) == 30.0
+    assert timer.measure_silence(5030.0) == 30.0
     timer.on_activity(5040.0, 0)
     assert timer.limit == 60.0, "the time between two cells is no pace"
 
@@ -50,14 +50,18 @@ def test_zero_never_tells_a_stall():
     timer = StallTimer(0.0, 0.0)
     timer.on_activity(1.0)
     assert timer.limit is None
-    assert not timer.stalled(1e9)
+    assert not timer.is_stalled(1e9)
 
 
 def test_each_rank_has_its_own_silence():
     timer = StallTimer(0.0)
     timer.on_activity(10.0, 0)
     timer.on_activity(12.0, 1)
-    assert (timer.silence(15.0), timer.silence_of(0, 15.0), timer.silence_of(2, 15.0)) == (3.0, 5.0, None)
+    assert (timer.measure_silence(15.0), timer.measure_rank_silence(0, 15.0), timer.measure_rank_silence(2, 15.0)) == (
+        3.0,
+        5.0,
+        None,
+    )
 
 
 @pytest.mark.parametrize("text", [

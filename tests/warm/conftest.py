@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.node.job import WARM
+from distdl_jupyter.node.job import WARM_NOTICE
 from distdl_jupyter.warm import start as warm_start
 from tests.conftest import until_gone
 from tests.starting import revive
@@ -34,7 +34,7 @@ def own_home(start, tmp_path, monkeypatch):
 
 
 def is_warm(job):
-    return any(WARM in str(line) for line in job.logs())
+    return any(WARM_NOTICE in str(line) for line in job.logs())
 
 
 def assert_warm(*jobs):

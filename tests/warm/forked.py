@@ -22,7 +22,7 @@ class Counting(Forker):
     def __call__(self, arguments, options):
         process = super().__call__(arguments, options)
         Counting.forked += process is not None
-        Counting.why_not |= set(node_job.reasons)
+        Counting.why_not |= set(node_job.fork_failures)
         return process
 
 

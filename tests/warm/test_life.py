@@ -43,7 +43,7 @@ def test_ranks_carry_the_mark_and_their_names_and_the_supervisor_does_not(distdl
     job = started()
     assert_warm(job)
     pids = [rank.pid for rank in job.view().ranks]
-    assert set(pids) <= set(processes.of_job({processes.MARK: job.id}))
+    assert set(pids) <= set(processes.find_job_pids({processes.MARK: job.id}))
     for rank, pid in enumerate(pids):
         line = psutil.Process(pid).cmdline()
         assert line[1:4] == ["-P", "-m", "distdl_jupyter.worker"]
@@ -93,7 +93,9 @@ def test_the_template_holds_no_lock_and_no_secret(distdl_home, monkeypatch):
     for one in (pid, found_supervisor_of(job).pid):
         for file in ("environ", "cmdline"):
             assert b"a-secret" not in Path(f"/proc/{one}/{file}").read_bytes()
-    assert b"a-secret" not in b"".join(p.read_bytes() for p in warm_start.templates_folder().rglob("*") if p.is_file())
+    assert b"a-secret" not in b"".join(
+        p.read_bytes() for p in warm_start.get_templates_folder().rglob("*") if p.is_file()
+    )
     for rank in job.view().ranks:
         assert not [t for t in targets(rank.pid) if t.endswith(("/lock", "events.jsonl", "log.jsonl", ".sock"))]
     job.cancel(now=True)
@@ -113,7 +115,7 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
             "inherited": dict(os.environ),
             "secrets": {},
             "environment": select_for_local_ranks(os.environ),
-            "state": warm_start.inherited_state(),
+            "state": warm_start.read_inherited_state(),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         }
         warm_start.send(connection, request, (file.fileno(), file.fileno()))
@@ -172,7 +174,7 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
 
 
 def test_an_unused_template_ends(own_home):
-    warm_start.make(warm_start.files_of())
+    warm_start.start_template(warm_start.files_of())
     assert warm_start.wait_until_ready(warm_start.files_of()) is not None
     warm_start.change_settings(idle_minutes=0.001)
     wait_for(lambda: not warm_start.has_template(warm_start.files_of()), what="the end of the template")
@@ -184,7 +186,7 @@ def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
     import shutil
 
     for remove in (warm_start.files_of().socket.unlink, lambda: shutil.rmtree(own_home)):
-        warm_start.make(warm_start.files_of())
+        warm_start.start_template(warm_start.files_of())
         said = warm_start.wait_until_ready(warm_start.files_of())
         remove()
         wait_for(
@@ -196,7 +198,7 @@ def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
 
 def test_there_is_at_most_one_template(own_home):
     for _ in range(3):
-        warm_start.make(warm_start.files_of())
+        warm_start.start_template(warm_start.files_of())
     first = warm_start.wait_until_ready(warm_start.files_of())
     wait_for(lambda: len(templates(own_home)) == 1, what="the end of the others")
     assert templates(own_home) == [first["pid"]]

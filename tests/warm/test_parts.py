@@ -61,7 +61,7 @@ def test_torchs_own_settings_are_not_variables_of_ranks():
     ],
 )
 def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read, name):
-    assert preload.differing(template, job, read) == name
+    assert preload.find_difference(template, job, read) == name
 
 
 def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
@@ -69,7 +69,7 @@ def test_what_imports_set_in_the_template_matters_where_the_submitter_has_anothe
     recorder.set = {"KMP_OF": "2", "KMP_SET": "True"}
     own = Forker(None, {"KMP_OF": "1"}, recorder)
     given = [{"KMP_OF": "1"}, {"KMP_OF": "2", "KMP_SET": "True"}, {"KMP_OF": "1", "KMP_SET": "False"}, {"KMP_OF": "3"}]
-    reasons = [own.difference(environment) for environment in given]
+    reasons = [own.find_difference(environment) for environment in given]
     assert reasons[:2] == ["", ""]
     for reason, name in zip(reasons[2:], ("KMP_SET", "KMP_OF"), strict=True):
         assert reason == f"the value of the environment variable {name} differs from that of the template"
@@ -82,13 +82,13 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     loaded = preload.Preloader()
     loaded.stamp([str(file)])
-    assert loaded.changed() == ""
+    assert loaded.find_change() == ""
     (tmp_path / "site" / "new.py").write_text("")
-    assert loaded.changed() == str(tmp_path / "site")
+    assert loaded.find_change() == str(tmp_path / "site")
     (tmp_path / "site" / "new.py").unlink()
     os.utime(tmp_path / "site", ns=(0, 0))
     file.write_text("12")
-    assert loaded.changed() in (str(file), str(tmp_path / "site"))
+    assert loaded.find_change() in (str(file), str(tmp_path / "site"))
 
 
 def test_the_history_has_the_last_imports_without_unforkable_ones(tmp_path):
@@ -96,16 +96,16 @@ def test_the_history_has_the_last_imports_without_unforkable_ones(tmp_path):
     own.add(f"old{number}" for number in range(10_000))
     own.add(["new", "common", "tensorflow.python", "keras"])
     again = preload.ImportHistory(tmp_path / "learned.json")
-    assert again.names()[:3] == ["new", "common", "old0"]
-    assert "old9999" not in again.names()
-    assert not {"tensorflow.python", "keras"} & set(again.names())
-    again.leave_out(preload.Unforkable("common", "starts a thread when imported"))
-    assert "common" not in preload.ImportHistory(tmp_path / "learned.json").names()
+    assert again.list_names()[:3] == ["new", "common", "old0"]
+    assert "old9999" not in again.list_names()
+    assert not {"tensorflow.python", "keras"} & set(again.list_names())
+    again.exclude(preload.UnforkableModule("common", "starts a thread when imported"))
+    assert "common" not in preload.ImportHistory(tmp_path / "learned.json").list_names()
     again.add(["package.part", "packages"])
-    again.leave_out(preload.Unforkable("package", "reads the whole environment when imported"))
-    assert again.names()[0] == "packages"
+    again.exclude(preload.UnforkableModule("package", "reads the whole environment when imported"))
+    assert again.list_names()[0] == "packages"
     (tmp_path / "learned.json").write_text("[")
-    assert preload.ImportHistory(tmp_path / "learned.json").names() == []
+    assert preload.ImportHistory(tmp_path / "learned.json").list_names() == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_history_has_the_last_imports_without_unforkable_ones(tmp_path):
 )  # fmt: skip
 def test_a_number_of_threads_that_cannot_be_set_means_a_cold_start(environment, count, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    assert fork.library_threads(environment) == count
+    assert fork.count_library_threads(environment) == count
 
 
 def test_data_directories_that_share_a_folder_for_templates_share_one_template(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def test_terminal_path_and_priority_are_the_jobs_own(distdl_home):
         from tests.warm.conftest import assert_warm
         from distdl_jupyter.warm import start as warm_start
 
-        warm_start._TIMEOUT = 30.0
+        warm_start._TIMEOUT_SECONDS = 30.0
         job = submit(surroundings, distributed_backend="plain")
         print(*job.result(timeout=120))
         assert_warm(job)
@@ -140,7 +140,7 @@ def test_a_changed_module_of_the_users_is_seen(distdl_home, tmp_path):
         assert job.result(timeout=120) == value
         assert_warm(job)
     revive()
-    assert "my_training" not in preload.ImportHistory(warm_start.files_of().history).names()
+    assert "my_training" not in preload.ImportHistory(warm_start.files_of().history).list_names()
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_module_that_starts_a_thread_is_left_out(own_home, environment, tmp_pa
         ["restless.first", "restless.second", "restless", *parts, "trains", "curious", "json", "not_there"]
     )
     try:
-        warm_start.make(where)
+        warm_start.start_template(where)
         assert warm_start.wait_until_ready(where)
         unforkable = preload.ImportHistory(where.history).unforkable
         assert set(unforkable) == {"restless", "library", "library.core", "curious", "trains", "ranked", "tools"}
@@ -246,7 +246,9 @@ def test_compiler_is_loaded_when_a_second_compiled_job_starts(own_home, monkeypa
     assert submit(compiles, **options).result(timeout=250) is False
     files = warm_start.files_of()
     learned = preload.ImportHistory
-    wait_for(lambda: "torch._inductor.compile_fx" in learned(files.history).names(), 100, "the end of the first job")
+    wait_for(
+        lambda: "torch._inductor.compile_fx" in learned(files.history).list_names(), 100, "the end of the first job"
+    )
     wait_for(lambda: (found := warm_start.status(files)) and not found["learning"], 100, "the imports")
     second = submit(compiles, **options)
     assert second.result(timeout=250) is True

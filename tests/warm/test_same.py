@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.node.job import WARM
+from distdl_jupyter.node.job import WARM_NOTICE
 from tests.warm.conftest import assert_warm, is_warm
 from tests.written import all_written
 
@@ -183,7 +183,7 @@ def test_a_rank_handles_every_signal_although_a_background_script_ignores_some(s
             ignored = [name for name, handler in given.items() if handler is signal.SIG_IGN]
             return given["SIGINT"] is signal.default_int_handler, sorted(ignored), signal.pthread_sigmask(0, ())
 
-        warm_start._TIMEOUT = 30.0
+        warm_start._TIMEOUT_SECONDS = 30.0
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
         job = submit(heeds, distributed_backend="plain")
         assert job.result(timeout=120) == (True, ["SIGPIPE", "SIGXFSZ"], set()), job.result()
@@ -212,7 +212,7 @@ def told(job):
     """Return what the job says of itself, without moments, numbers of processes and its own id, by stream."""
     kept = {}
     for event in all_written(job.folder):
-        if event["type"] == "log" and event["text"].startswith((WARM, "Captured")):
+        if event["type"] == "log" and event["text"].startswith((WARM_NOTICE, "Captured")):
             continue
         if event.get("code") in ("cold-start", "warm-start") or event["type"] in ("handle", "stop", "phase"):
             continue

@@ -40,7 +40,7 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
     with subprocess.Popen(["sleep", "600"]) as innocent, where.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         true = {"pid": innocent.pid, "started": processes._start_time(innocent.pid)}
-        mark = {**json.loads(processes.mark()), **true, **(other or {})}
+        mark = {**json.loads(processes.make_mark()), **true, **(other or {})}
         lock.write(json.dumps(mark) if other else str(innocent.pid))
         lock.flush()
         assert not warm_start.stop(where, timeout=0.2)
@@ -50,15 +50,15 @@ def test_stop_signals_no_process_that_is_not_proven_to_be_the_template(own_home,
 
 def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
     where = warm_start.files_of()
-    warm_start.make(where)
-    warm_start.make(where)
+    warm_start.start_template(where)
+    warm_start.start_template(where)
     warm_start.stop(where)
     found = psutil.process_iter(["cmdline"])
     made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
     ours = [process for process in made if Path(process.cwd()) == where.folder]
     assert not psutil.wait_procs(ours, 20)[1]
     assert not warm_start.has_template(where)
-    warm_start.make(where)
+    warm_start.start_template(where)
     assert warm_start.wait_until_ready(where)
 
 
@@ -66,11 +66,11 @@ def test_the_line_magic_switches(own_home, capsys):
     config = magics(Session(None))["dist_config"]
     config("warm off")
     assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
-    assert warm_start.switched_off() == "the settings"
-    assert [row.status for row in report.rows()] == ["absent"]
+    assert warm_start.find_disabling_setting() == "the settings"
+    assert [row.status for row in report.build_doctor_rows()] == ["absent"]
     config("warm on idle_minutes=2.5")
     assert warm_start.read_settings() == warm_start.Settings(enabled=True, idle_minutes=2.5)
-    assert [row.status for row in report.rows()] == ["ok"]
+    assert [row.status for row in report.build_doctor_rows()] == ["ok"]
     for wrong in ("of", "on off", "idle_minutes=soon", "idle_minutes=0", "port=3"):
         with pytest.raises(InvalidSpec):
             config(f"warm {wrong}")
@@ -79,11 +79,11 @@ def test_the_line_magic_switches(own_home, capsys):
 
 def test_damaged_settings_are_none(own_home):
     warm_start.change_settings(enabled=False)
-    (warm_start.templates_folder() / "settings.json").write_text("{")
+    (warm_start.get_templates_folder() / "settings.json").write_text("{")
     assert warm_start.read_settings() == warm_start.Settings()
 
 
 def test_the_variable_wins(own_home, monkeypatch):
     monkeypatch.setenv("DISTDL_WARM", "off")
-    assert warm_start.switched_off() == "DISTDL_WARM"
-    assert "To switch them on, unset DISTDL_WARM." in report.lines()[0]
+    assert warm_start.find_disabling_setting() == "DISTDL_WARM"
+    assert "To switch them on, unset DISTDL_WARM." in report.describe()[0]

@@ -6,8 +6,8 @@ import time
 from IPython.lib.pretty import pretty
 
 from distdl_jupyter.ranks import view
-from distdl_jupyter.ranks.answer import failures
-from distdl_jupyter.ranks.view import Fold
+from distdl_jupyter.ranks.answer import find_failures
+from distdl_jupyter.ranks.view import OutputFold
 from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import CellSources
@@ -87,7 +87,7 @@ def test_a_flood_is_drawn_seldom_and_its_end_is_kept():
     output.finish()
     assert len(sent) <= 20 * spent + 2
     assert all(len(bundle["text/html"]) < 50_000 for bundle, *_ in sent[:-1]), "while it runs the newest lines only"
-    assert f"{2 * lines - 2000:,} earlier lines not shown; print the whole log with %dist_logs k3f9" in sent.plain
+    assert f"{2 * lines - 2000:,} earlier lines not shown. Print the whole log with %dist_logs k3f9" in sent.plain
     assert sent.plain.endswith(f"[0-1] line {lines - 1}")
 
 
@@ -115,9 +115,9 @@ def test_a_terminal_gets_lines(capsys):
 
 
 def test_what_ranks_say_is_text():
-    fold = Fold(range(2))
+    fold = OutputFold(range(2))
     fold.add(0, "out", "<script>alert(1)</script>\n")
-    html = view.cell_html(fold, failures({1: error()}, range(2)), job="k3f9")
+    html = view.render_cell(fold, find_failures({1: error()}, range(2)), job="k3f9")
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "➜" in html
@@ -126,10 +126,10 @@ def test_what_ranks_say_is_text():
 
 
 def test_where_styles_are_taken_out_lines_stay_lines():
-    fold = Fold([0, 1])
+    fold = OutputFold([0, 1])
     fold.add(0, "out", "a\nb\n")
     fold.add(1, "out", "a\nb\n")
-    html = view.cell_html(fold, job="k3f9")
+    html = view.render_cell(fold, job="k3f9")
     assert ">a\nb\n</pre>" in html
     assert ">0-1</span>" in html
 

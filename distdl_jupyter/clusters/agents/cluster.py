@@ -182,7 +182,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
         host, gpus = connection.host, facts[connection.host].get("gpus") or ()
         labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
         need = queueing.compute_need(spec, spec.process_count_per_node, list(labels))
-        fields: dict[str, Any] = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.among, need.amounts]}
+        fields: dict[str, Any] = {"job": spec.id, "name": spec.name, "need": [need.gpus, need.candidates, need.amounts]}
         while need:
             priority = context.get_priority()
             answer = connection.ask("slots", **fields, priority=priority, number=context.queue_number)

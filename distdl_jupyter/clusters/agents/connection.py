@@ -67,7 +67,7 @@ class Connection(AgentConnection):
         #: Set when the agent's greeting has arrived.
         self.greeted = threading.Event()
         self._link = link
-        self._reader = frames.Reader(greeting=True)
+        self._reader = frames.FrameReader(expect_greeting=True)
         self._request_numbers = itertools.count(first)
         self._channel_numbers = itertools.count(first)
         self._lock = threading.Condition()
@@ -92,7 +92,7 @@ class Connection(AgentConnection):
         """Send a request; ``result`` waits for the answer, which includes ``received_at`` (epoch seconds)."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._request_numbers)
-        content = frames.message(type_, request=number, **fields)
+        content = frames.encode_message(type_, request=number, **fields)
         with self._lock:
             if not self.lost:
                 self._pending[number] = type_, answer
@@ -124,7 +124,7 @@ class Connection(AgentConnection):
         """
         inbox = Inbox(skip)
         with self._lock:
-            self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
+            self._inboxes = [*(old for old in self._inboxes if old.unread or not old.has_ended), inbox]
         self.open_channel(inbox.feed, number=channel)
         return inbox
 
@@ -145,7 +145,7 @@ class Connection(AgentConnection):
 
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
         """Send bytes on a channel, b"" to end it; ``wait`` applies backpressure. Raises HostFailed."""
-        if not self._send(frames.data(channel, content), wait=wait):
+        if not self._send(frames.encode_data(channel, content), wait=wait):
             raise HostFailed(self.host, self.lost, code="host-lost")
 
     # start and close --------------------------------------------------------------------------
@@ -163,12 +163,12 @@ class Connection(AgentConnection):
         deadline = time.monotonic() + REACH_SECONDS
         request: bytes | None = package.build_request_marker()
         while not self.greeted.wait(0.05):
-            if request and request in self._reader.before:
+            if request and request in self._reader.preamble:
                 self._send(package.build_package().content)
                 request = None
             if self.lost or time.monotonic() > deadline:
                 self.close()
-                content = self._reader.before[-wire.MAX_ERROR_BYTES :] + b"\n" + self._link.error_tail
+                content = self._reader.preamble[-wire.MAX_ERROR_BYTES :] + b"\n" + self._link.error_tail
                 output = content.decode(errors="replace").strip()
                 raise explain(output or ("" if self.lost else "Connection timed out"), self._link.code)
 
@@ -190,7 +190,7 @@ class Connection(AgentConnection):
             tasks = [asyncio.create_task(work) for work in (self._receive(), self._watch(), self._send_queued())]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             reason = next(task.result() for task in tasks[:2] if task.done())
-        except frames.BrokenWire as error:
+        except frames.InvalidFrame as error:
             reason = f"{self.host} sent an invalid message: {error}"
         except Exception as error:  # noqa: BLE001  pending requests must not wait forever
             reason = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
@@ -217,7 +217,7 @@ class Connection(AgentConnection):
     async def _receive(self) -> str:
         """Handle received frames until the output ends, and return the reason."""
         while True:
-            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MAX_UNREAD:
+            while sum(inbox.unread for inbox in self._inboxes) > Inbox.MAX_UNREAD:
                 # A reply is behind the output, so go on; only the reply to ``get`` follows bytes that are being read.
                 if {type_ for type_, _ in list(self._pending.values())} - {"get"}:
                     break
@@ -229,7 +229,7 @@ class Connection(AgentConnection):
             self._received_at = time.monotonic()
             for frame in self._reader.feed(content):
                 self._on_frame(frame)
-            if self._reader.greeted:
+            if self._reader.has_greeting:
                 self.greeted.set()
 
     async def _send_queued(self) -> str:
@@ -250,7 +250,7 @@ class Connection(AgentConnection):
             if self._close_at < math.inf or not self.greeted.is_set():
                 continue
             if not self._unsent_bytes:  # any frame serves as a heartbeat
-                self._send(frames.message("beat"))
+                self._send(frames.encode_message("beat"))
             if time.monotonic() - self._received_at > link.silence_seconds:
                 return f"No response from {self.host} for {link.silence_seconds:.0f} s."
         return f"The connection to {self.host} was closed."
@@ -431,8 +431,8 @@ _REPLIES: Mapping[str, Any] = {
 
 
 def _validate(message: Mapping[str, Any], schema: Any) -> None:
-    """Raise BrokenWire for an invalid or unknown message, which closes only the connection to that host."""
+    """Raise InvalidFrame for an invalid or unknown message, which closes only the connection to that host."""
     try:
         msgspec.convert(message, schema, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise frames.BrokenWire(f"Invalid message {str(message.get('type'))[:20]!r}: {error}.") from None
+        raise frames.InvalidFrame(f"Invalid message {str(message.get('type'))[:20]!r}: {error}.") from None

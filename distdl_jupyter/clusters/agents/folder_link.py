@@ -13,7 +13,7 @@ from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder, frames
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.folder import Follower
+from distdl_jupyter.node.folder import FileFollower
 
 #: Seconds after the end of a job until its last writes on a node are visible here.
 GRACE_SECONDS = 3.0
@@ -27,7 +27,7 @@ class Tail:
     """The stream of bytes appended to a file. It ends ``GRACE_SECONDS`` after ``is_over`` returns true."""
 
     def __init__(self, path: Path, is_over: Callable[[], object], position: int = 0) -> None:
-        self._follower = Follower(path, position)
+        self._follower = FileFollower(path, position)
         self._is_over = is_over
         self._over_since = math.inf
         self._is_stopping = False
@@ -76,7 +76,7 @@ class FolderLink(Tail, wire.Link):
 
     def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
         wire.Link.__init__(self)
-        inbox, position_file, outbox = folder.files(node)
+        inbox, position_file, outbox = folder.get_file_names(node)
         Tail.__init__(self, run / outbox, why_lost)
         self._inbox_path, self._position_path = run / inbox, run / position_file
         self._why_lost = why_lost
@@ -94,7 +94,7 @@ class FolderLink(Tail, wire.Link):
             position = self._count_read()
             with self._inbox_path.open("rb+") as file:
                 file.seek(position)
-                if not frames.complete_length(file.read()):
+                if not frames.measure_complete(file.read()):
                     file.truncate(position)
                     return position
             if self._why_lost():

@@ -31,7 +31,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.frames import BrokenWire
+from distdl_jupyter.node.frames import InvalidFrame
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
 from distdl_jupyter.node.stacks import StackDump
@@ -127,15 +127,15 @@ class AgentRun(Run):
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
-        """Queue an event (on the connection's thread). Raises BrokenWire for a process of another node."""
+        """Queue an event (on the connection's thread). Raises InvalidFrame for a process of another node."""
         kind, ranks = data.get("kind"), list(data.get("answers", ()))
         ranks += [rank for sample in data.get("samples", ()) for rank in sample["ranks"]]
         ranks += [data["process"]] if kind == RANK else []
         if kind in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
-            raise BrokenWire(f"The agent reported a {kind}, which does not run on this host.")
+            raise InvalidFrame(f"The agent reported a {kind}, which does not run on this host.")
         for rank in map(int, ranks):
             if not self._runs_on(node, rank):
-                raise BrokenWire(f"The agent reported rank {rank}, which does not run on this host.")
+                raise InvalidFrame(f"The agent reported rank {rank}, which does not run on this host.")
         self._events.put((node, data))
 
     def _runs_on(self, node: AgentNode, rank: int) -> bool:
@@ -492,7 +492,7 @@ class LauncherRun(AgentRun):
                 self._record_exit(self._make_exit(slot.rank, code, first))
         else:
             sources = [stream.source for stream in self._streams if stream.rank is None]
-            pending = any(isinstance(source, Inbox) and source.pending for source in sources)
+            pending = any(isinstance(source, Inbox) and source.unread for source in sources)
             # A pipe may still hold the end of the launcher's output; it is read before the next call.
             self._is_drained = all(drain.done() for drain in self._drains) and not pending
 

@@ -47,7 +47,7 @@ class TcpLink(Link):
         self._reader = reader
         self._writer = asyncio.StreamWriter(transport, transport.get_protocol(), reader, asyncio.get_running_loop())
         self._lost_message = explain_loss
-        self._frames = frames.Reader(greeting=False)
+        self._frames = frames.FrameReader(expect_greeting=False)
         self._has_closed_input = False
 
     async def read(self) -> bytes:
@@ -73,14 +73,14 @@ class TcpLink(Link):
 
     async def write(self, content: bytes) -> None:
         """Write to the agent's standard input."""
-        self._writer.write(frames.data(_INPUT, content))
+        self._writer.write(frames.encode_data(_INPUT, content))
         await self._writer.drain()
 
     def close_input(self) -> None:
         """Close the agent's standard input; idempotent."""
         if not self._has_closed_input:
             self._has_closed_input = True
-            self._writer.write(frames.data(_INPUT, b""))
+            self._writer.write(frames.encode_data(_INPUT, b""))
 
     async def end(self, grace: float = 0.0) -> None:
         """Wait for the agent to exit; kill it after ``grace`` seconds."""

@@ -113,7 +113,7 @@ def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[s
     """Run the worker until it exits; return the exit code for Azure and the report of the exit."""
     from distdl_jupyter.node import headroom, processes
 
-    counters, stop_count = headroom.counters(), 0
+    counters, stop_count = headroom.count_oom_kills(), 0
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
         stdin=subprocess.DEVNULL,
@@ -134,7 +134,7 @@ def _run_worker(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[s
     _copy_streams(child, nonce)
     code = child.wait()
     name = processes.signal_name(-code) if code < 0 else None
-    evidence = headroom.evidence(counters) if name == "KILL" and not stop_count else ""
+    evidence = headroom.describe_oom_kills(counters) if name == "KILL" and not stop_count else ""
     report: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
     return code if code >= 0 else 128 - code, report
 

@@ -284,7 +284,7 @@ class Logs:
     @property
     def is_behind(self) -> bool:
         """Whether the supervisor has so much unread output that no more is requested."""
-        return self._system_inbox.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MAX_UNREAD
+        return self._system_inbox.unread + sum(inbox.unread for inbox in self._inboxes.values()) > Inbox.MAX_UNREAD
 
     def feed(self, file: LogFile, content: bytes, *, is_last: bool = False) -> None:
         """Forward new text of a file; with ``is_last``, also an incomplete line."""

@@ -145,8 +145,8 @@ class JobDirectory:
             if self.is_copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.build_package().content)).extractall(self.run / "lib")
-            agent_files = [name for node in range(spec.node_count) for name in agents.files(node)]
-            for name in (self.output.name, agents.FAILED, agents.WARNED, *agent_files):
+            agent_files = [name for node in range(spec.node_count) for name in agents.get_file_names(node)]
+            for name in (self.output.name, agents.FAILED_FILE, agents.WARNED_FILE, *agent_files):
                 owned.write(self.run / name, b"")
             python = options.python or ("" if options.container_image else spec.python) or "python3"
             owned.write(self.run / _START_FILE, _build_start_script(self, options, python).encode())
@@ -292,14 +292,14 @@ def build_batch_script(directory: JobDirectory, spec: JobSpec, options: SlurmOpt
         f"run={shlex.quote(str(directory.run))}\n"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED_EXIT_CODE}\n'
         f'[ -e "$run/{_START_FILE}" ] || exit {UNSEEN_EXIT_CODE}\n'
-        f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED}\"' USR1\n"
+        f"trap : TERM\ntrap 'echo USR1 >> \"$run/{agents.WARNED_FILE}\"' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
         f"{shlex.join([*in_container, f'{directory.run}/{_START_FILE}'])} &\n"
         # A signal interrupts ``wait``, not srun; the next ``wait`` returns the code of an srun that has ended.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
-        f'[ -s "$run/{agents.FAILED}" ] && code=$(cat "$run/{agents.FAILED}")\n'
+        f'[ -s "$run/{agents.FAILED_FILE}" ] && code=$(cat "$run/{agents.FAILED_FILE}")\n'
         'exit "$code"\n'
     )
 

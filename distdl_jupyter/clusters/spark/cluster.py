@@ -149,10 +149,10 @@ class SparkCluster(AgentCluster):
         """
 
         def find_drivers() -> set[int]:
-            return set(processes.marked(processes.table(), {MARK_VARIABLE: job_id}))
+            return set(processes.find_marked(processes.read_table(), {MARK_VARIABLE: job_id}))
 
         pids = find_drivers()
-        processes.send(pids, signal.SIGTERM)
+        processes.send_signal(pids, signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
         while find_drivers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -77,10 +77,10 @@ def short_silence(monkeypatch):
 def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_silence):
     link, size = reach(), 64 * 1024 * 1024
     end = start(link, f"import os\nos.write(1, b'begins')\nfor _ in range({size} // 65536): os.write(1, bytes(65536))")
-    wait_for(lambda: end.pending > 8 * 1024 * 1024, 60, "that much waits")
+    wait_for(lambda: end.unread > 8 * 1024 * 1024, 60, "that much waits")
     began = time.monotonic()
     while time.monotonic() - began < 1.5 * wire.Link.silence_seconds:
-        assert end.pending < 24 * 1024 * 1024
+        assert end.unread < 24 * 1024 * 1024
         time.sleep(0.2)
     assert link.lost == ""
     left = size + len(b"begins")

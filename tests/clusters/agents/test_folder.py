@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 
 AGENT = (
     "import os, sys; from pathlib import Path; from distdl_jupyter.node import folder;"
-    "folder.TIMEOUT, folder._LEAVE_SECONDS, folder._FAILED_TIMEOUT = map(float, sys.argv[2:]);"
+    "folder.TIMEOUT_SECONDS, folder._LEAVE_SECONDS, folder._FAILURE_SECONDS = map(float, sys.argv[2:]);"
     "code = folder.main(Path(sys.argv[1]), 0); os._exit(code)"
 )
 
@@ -30,9 +30,9 @@ class Node:
 
     def __init__(self, path):
         self.path = path
-        for name in (*folder.files(0), folder.FAILED):
+        for name in (*folder.get_file_names(0), folder.FAILED_FILE):
             (path / name).touch()
-        self.inbox, self.read, self.out = (path / name for name in folder.files(0))
+        self.inbox, self.read, self.out = (path / name for name in folder.get_file_names(0))
         self.process = None
         self.connections = []
         self.lost = ""
@@ -93,7 +93,7 @@ def test_requests_are_answered_and_what_a_process_prints_comes_with_its_end(node
     assert len(printed.read(10**9)) == 3_000_001
     (end,) = wait_for(lambda: events)
     assert (end["type"], end["process"], end["code"]) == ("exit", 0, 3)
-    assert (node.path / folder.FAILED).read_text() == "3"
+    assert (node.path / folder.FAILED_FILE).read_text() == "3"
     end_all([connection])
     assert node.process.wait(10) == 0
 
@@ -113,7 +113,7 @@ def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node)
     first.ask("fingerprint", path="/nowhere")
     first._link.stop()
     with node.inbox.open("ab") as file:
-        file.write(frames.message("fingerprint", request=7, path="/")[:9])
+        file.write(frames.encode_message("fingerprint", request=7, path="/")[:9])
     second = node.connect(takeover=True)
     second.start()
     assert second.ask("fingerprint", path=sys.executable)["fingerprint"]
@@ -161,7 +161,7 @@ def test_without_a_supervisor_ranks_end_when_another_node_s_have_failed(node):
     connection = node.prepared()
     connection._link.beat_seconds = 1e9
     node.started(connection, "import time; time.sleep(600)")
-    (node.path / folder.FAILED).write_text("9")
+    (node.path / folder.FAILED_FILE).write_text("9")
     assert node.process.wait(30) == 1
 
 
@@ -184,16 +184,16 @@ def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node,
 
 def test_an_agent_that_reads_nothing_is_told_by_its_file(node, monkeypatch):
     monkeypatch.setattr(folder_link, "_TAKEOVER_SECONDS", 0.5)
-    node.inbox.write_bytes(frames.message("fingerprint", request=1, path="/"))
+    node.inbox.write_bytes(frames.encode_message("fingerprint", request=1, path="/"))
     with pytest.raises(LaunchFailed, match=r"does not read its messages from .*node-0\.in"):
         node.connect(takeover=True)
 
 
 def test_whole_frames_are_counted():
-    one, two = frames.message("a", text="x"), frames.data(7, b"y" * 10)
+    one, two = frames.encode_message("a", text="x"), frames.encode_data(7, b"y" * 10)
     for cut in range(1, len(two)):
-        assert frames.complete_length(one + two[:-cut]) == len(one)
-    assert frames.complete_length(one + two) == len(one + two)
-    assert frames.complete_length(json.dumps({}).encode()[:2]) == 0
-    with pytest.raises(frames.BrokenWire):
-        frames.complete_length(b"no frame at all")
+        assert frames.measure_complete(one + two[:-cut]) == len(one)
+    assert frames.measure_complete(one + two) == len(one + two)
+    assert frames.measure_complete(json.dumps({}).encode()[:2]) == 0
+    with pytest.raises(frames.InvalidFrame):
+        frames.measure_complete(b"no frame at all")

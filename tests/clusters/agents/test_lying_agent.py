@@ -22,10 +22,10 @@ AGENT = """
 import json, os, sys
 from distdl_jupyter.node import frames
 replies, events = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-reader = frames.Reader(greeting=False)
+reader = frames.FrameReader(expect_greeting=False)
 os.write(1, frames.GREETING)
 def send(fields):
-    os.write(1, frames.message(fields.pop("type"), **fields))
+    os.write(1, frames.encode_message(fields.pop("type"), **fields))
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
         kind = frame.get("type") if isinstance(frame, dict) else None

@@ -17,12 +17,12 @@ AGENT = """
 import os, subprocess
 from distdl_jupyter.node import frames
 subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-reader = frames.Reader(greeting=False)
+reader = frames.FrameReader(expect_greeting=False)
 os.write(1, frames.GREETING)
 while content := os.read(0, 65536):
     for frame in reader.feed(content):
         if frame["type"] == "fingerprint":
-            os.write(1, frames.message("reply", request=frame["request"], path=frame["path"]))
+            os.write(1, frames.encode_message("reply", request=frame["request"], path=frame["path"]))
 """
 
 

@@ -34,7 +34,7 @@ def begun(job, ranks=2):
 
 
 def drivers(job):
-    return processes.marked(processes.table(), {"DISTDL_SPARK_DRIVER": job.id})
+    return processes.find_marked(processes.read_table(), {"DISTDL_SPARK_DRIVER": job.id})
 
 
 @pytest.mark.full
