@@ -18,7 +18,7 @@ from distdl_jupyter.core.user_settings import SettingsFile
 
 TokenCache = Literal["", "keyring"]
 CredentialKind = Literal["default", "device_code", "browser"]
-_Https = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
+_HttpsUrl = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
 
 
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,15 +26,15 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     #: Entra ID, which issues tokens.
-    authority: _Https
-    resource_manager: _Https
-    blob: _Https
+    authority: _HttpsUrl
+    resource_manager: _HttpsUrl
+    blob: _HttpsUrl
     #: The audience of tokens for Azure Machine Learning's own services.
-    ml_audience: _Https
-    portal: _Https
-    storage_audience: _Https = "https://storage.azure.com"
+    ml_audience: _HttpsUrl
+    portal: _HttpsUrl
+    storage_audience: _HttpsUrl = "https://storage.azure.com"
     #: The Retail Prices API.
-    prices: _Https = "https://prices.azure.com/api/retail/prices"
+    prices: _HttpsUrl = "https://prices.azure.com/api/retail/prices"
 
     def scope(self, audience: str) -> str:
         """Return the scope of a token for ``audience``."""
@@ -90,21 +90,21 @@ def _read_cloud(name: str) -> Cloud:
         ) from None
 
 
-FILE = SettingsFile(
+SETTINGS_FILE = SettingsFile(
     name="distdl_azure.json",
     type=AzureSettings,
     allowed={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
     secrets="Keys and other secrets are not stored in the settings: sign in instead.",
 )
-read = FILE.read
+read = SETTINGS_FILE.read
 
 
-def changed(**changes: Any) -> AzureSettings:
+def apply_changes(**changes: Any) -> AzureSettings:
     """Return changed settings without storing them; an empty value means the default. Raises InvalidSpec.
 
     Changing a setting in ``_SIGN_IN_FIELDS`` discards the stored sign-in.
     """
-    previous, settings = read(), FILE.change(changes, "Azure")
+    previous, settings = read(), SETTINGS_FILE.change(changes, "Azure")
     _ = settings.endpoints
     if "record" not in changes and any(getattr(previous, name) != getattr(settings, name) for name in _SIGN_IN_FIELDS):
         return msgspec.structs.replace(settings, record="")
@@ -113,4 +113,4 @@ def changed(**changes: Any) -> AzureSettings:
 
 def change(**changes: Any) -> AzureSettings:
     """Change and store settings, and return all settings. Raises InvalidSpec."""
-    return FILE.write(changed(**changes))
+    return SETTINGS_FILE.write(apply_changes(**changes))

@@ -25,7 +25,7 @@ from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
 from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
-_MAX_LISTED = 6
+_MAX_LISTED_NAMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,19 +105,19 @@ class CapturedCode:
         if not self.captured:
             return self.heading()
         by_size = sorted(self.captured, key=lambda item: -item.size)
-        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED]]
+        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED_NAMES]]
         rest = len(by_size) - len(listed)
         return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
 
-def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
+def build_payload(kind: Kind, **fields: Any) -> dict[str, Any]:
     """Return the fields of ``payload.json``; missing ones are empty, and the working directory is the current one."""
     defaults = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
     return {"kind": kind, **defaults, "working_directory": str(Path.cwd()), **fields}
 
 
 @contextlib.contextmanager
-def pickled(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
+def pickle_values(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
     """Pickle the values into a temporary file, which is closed if the block raises an exception."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
     try:

@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
-from distdl_jupyter.capture.free_names import CompiledSource, find_undefined, free_names
-from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
-from distdl_jupyter.capture.pickler import refuse, with_submodules
-from distdl_jupyter.capture.references import in_order
+from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
+from distdl_jupyter.capture.free_names import CompiledSource, find_free_names, find_undefined
+from distdl_jupyter.capture.notebook import CodeLocation, format_cell_label, get_shell
+from distdl_jupyter.capture.pickler import refuse, wrap_modules
+from distdl_jupyter.capture.references import order_values
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import CodeSource
@@ -51,19 +51,19 @@ def capture_cell(
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     number = "" if execution_count is None else f" {execution_count}"
     filename = f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
-    code = plain_python(code, first_line=first_line, filename=filename)
-    free, tree = free_names(code), parse(code)
-    ip = shell()
+    code = check_plain_python(code, first_line=first_line, filename=filename)
+    free, tree = find_free_names(code), parse(code)
+    ip = get_shell()
     values = {
         name: value
-        for name, value in in_order(free, namespace).items()
+        for name, value in order_values(free, namespace).items()
         if name not in _IPYTHON_NAMES or ip is None or ip.user_ns_hidden.get(name) is not value
     }
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
-    with pickled(with_submodules(values, tree).items()) as (report, file):
+    with pickle_values(wrap_modules(values, tree).items()) as (report, file):
         refuse(report, values, unit="cell")
-        sent_modules = modules.local_modules([*report.modules, *imports], modules.roots(location))
-    text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
+        sent_modules = modules.find_modules([*report.modules, *imports], modules.find_roots(location))
+    text = CodeText(code, format_cell_label(execution_count, location.name), execution_count, first_line)
     functions = [function for function in report.functions.values() if function.__module__ == "__main__"]
     main = CompiledSource.from_text(code, first_line=first_line)
     return CapturedCode(
@@ -78,25 +78,25 @@ def capture_cell(
             first_line=first_line,
             command=command,
         ),
-        payload_json=payload_fields(
+        payload_json=build_payload(
             "cell",
             code=code,
             filename=filename,
             names=list(values),
-            sources={**listing.sources_of(report, location), filename: text.to_json()},
-            path=modules.search_path(location),
+            sources={**listing.collect_sources(report, location), filename: text.to_json()},
+            path=modules.build_search_path(location),
         ),
         payload=file,
         seconds=time.perf_counter() - begin,
         undefined=find_undefined(main, namespace, "the cell or the notebook", functions, location),
-        **listing.fields_of(values, report, sent_modules, location, texts=[text], imports=imports),
+        **listing.describe_fields(values, report, sent_modules, location, texts=[text], imports=imports),
     )
 
 
 # the cell as plain Python -----------------------------------------------------------------------------
 
 
-def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
+def check_plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
     Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``awaits``) a top-level ``await``, and

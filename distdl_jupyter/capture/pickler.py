@@ -24,13 +24,19 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import IPYTHON, imports_of, module_of_globals, parts_of, path_in_module
+from distdl_jupyter.capture.references import (
+    IPYTHON_PREFIXES,
+    find_globals_module,
+    find_imports,
+    find_path_in_module,
+    iter_parts,
+)
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
 
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
-PROTOCOL = 5
+PICKLE_PROTOCOL = 5
 _LRU_CACHE = type(functools.lru_cache(len))
 _FUNCTION_TYPES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _LRU_CACHE)
 _SYSTEM_STREAMS = ("stdout", "stderr")
@@ -70,7 +76,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     )
 
     def __init__(self, file: IO[bytes] | _NullFile, report: PickleReport) -> None:
-        super().__init__(file, protocol=PROTOCOL)
+        super().__init__(file, protocol=PICKLE_PROTOCOL)
         self.notes = report
         self.has_gpu_tensor = False
         #: Types of plain data: most objects of a large value have one of a few types.
@@ -87,11 +93,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         if _is_plain(type(obj)):
             self._plain_types.add(type(obj))
-        replaced = _rank_counterpart(obj)
+        replaced = _make_counterpart(obj)
         if replaced is not None:
             self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
             return replaced
-        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := path_in_module(obj)) is not None:
+        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_path_in_module(obj)) is not None:
             self.notes.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
@@ -101,13 +107,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.notes.modules.add(str(obj.__module__))
         elif isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
             self.notes.functions[id(obj)] = obj
-            self.notes.modules.update(imports_of(obj.__code__))
+            self.notes.modules.update(find_imports(obj.__code__))
             return self._use_module_globals(obj, reduced)
         return reduced
 
     def _use_module_globals(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the reduction of a lambda or closure that uses the globals of its module as a rank imports it."""
-        name = module_of_globals(function)
+        name = find_globals_module(function)
         if not name:
             return reduced
         self.notes.modules.add(name)
@@ -134,14 +140,14 @@ def _is_plain(kind: type) -> bool:
     return not issubclass(kind, special) and kind.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
 
 
-def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
+def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:
     """Return the call that creates a rank's counterpart of ``obj``, None for ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)
     if isinstance(obj, types.FunctionType) and getattr(obj, "__wrapped__", None) is io.open:
         return getattr, (builtins, "open")
-    if type(obj).__module__.startswith(IPYTHON) and type(obj).__name__.endswith("ExitAutocall"):
+    if type(obj).__module__.startswith(IPYTHON_PREFIXES) and type(obj).__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
         # Notebook detection must raise NameError, as in a plain interpreter.
@@ -160,7 +166,7 @@ _TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__ma
 # ``import matplotlib.pyplot`` in the notebook binds only ``matplotlib``, whose import alone gives a rank no ``pyplot``.
 
 
-def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
+def wrap_modules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values, with modules wrapped so that a rank also imports the submodules that the code uses."""
     modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
     used = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -223,7 +229,7 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec if names cannot be pickled, listing each with the failing part and the remedy."""
     failures: dict[int, tuple[str, object, Exception]] = {}
     for name, (error, culprit) in dump.errors.items():
-        path, part = locate(name, values[name], culprit)
+        path, part = locate_part(name, values[name], culprit)
         previous = failures.get(id(culprit))
         if previous is None or (part is culprit and len(path) < len(previous[0])):
             failures[id(culprit)] = path, part, error
@@ -233,9 +239,9 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
         raise InvalidSpec(" ".join(sentences), code="not-picklable", field=field)
 
 
-def locate(name: str, value: object, culprit: object) -> tuple[str, object]:
+def locate_part(name: str, value: object, culprit: object) -> tuple[str, object]:
     """Return the path and the object of the part that cannot be pickled, or ``name`` and ``value`` if not found."""
-    return next(((path, part) for path, part in parts_of(name, value) if part is culprit), (name, value))
+    return next(((path, part) for path, part in iter_parts(name, value) if part is culprit), (name, value))
 
 
 def _describe_failure(path: str, part: object, error: Exception, unit: str) -> str:

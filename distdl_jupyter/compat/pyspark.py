@@ -35,7 +35,7 @@ class TorchDistributor:
         return job.result() if callable(train_object) else None
 
     def _options(self) -> dict[str, Any]:
-        placement = compat.ranks(self.num_processes, local=self.local_mode)
+        placement = compat.build_rank_options(self.num_processes, local=self.local_mode)
         return {**placement, "distributed_backend": self._backend, "use_gpu": None if self.use_gpu else False}
 
 

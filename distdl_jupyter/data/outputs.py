@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: The number of concurrent uploads, and of concurrent parts of a file.
 _MAX_UPLOADS, _MAX_PARTS = 4, 2
-_FOLDERS = ("outputs", "results")
-LOG = "log.txt"
+_UPLOADED_FOLDERS = ("outputs", "results")
+LOG_NAME = "log.txt"
 
 
 class UploadStopped(Exception):
@@ -44,7 +44,7 @@ class UploadSummary(NamedTuple):
     existing: int
 
 
-def url(spec: JobSpec) -> str:
+def build_url(spec: JobSpec) -> str:
     """Return the address of a job's files."""
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
@@ -62,16 +62,16 @@ def upload(
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
     UploadStopped soon after ``stopped`` returns true.
     """
-    target = parse_blob(url(spec), "outputs")
+    target = parse_blob(build_url(spec), "outputs")
     account = open_account(target.account)
-    with translate_errors(url(spec), writing=True), closing(account):
+    with translate_errors(build_url(spec), writing=True), closing(account):
         container = account.get_container_client(target.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_MAX_UPLOADS) as pool:
-            files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
+            files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _get_files(folder)}
             if with_log:
-                log.writelines(_log_lines(folder))
+                log.writelines(_iter_log_lines(folder))
                 log.flush()
-                files[f"{target.prefix}/{LOG}"] = Path(log.name)
+                files[f"{target.prefix}/{LOG_NAME}"] = Path(log.name)
             blobs = container.list_blobs(name_starts_with=f"{target.prefix}/") if files else ()
             known = {blob.name: blob for blob in blobs}
             work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in files.items()]
@@ -83,10 +83,10 @@ def upload(
     return UploadSummary(len(uploaded), sum(uploaded), len(sizes) - len(uploaded))
 
 
-def _files(folder: JobFolder) -> Iterator[Path]:
+def _get_files(folder: JobFolder) -> Iterator[Path]:
     """Yield the regular files, except links to outside the job's folder."""
     root = folder.path.resolve()
-    for name in _FOLDERS:
+    for name in _UPLOADED_FOLDERS:
         for path in sorted((folder.path / name).rglob("*")):
             if path.is_file() and path.resolve().is_relative_to(root):
                 yield path
@@ -123,7 +123,7 @@ def _send(
     return size
 
 
-def _log_lines(folder: JobFolder) -> Iterator[bytes]:
+def _iter_log_lines(folder: JobFolder) -> Iterator[bytes]:
     """Yield the lines of the log as text; equal events give equal bytes."""
     for events, _ in batches(folder.log):
         for line in lines_of(events):

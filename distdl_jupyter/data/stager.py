@@ -49,22 +49,22 @@ from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed
 
 #: Bytes per request; larger files are read by several concurrent requests.
-RANGE = 16 * 2**20
+RANGE_BYTES = 16 * 2**20
 #: Bytes per write.
-_CHUNK = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 #: Seconds between two progress messages.
 _REPORT_SECONDS = 0.25
 #: Timeout in seconds for a signature; it is long because the user may have to sign in first.
-_RENEW_SECONDS = 600.0
+_RENEW_TIMEOUT_SECONDS = 600.0
 #: The maximum number of downloads of a file with a wrong checksum.
 _MAX_DOWNLOADS = 3
 #: Control characters, which obstore does not allow in names.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 #: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
 _MAX_NAME, _MAX_PATH = 255, 3000
-_RENAME = "Rename the object, or use another prefix."
+_RENAME_HINT = "Rename the object, or use another prefix."
 #: Exit code if the program that sent the order has ended.
-_ORPHANED = 3
+_ORPHANED_EXIT_CODE = 3
 
 
 # the order ------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class StagedSource:
     fingerprint: dict[str, Any] | None = None
 
 
-def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
+def plan_layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     """Return the objects of a source by their path below its folder, and the empty folders.
 
     A name with a trailing slash is an empty folder, and so is an empty object whose name is a prefix of others.
@@ -103,22 +103,22 @@ def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     files: dict[str, Item] = {}
     folders: set[str] = set()
     for item in map(Item._make, source.items):
-        path = _relative_path(source, item.name)
+        path = _get_relative_path(source, item.name)
         if not path or path.endswith("/"):
             if item.size:
                 text = f"The object {item.name!r} has the name of a folder but contains data."
-                raise StagingFailed(text, _RENAME, source.name)
+                raise StagingFailed(text, _RENAME_HINT, source.name)
             folders.add(path.removesuffix("/"))
         else:
             files[path] = item
     paths = [*files, *(f"{folder}/" for folder in folders)]
     for folder in {path[:end] for path in paths for end, char in enumerate(path) if char == "/"} & files.keys():
         if files.pop(folder).size:
-            raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
+            raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME_HINT, source.name)
     return files, folders
 
 
-def _relative_path(source: StagedSource, name: str) -> str:
+def _get_relative_path(source: StagedSource, name: str) -> str:
     """Return the path of an object below its prefix, with a trailing slash for a folder. Raises StagingFailed."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
@@ -128,7 +128,7 @@ def _relative_path(source: StagedSource, name: str) -> str:
     parts = path.removesuffix("/").split("/") if path else []
     is_short = len(os.fsencode(path)) <= _MAX_PATH and all(len(os.fsencode(part)) <= _MAX_NAME for part in parts)
     if {"", ".", ".."} & {*parts} or not is_short or _CONTROL_CHARACTER.search(path):
-        raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
+        raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME_HINT, source.name)
     return path
 
 
@@ -160,7 +160,7 @@ class StdioChannel:
                 self._sink.write(json.dumps(message).encode() + b"\n")
                 self._sink.flush()
             except OSError:
-                os._exit(_ORPHANED)
+                os._exit(_ORPHANED_EXIT_CODE)
 
     def ask(self, source: str) -> str:
         """Request a signature for a source and return it. Raises StagingFailed."""
@@ -168,11 +168,11 @@ class StdioChannel:
             self.send({"type": "renew", "source": source})
             try:
                 # A new supervisor may repeat a response of the previous one.
-                while (response := self._responses.get(timeout=_RENEW_SECONDS))["source"] != source:
+                while (response := self._responses.get(timeout=_RENEW_TIMEOUT_SECONDS))["source"] != source:
                     pass
             except queue.Empty:
                 raise StagingFailed(
-                    f"The access token for {source} was not renewed within {_RENEW_SECONDS / 60:.0f} minutes.",
+                    f"The access token for {source} was not renewed within {_RENEW_TIMEOUT_SECONDS / 60:.0f} minutes.",
                     "Sign in to Azure again, and submit the job again.",
                     source,
                 ) from None
@@ -184,7 +184,7 @@ class StdioChannel:
                 self._responses.put(json.loads(line))
         finally:
             if not self._has_finished:
-                os._exit(_ORPHANED)
+                os._exit(_ORPHANED_EXIT_CODE)
 
 
 # the run --------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class StagedFile(NamedTuple):
     """An object that becomes a file: ``path`` in the folder of its source, ``final`` in the cache."""
 
     source: StagedSource
-    access: stores.Access
+    access: stores.Reader
     item: Item
     path: str
     final: str
@@ -279,13 +279,13 @@ class DataStager:
 
     def _files_of(self, source: StagedSource) -> list[StagedFile]:
         """Create the folders of a source and return its files."""
-        files, folders = layout(source)
+        files, folders = plan_layout(source)
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
         ask = partial(self._channel.ask, source.name)
-        access = stores.Access(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
+        access = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
         return [
             StagedFile(source, access, item, path, self._cache.path(source.address, item.name, item.version))
             for path, item in files.items()
@@ -322,7 +322,7 @@ class DataStager:
         """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
         # Not every web server supports ranges.
-        range_size = item.size if file.source.kind == "https" else RANGE
+        range_size = item.size if file.source.kind == "https" else RANGE_BYTES
         starts = range(0, item.size, range_size) if item.size else ()
         for _ in range(_MAX_DOWNLOADS):
             list(self._range_pool.map(lambda start: self._read_range(file, part, start, start + range_size), starts))
@@ -341,15 +341,15 @@ class DataStager:
         def read(store: Any) -> None:
             import obstore
 
-            options: Any = stores.condition(file.source.kind, item.version)
+            options: Any = stores.build_condition(file.source.kind, item.version)
             if end - start < item.size:
                 options["range"] = (start, end)
             response = obstore.get(store, item.name, options=options)
-            if (stores.version(response.meta), response.meta["size"]) != (item.version, item.size):
+            if (stores.get_version(response.meta), response.meta["size"]) != (item.version, item.size):
                 raise stores.StoreError(412, "")  # the object has changed since the listing
             position = start
             try:
-                for chunk in response.stream(min_chunk_size=_CHUNK):
+                for chunk in response.stream(min_chunk_size=_CHUNK_BYTES):
                     self._write(part, position, memoryview(chunk))
                     position += len(chunk)
                     self._add_counts(name, done=len(chunk))
@@ -360,7 +360,7 @@ class DataStager:
         try:
             file.access.use(read)
         except stores.StoreError as error:
-            raise stores.refusal(name, file.source.address, item.name, error) from None
+            raise stores.make_read_error(name, file.source.address, item.name, error) from None
 
     def _write(self, part: PartialFile, position: int, content: memoryview) -> None:
         """Write bytes; if the disk is full, remove unused cache entries and retry once."""
@@ -380,7 +380,7 @@ class DataStager:
                 self._counts[source][name] += number
 
     def _show_packages(self, done: int, total: int, files: int) -> None:
-        self._counts[packages.NAME] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
+        self._counts[packages.LABEL] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
         self._send_progress()
 
     def _send_progress(self) -> None:

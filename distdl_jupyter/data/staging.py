@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.data.sources import Listing
 
 #: The number of concurrent downloads of a node.
-WORKERS = 16
+WORKER_COUNT = 16
 #: The cache limit of a node in bytes; the default is a tenth of its disk, at most 100 GB (see ``node.data_cache``).
-LIMIT = "DISTDL_DATA_CACHE_BYTES"
+LIMIT_VARIABLE = "DISTDL_DATA_CACHE_BYTES"
 #: Prefixes of variables that configure package installers.
-_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
+_TOOL_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
 _NO_VARIABLES: Mapping[str, str] = {}
 #: Seconds between two events about a source on a node.
 _PROGRESS_SECONDS = 0.5
@@ -69,7 +69,7 @@ class JobStaging:
 
     def prepare(self) -> None:
         """List every source and test its signature; thread-safe. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
-        _cache_limit()  # fails before anything is listed
+        _read_cache_limit()  # fails before anything is listed
         for name, source in self._sources.items():
             if source.scheme == "blob":
                 account = self._accounts[name] = self._open_account(source.account)
@@ -111,17 +111,17 @@ class JobStaging:
             "job": self._spec.id,
             "node": node,
             "base": base,
-            "limit_bytes": _cache_limit(),
-            "workers": WORKERS,
-            "ca": stores.certificates() if self._listings else "",
+            "limit_bytes": _read_cache_limit(),
+            "workers": WORKER_COUNT,
+            "ca": stores.read_certificates() if self._listings else "",
             "sources": [self._source_order(source, node) for source in self._sources.values()],
             "packages": self._package_order(),
         }
 
     def _package_order(self) -> dict[str, Any] | None:
-        if (request := packages.packages_to_install(self._spec)) is None:
+        if (request := packages.find_missing_packages(self._spec)) is None:
             return None
-        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_PREFIXES)}
+        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_TOOL_PREFIXES)}
         return {**request.content(), "modules": self._modules, "variables": settings}
 
     def _source_order(self, source: DataSource, node: int) -> dict[str, Any]:
@@ -132,9 +132,9 @@ class JobStaging:
         return {
             **common,
             "kind": source.scheme,
-            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.address(source),
+            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_address(source),
             "prefix": source.prefix if listing.single or not source.prefix else f"{source.prefix}/",
-            "settings": sources.s3_settings(source),
+            "settings": sources.get_s3_settings(source),
             "items": sources.shard(listing.items, node, self._spec.node_count) if source.shard else listing.items,
         }
 
@@ -162,8 +162,8 @@ class JobStaging:
         account, is_single = self._accounts[source.name], self._listings[source.name].single
         with self._sign_lock:
             signed_at, sas = self._signatures.get(source.name, (0.0, ""))
-            if not sas or time.monotonic() - signed_at > sources.LIFETIME.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=is_single)
+            if not sas or time.monotonic() - signed_at > sources.SIGNATURE_LIFETIME.total_seconds() / 4:
+                sas = sources.sign_source(account, source, blob=is_single)
                 self._signatures[source.name] = (time.monotonic(), sas)
             return sas
 
@@ -186,7 +186,7 @@ class JobStaging:
             self._write("log", rank=None, stream="sys", text=f"{text}, {seconds:.1f} s")
 
 
-def _cache_limit() -> int | None:
+def _read_cache_limit() -> int | None:
     """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
-    value = os.environ.get(LIMIT)
-    return 0 if value == "0" else byte_count(value, LIMIT)
+    value = os.environ.get(LIMIT_VARIABLE)
+    return 0 if value == "0" else byte_count(value, LIMIT_VARIABLE)

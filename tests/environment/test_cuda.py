@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import Recipe, build_environment
+from distdl_jupyter.environment.build import Recipe, get_build_variables
 from distdl_jupyter.environment.inspection import Inspection
-from distdl_jupyter.environment.toolchain import Cuda, Missing, find_cuda
+from distdl_jupyter.environment.toolchain import Cuda, Prerequisite, find_cuda
 from tests.processes import executable
 
 GPUS = Inspection(
@@ -99,7 +99,7 @@ def test_what_is_missing_is_named_with_its_remedy(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "cuda", version) if version else tmp_path))
     missing = find_cuda(GPUS)
-    assert isinstance(missing, Missing)
+    assert isinstance(missing, Prerequisite)
     assert what in missing.what
     assert remedy in missing.remedy
 
@@ -107,6 +107,6 @@ def test_what_is_missing_is_named_with_its_remedy(
 def test_build_variables_of_the_user_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
     parts = Cuda(tmp_path, tmp_path / "nccl.h", tmp_path / "libnccl.so.2", ("90",))
-    variables = build_environment(Recipe(GPUS, cuda=parts), tmp_path)
+    variables = get_build_variables(Recipe(GPUS, cuda=parts), tmp_path)
     assert variables["HOROVOD_NCCL_HOME"] == "/opt/nccl"
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"
