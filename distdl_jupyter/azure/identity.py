@@ -182,7 +182,7 @@ class _SignInAttempt:
             self.credential = DeviceCodeCredential(prompt_callback=self._show_code, **options)
         else:
             self.credential = InteractiveBrowserCredential(**options)
-        record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
+        record = self.credential.authenticate(scopes=[cloud.get_scope(cloud.resource_manager)])
         if _attempts and _attempts[-1] is self:  # not cancelled
             settings.change(**{**msgspec.structs.asdict(config), "record": record.serialize()})
             _attempts.clear()
@@ -232,7 +232,7 @@ def get_status() -> SignInStatus:
     kind = ""
     try:
         config = settings.read()
-        kind, scope = config.credential, config.endpoints.scope(config.endpoints.resource_manager)
+        kind, scope = config.credential, config.endpoints.get_scope(config.endpoints.resource_manager)
         token = get_credential().get_token(scope).token
         current = SignInStatus(state="signed_in", kind=kind, account=_parse_account(token, kind))
     except DistDLError as error:
@@ -297,7 +297,7 @@ def list_subscriptions() -> list[AzureSubscription]:
             tenant_id=row.get("tenantId") or "",
             state=row.get("state") or "",
         )
-        for row in create_client().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
+        for row in create_client().iter_items("/subscriptions", SUBSCRIPTIONS_VERSION)
     ]
     return sorted(rows, key=lambda row: row.name.lower())
 
@@ -305,7 +305,7 @@ def list_subscriptions() -> list[AzureSubscription]:
 def create_client() -> RestClient:
     """Return a client of the resource manager with the credential. Raises NotSignedIn."""
     cloud = settings.read().endpoints
-    return RestClient(cloud.resource_manager, get_credential(), cloud.scope(cloud.resource_manager))
+    return RestClient(cloud.resource_manager, get_credential(), cloud.get_scope(cloud.resource_manager))
 
 
 def explain(error: BaseException) -> DistDLError:

@@ -74,7 +74,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
         f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and priceType eq 'Consumption' and {sizes}"
     )
     service = RestClient(settings.read().endpoints.prices, None, retries=1)
-    items = service.pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
+    items = service.iter_items("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
     prices = select_prices(items, region, currency, time.strftime("%Y-%m-%d"))
     other_prices = {key: price for key, price in _load_cache(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ class RestClient:
         """Return the data of a GET request. ``path`` may be a full address of this service. Raises AzureRefused."""
         return self.send("GET", path, api_version, parameters).json()
 
-    def pages(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
+    def iter_items(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
         """Yield the items of all pages of a list (``value``, ``nextLink``; Prices API: ``Items``)."""
         page = self.get(path, api_version, **parameters)
         while True:

@@ -36,7 +36,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     #: The Retail Prices API.
     prices: _HttpsUrl = "https://prices.azure.com/api/retail/prices"
 
-    def scope(self, audience: str) -> str:
+    def get_scope(self, audience: str) -> str:
         """Return the scope of a token for ``audience``."""
         return f"{audience}/.default"
 

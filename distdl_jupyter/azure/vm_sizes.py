@@ -79,17 +79,17 @@ class VmSize:
         return max(1, int(self.gpu_count))
 
     @property
-    def retired(self) -> bool:
+    def is_retired(self) -> bool:
         """Whether it is no longer available in public regions."""
         return self.status == "retired"
 
     @property
-    def nvidia(self) -> bool:
+    def is_nvidia(self) -> bool:
         """Whether its GPUs are NVIDIA GPUs, which run CUDA and NCCL."""
         return self.gpu_model.startswith("NVIDIA")
 
     @property
-    def arm_host(self) -> bool:
+    def has_arm_host(self) -> bool:
         """Whether its processor is an Arm processor, which cannot run x86 packages."""
         return self.notes.startswith("Arm host")
 
@@ -168,7 +168,7 @@ def _normalize(text: str) -> str:
 
 
 def select_sizes(
-    among: Iterable[VmSize],
+    candidates: Iterable[VmSize],
     *,
     gpu: str | None = None,
     min_gpu_memory_gib: float | None = None,
@@ -185,8 +185,8 @@ def select_sizes(
     is_short = any(size.gpu.lower() == model for size in load_catalogue())
     return [
         size
-        for size in among
-        if (retired or not size.retired)
+        for size in candidates
+        if (retired or not size.is_retired)
         and (size.gpu.lower() == model if is_short else model in f"{size.gpu} {size.gpu_model}".lower())
         and (min_gpu_memory_gib is None or (size.gpu_memory_gib or 0) >= min_gpu_memory_gib)
         and (min_gpus is None or size.gpu_count >= min_gpus)

@@ -94,20 +94,20 @@ class CapturedCode:
         """Bytes of everything that is sent."""
         return sum(item.size for item in self.captured)
 
-    def heading(self) -> str:
+    def format_heading(self) -> str:
         """Return count and size: ``5 names, 927 kB`` or ``nothing captured``."""
         if not self.captured:
             return "nothing captured"
         return f"{humanize.plural(len(self.captured), 'name')}, {humanize.size(self.size)}"
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         """Return one line: ``5 names, 927 kB: digits 920 kB, shards.py 3.2 kB, ...``, the largest first."""
         if not self.captured:
-            return self.heading()
+            return self.format_heading()
         by_size = sorted(self.captured, key=lambda item: -item.size)
         listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED_NAMES]]
         rest = len(by_size) - len(listed)
-        return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
+        return f"{self.format_heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
 
 def build_payload(kind: Kind, **fields: Any) -> dict[str, Any]:

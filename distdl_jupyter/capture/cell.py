@@ -96,11 +96,11 @@ def capture_cell(
 # the cell as plain Python -----------------------------------------------------------------------------
 
 
-def check_plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
+def check_plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", allow_await: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
-    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``awaits``) a top-level ``await``, and
-    SyntaxError for invalid Python. Errors give the line number in the cell, where ``code`` starts at ``first_line``.
+    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``allow_await``) a top-level ``await``,
+    and SyntaxError for invalid Python. Errors give the line in the cell, where ``code`` starts at ``first_line``.
     """
     try:
         try:
@@ -109,7 +109,7 @@ def check_plain_python(code: str, *, first_line: int = 1, filename: str = "<cell
             code = textwrap.dedent(code)
             tree = parse(code)
         with warnings.catch_warnings(action="ignore"):
-            compile(code, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if awaits else 0, dont_inherit=True)
+            compile(code, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if allow_await else 0, dont_inherit=True)
     except SyntaxError as error:
         raise _to_error(error, code, filename, first_line) from None
     _refuse_get_ipython(tree, first_line)

@@ -59,12 +59,12 @@ _PASS = ast.parse("pass").body
 
 @dataclass(frozen=True)
 class CompiledSource:
-    """The source and compiled code of a function or module; ``shift`` is added to its line numbers."""
+    """The source and compiled code of a function or module; ``line_offset`` is added to its line numbers."""
 
     node: Any
     compiled: CodeType
     label: str = ""
-    shift: int = 0
+    line_offset: int = 0
 
     @classmethod
     @deep_recursion()
@@ -97,7 +97,7 @@ class CompiledSource:
 
     def describe_line(self, line: int) -> str:
         """Return a line for display: ``line 2 of Cell [3]``."""
-        return f"line {line + self.shift}{f' of {self.label}' if self.label else ''}"
+        return f"line {line + self.line_offset}{f' of {self.label}' if self.label else ''}"
 
 
 def _compile(tree: ast.Module) -> CodeType:
@@ -140,24 +140,24 @@ class _BindingVisitor:
             case ast.Break() | ast.Continue():
                 return bound
             case ast.If():
-                return self._join([node.body, node.orelse], [self._read(_remove_body(node), bound)] * 2)
+                return self._join([node.body, node.orelse], [self._scan(_remove_body(node), bound)] * 2)
             case ast.For() | ast.AsyncFor() | ast.While():
-                after = self._visit_all(node.body, self._read(_remove_body(node), bound))
+                after = self._visit_all(node.body, self._scan(_remove_body(node), bound))
                 self._visit_all(node.orelse, after)
                 return after
             case ast.With() | ast.AsyncWith():
-                return self._visit_all(node.body, self._read(_remove_body(node), bound))
+                return self._visit_all(node.body, self._scan(_remove_body(node), bound))
             case ast.Try() | ast.TryStar():
                 caught = [
-                    self._read(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
+                    self._scan(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
                 ]
                 blocks = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
                 return self._visit_all(node.finalbody, self._join(blocks, [bound, *caught]))
             case ast.Match():
                 heads = [ast.Match(node.subject, [_remove_body(case)]) for case in node.cases]
-                self._join([case.body for case in node.cases], [self._read(head, bound) for head in heads])
+                self._join([case.body for case in node.cases], [self._scan(head, bound) for head in heads])
                 return bound
-        return self._read(node, bound)
+        return self._scan(node, bound)
 
     def _join(self, blocks: Sequence[Sequence[ast.stmt]], starts: Iterable[set[str]]) -> set[str]:
         """Return the names bound by all blocks of a branch after which the next statement can run."""
@@ -165,7 +165,7 @@ class _BindingVisitor:
         reached = [end for end, block in zip(ends, blocks, strict=True) if not (block and isinstance(block[-1], _JUMP))]
         return set.intersection(*(reached or ends))
 
-    def _read(self, node: ast.stmt, bound: set[str]) -> set[str]:
+    def _scan(self, node: ast.stmt, bound: set[str]) -> set[str]:
         """Record the names that a statement reads, and return those bound after it."""
         code = _compile(ast.fix_missing_locations(ast.Module([node], [])))
         evaluated = {*_iter_evaluated_parts(node)}

@@ -45,7 +45,7 @@ class LocalModule:
     root: Path
     files: tuple[Path, ...]
     size: int
-    where: str
+    origin: str
     is_package: bool = False
     omitted: tuple[Path, ...] = ()
 
@@ -57,10 +57,10 @@ class LocalModule:
     @property
     def captured(self) -> Captured:
         """Entry in the list of captured names."""
-        detail = f"{'package' if self.is_package else 'module'} {self.where}"
+        detail = f"{'package' if self.is_package else 'module'} {self.origin}"
         return Captured(name=self.label, kind="module", detail=detail, size=self.size)
 
-    def texts(self) -> Iterator[tuple[str, str]]:
+    def iter_texts(self) -> Iterator[tuple[str, str]]:
         """Yield (path below the root, source text) of each Python file."""
         for file in self.files:
             if file.suffix == ".py":
@@ -132,7 +132,7 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
                 )
-            trees = [tree for _, text in module.texts() if (tree := parsed(text)) is not None]
+            trees = [tree for _, text in module.iter_texts() if (tree := parsed(text)) is not None]
             pending.extend(name for tree in trees for name in imported(tree))
     return modules
 

@@ -69,7 +69,7 @@ _FILE_NAME_INDEX = 10
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's pickler, with ``notes`` about the pickled objects."""
+    """cloudpickle's pickler, with a ``report`` of the pickled objects."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
@@ -77,7 +77,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: IO[bytes] | _NullFile, report: PickleReport) -> None:
         super().__init__(file, protocol=PICKLE_PROTOCOL)
-        self.notes = report
+        self._report = report
         self.has_gpu_tensor = False
         #: Types of plain data: most objects of a large value have one of a few types.
         self._plain_types: set[type] = set()
@@ -98,16 +98,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
             return replaced
         if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_path_in_module(obj)) is not None:
-            self.notes.modules.add(path[0])
+            self._report.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.ModuleType):
-            self.notes.modules.add(obj.__name__)
+            self._report.modules.add(obj.__name__)
         elif reduced is NotImplemented and isinstance(obj, types.FunctionType | types.BuiltinFunctionType | type):
-            self.notes.modules.add(str(obj.__module__))
+            self._report.modules.add(str(obj.__module__))
         elif isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
-            self.notes.functions[id(obj)] = obj
-            self.notes.modules.update(find_imports(obj.__code__))
+            self._report.functions[id(obj)] = obj
+            self._report.modules.update(find_imports(obj.__code__))
             return self._use_module_globals(obj, reduced)
         return reduced
 
@@ -116,7 +116,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = find_globals_module(function)
         if not name:
             return reduced
-        self.notes.modules.add(name)
+        self._report.modules.add(name)
         make, (code, _, *rest), (state, slots), *more = reduced
         module = self._module_globals.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
         slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}

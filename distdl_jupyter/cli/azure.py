@@ -170,7 +170,7 @@ def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
         "" if size.vcpus is None else str(size.vcpus),
         interconnect[size.infiniband],
         money(price.per_hour, price.currency) if price else "",
-        f"retired {size.retirement_date}" if size.retired else "",
+        f"retired {size.retirement_date}" if size.is_retired else "",
     )
 
 

@@ -138,7 +138,7 @@ class _ImportedJob:
     def _find_script(self, text: str) -> Path:
         match = _MOUNT_PATH_PATTERN.fullmatch(text)
         tail = match[1] if match else text
-        paths: list[str | Path] = [self._address(tail), self._folder / tail, self._folder / PurePosixPath(tail).name]
+        paths: list[str | Path] = [self._locate(tail), self._folder / tail, self._folder / PurePosixPath(tail).name]
         script = next((path for text in paths if (path := Path(text)).is_file()), None)
         if script is None:
             raise _make_missing_path_error(tail)
@@ -149,7 +149,7 @@ class _ImportedJob:
         return _MOUNT_PATH_PATTERN.sub(self._add_data, text)
 
     def _add_data(self, match: re.Match[str]) -> str:
-        address = self._address(match[1])
+        address = self._locate(match[1])
         if not address:
             raise _make_missing_path_error(match[1])
         name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
@@ -161,10 +161,10 @@ class _ImportedJob:
         self.folders.append(folder)
         self.variables[f"AZ_BATCHAI_OUTPUT_{output['id']}"] = folder
         match = _MOUNT_PATH_PATTERN.fullmatch(output["pathPrefix"])
-        if match and self._address(match[1]).startswith("blob:"):
-            self.options["outputs"] = self._address(match[1])
+        if match and self._locate(match[1]).startswith("blob:"):
+            self.options["outputs"] = self._locate(match[1])
 
-    def _address(self, subpath: str) -> str:
+    def _locate(self, subpath: str) -> str:
         """Return the current location of a path below the mount root: a mount, Blob, beside job.json, or ""."""
         for parent in (subpath, *map(str, PurePosixPath(subpath).parents)):
             if address := self._mounts.get(parent) or self._containers.get(parent):

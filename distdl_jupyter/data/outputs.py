@@ -37,11 +37,11 @@ class UploadStopped(Exception):
 
 
 class UploadSummary(NamedTuple):
-    """The result: uploaded files and bytes, and the number of files that existed already (``existing``)."""
+    """The result: uploaded files and bytes, and the number of files that existed already (``existing_count``)."""
 
-    files: int
-    bytes: int
-    existing: int
+    file_count: int
+    byte_count: int
+    existing_count: int
 
 
 def build_url(spec: JobSpec) -> str:
@@ -54,13 +54,13 @@ def upload(
     spec: JobSpec,
     open_account: Callable[[str], BlobServiceClient],
     *,
-    with_log: bool,
-    stopped: Callable[[], bool] = lambda: False,
+    include_log: bool,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> UploadSummary:
     """Upload the files of an ended job, and its log if requested.
 
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
-    UploadStopped soon after ``stopped`` returns true.
+    UploadStopped soon after ``is_stopped`` returns true.
     """
     target = parse_blob(build_url(spec), "outputs")
     account = open_account(target.account)
@@ -68,15 +68,16 @@ def upload(
         container = account.get_container_client(target.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_MAX_UPLOADS) as pool:
             files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _get_files(folder)}
-            if with_log:
+            if include_log:
                 log.writelines(_iter_log_lines(folder))
                 log.flush()
                 files[f"{target.prefix}/{LOG_NAME}"] = Path(log.name)
             blobs = container.list_blobs(name_starts_with=f"{target.prefix}/") if files else ()
-            known = {blob.name: blob for blob in blobs}
-            work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in files.items()]
+            existing = {blob.name: blob for blob in blobs}
+            send = partial(_send, container, is_stopped)
+            futures = [pool.submit(send, name, path, existing.get(name)) for name, path in files.items()]
             try:
-                sizes = [future.result() for future in as_completed(work)]
+                sizes = [future.result() for future in as_completed(futures)]
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     uploaded = [size for size in sizes if size is not None]
@@ -93,14 +94,14 @@ def _get_files(folder: JobFolder) -> Iterator[Path]:
 
 
 def _send(
-    container: ContainerClient, name: str, path: Path, existing: BlobProperties | None, stopped: Callable[[], bool]
+    container: ContainerClient, is_stopped: Callable[[], bool], name: str, path: Path, existing: BlobProperties | None
 ) -> int | None:
     """Upload one file and return its size, None if an identical blob exists."""
     from azure.core import MatchConditions
     from azure.storage.blob import ContentSettings
 
     def raise_if_stopped(*_: int | None) -> None:
-        if stopped():
+        if is_stopped():
             raise UploadStopped
 
     raise_if_stopped()

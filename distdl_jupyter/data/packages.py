@@ -49,13 +49,13 @@ class PackageRequest:
     modules: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def content(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the requested packages in a fixed order."""
         return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
 
-    def folder(self, cache: Cache) -> Path:
+    def get_folder(self, cache: Cache) -> Path:
         """Return the folder of the environment with this interpreter and this content."""
-        content = [sys.version, sys.prefix, self.content()]
+        content = [sys.version, sys.prefix, self.to_json()]
         return cache.base / "environments" / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
 
 
@@ -66,16 +66,16 @@ def from_options(options: Any) -> PackageRequest:
 
 def find_environment(request: PackageRequest, base: str = "") -> str:
     """Return the Python of a complete environment; "" without one, or if no packages are requested."""
-    if not any(request.content().values()):
+    if not any(request.to_json().values()):
         return ""
-    folder = request.folder(Cache(base))
+    folder = request.get_folder(Cache(base))
     return _get_python_path(folder) if (folder / _READY_FILE).is_file() and permissions.is_own(folder) else ""
 
 
 def find_missing_packages(spec: Any) -> PackageRequest | None:
     """Return the packages to install for a job; None without any, or if the job's Python already has them."""
     request = from_options(spec)
-    content = request.content()
+    content = request.to_json()
     if not any(content.values()):
         return None
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -85,13 +85,13 @@ def find_missing_packages(spec: Any) -> PackageRequest | None:
 
 
 class PackageEnvironment:
-    """One environment. ``show`` is called with the bytes received, their total, and 1 at the end."""
+    """One environment. ``on_progress`` is called with the bytes received, their total, and 1 at the end."""
 
-    def __init__(self, request: PackageRequest, cache: Cache, show: Callable[[int, int, int], None]) -> None:
+    def __init__(self, request: PackageRequest, cache: Cache, on_progress: Callable[[int, int, int], None]) -> None:
         self._request = request
         self._cache = cache
-        self._show = show
-        self._folder = request.folder(cache)
+        self._on_progress = on_progress
+        self._folder = request.get_folder(cache)
 
     def make(self) -> str:
         """Return the environment's Python, building the environment if needed. Raises StagingFailed."""
@@ -100,10 +100,10 @@ class PackageEnvironment:
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (python := find_environment(self._request, str(self._cache.base))):
-                self._show(0, 1, 0)
+                self._on_progress(0, 1, 0)
                 python = self._build()
             self._require_modules(python)
-        self._show(1, 1, 1)
+        self._on_progress(1, 1, 1)
         return python
 
     def _build(self) -> str:
@@ -120,7 +120,7 @@ class PackageEnvironment:
         if self._request.pip or self._request.requirements:
             self._run(self._pip_command(python), "pip")
         temporary = self._folder / f".{_READY_FILE}"
-        temporary.write_text(json.dumps(self._request.content()), encoding="utf-8")
+        temporary.write_text(json.dumps(self._request.to_json()), encoding="utf-8")
         temporary.replace(self._folder / _READY_FILE)
         return python
 
@@ -181,7 +181,7 @@ class PackageEnvironment:
                 done, size = int(match[1]), int(match[2])
                 if done == 0 or size != total:
                     previous, total = previous + total, size
-                self._show(previous + done, previous + total, 0)
+                self._on_progress(previous + done, previous + total, 0)
             else:
                 last_lines.append(line.rstrip())
         return list(last_lines)

@@ -37,10 +37,10 @@ SIGNATURE_LIFETIME, _CLOCK_TOLERANCE = timedelta(hours=1), timedelta(minutes=15)
 
 
 class Listing(NamedTuple):
-    """All objects of a source by name; ``single`` is true if its prefix is one object."""
+    """All objects of a source by name; ``is_single`` is true if its prefix is one object."""
 
     items: tuple[Item, ...]
-    single: bool = False
+    is_single: bool = False
 
 
 def get_address(source: DataSource) -> str:
@@ -93,7 +93,7 @@ def _list_objects(store: Any, source: DataSource) -> Listing:
             code="data-without-version",
             hint="Download the file and use its path, or upload it to a store.",
         )
-    return Listing((Item(source.prefix, meta["size"], stores.get_version(meta), ""),), single=True)
+    return Listing((Item(source.prefix, meta["size"], stores.get_version(meta), ""),), is_single=True)
 
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
@@ -105,7 +105,7 @@ def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
         blob = next(_iter_blobs(account, source, prefix), None) if prefix else None
     if blob is None or blob.name != prefix:
         raise _make_empty_error(source)
-    return Listing((blob,), single=True)
+    return Listing((blob,), is_single=True)
 
 
 def _make_empty_error(source: DataSource) -> DataUnavailable:
@@ -141,10 +141,10 @@ def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
 # signatures ---------------------------------------------------------------------------------------
 
 
-def sign_source(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
+def sign_source(account: BlobServiceClient, source: DataSource, *, is_blob: bool) -> str:
     """Return the query string of a shared access signature for reading a source; it is valid for ``LIFETIME``.
 
-    ``blob`` is true if the prefix is a single blob. Raises DataUnavailable.
+    ``is_blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """
     from azure.storage.blob import generate_blob_sas, generate_container_sas
 
@@ -154,8 +154,8 @@ def sign_source(account: BlobServiceClient, source: DataSource, *, blob: bool) -
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
     common["permission"] = "r"
-    if source.prefix and (blob or _has_directories(account)):
-        is_directory = None if blob else True
+    if source.prefix and (is_blob or _has_directories(account)):
+        is_directory = None if is_blob else True
         return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **common)
     return generate_container_sas(source.account, source.container, **common)
 

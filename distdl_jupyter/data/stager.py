@@ -142,11 +142,11 @@ class StdioChannel:
         self._source = source
         self._sink = sink
         self._write_lock = threading.Lock()
-        self._ask_lock = threading.Lock()
+        self._request_lock = threading.Lock()
         self._responses: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._has_finished = False
 
-    def order(self) -> dict[str, Any]:
+    def read_order(self) -> dict[str, Any]:
         """Return the first line; from then on, the program exits when its input ends."""
         order: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
@@ -162,9 +162,9 @@ class StdioChannel:
             except OSError:
                 os._exit(_ORPHANED_EXIT_CODE)
 
-    def ask(self, source: str) -> str:
+    def request_signature(self, source: str) -> str:
         """Request a signature for a source and return it. Raises StagingFailed."""
-        with self._ask_lock:
+        with self._request_lock:
             self.send({"type": "renew", "source": source})
             try:
                 # A new supervisor may repeat a response of the previous one.
@@ -191,13 +191,13 @@ class StdioChannel:
 
 
 class StagedFile(NamedTuple):
-    """An object that becomes a file: ``path`` in the folder of its source, ``final`` in the cache."""
+    """An object that becomes a file: ``path`` in the folder of its source, ``cache_path`` in the cache."""
 
     source: StagedSource
     access: stores.Reader
     item: Item
     path: str
-    final: str
+    cache_path: str
 
 
 class DataStager:
@@ -225,7 +225,7 @@ class DataStager:
         self._cache = Cache(base)
         #: By source: completed and total bytes and files, and cached bytes.
         self._counts: dict[str, dict[str, int]] = {}
-        self._reported: dict[str, dict[str, int]] = {}
+        self._sent_counts: dict[str, dict[str, int]] = {}
         self._count_lock = threading.Lock()
         self._sent_notes: set[tuple[str, str]] = set()
         self._clear_lock = threading.Lock()
@@ -245,14 +245,14 @@ class DataStager:
             if stored_sources := [source for source in self._sources if source.kind != "path"]:
                 paths |= self._fetch_all(stored_sources)
         except OSError as error:
-            raise self._disk_failure(error) from None
+            raise self._to_staging_failed(error) from None
         finally:
             for pool in (self._file_pool, self._range_pool):
                 pool.shutdown(wait=False, cancel_futures=True)
         python = ""
         if self._packages:
             request = packages.PackageRequest(**self._packages)
-            python = packages.PackageEnvironment(request, self._cache, self._show_packages).make()
+            python = packages.PackageEnvironment(request, self._cache, self._show_package_progress).make()
         self._send_progress()
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
         result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}
@@ -262,12 +262,13 @@ class DataStager:
     def _fetch_all(self, sources: list[StagedSource]) -> dict[str, str]:
         self._cache.prepare()
         self._tree = LinkTree(self._cache, self._job, self._node)
-        files = [file for source in sources for file in self._files_of(source)]
+        files = [file for source in sources for file in self._list_files(source)]
         missing = [file for file in files if not self._link_cached(file)]
-        gap = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit_bytes)
-        if gap and self._limit_bytes is not None:
-            excess = data_cache.format_size(gap)
-            text = f"The data is {excess} larger than the cache limit. The excess is deleted when the job ends."
+        sizes = {file.cache_path: file.item.size for file in missing}
+        excess = self._cache.make_room(sum(sizes.values()), self._limit_bytes)
+        if excess and self._limit_bytes is not None:
+            size = data_cache.format_size(excess)
+            text = f"The data is {size} larger than the cache limit. The excess is deleted when the job ends."
             self._send_note("", "cache-limit", text)
         pending: set[Future[None]] = {self._file_pool.submit(self._fetch, file) for file in missing}
         while pending:
@@ -277,14 +278,14 @@ class DataStager:
             self._send_progress()
         return {source.variable: self._tree.folder(source.name) for source in sources}
 
-    def _files_of(self, source: StagedSource) -> list[StagedFile]:
+    def _list_files(self, source: StagedSource) -> list[StagedFile]:
         """Create the folders of a source and return its files."""
         files, folders = plan_layout(source)
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
-        ask = partial(self._channel.ask, source.name)
+        ask = partial(self._channel.request_signature, source.name)
         access = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
         return [
             StagedFile(source, access, item, path, self._cache.path(source.address, item.name, item.version))
@@ -294,9 +295,9 @@ class DataStager:
     def _link_cached(self, file: StagedFile) -> bool:
         """Link to a file in the cache; return whether it was there."""
         try:
-            if not self._cache.has(file.final, file.item.size):
+            if not self._cache.has(file.cache_path, file.item.size):
                 return False
-            self._tree.add(file.source.name, file.path, file.final)
+            self._tree.add(file.source.name, file.path, file.cache_path)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
         self._add_counts(file.source.name, done=file.item.size, cached=file.item.size, files=1)
@@ -306,7 +307,7 @@ class DataStager:
         """Fetch a file unless another program or source is already fetching it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
-        part = PartialFile(file.final, lambda: self._send_note(name, "elsewhere", text))
+        part = PartialFile(file.cache_path, lambda: self._send_note(name, "elsewhere", text))
         if self._link_cached(file):
             part.close()
             return
@@ -379,7 +380,7 @@ class DataStager:
             for name, number in added.items():
                 self._counts[source][name] += number
 
-    def _show_packages(self, done: int, total: int, files: int) -> None:
+    def _show_package_progress(self, done: int, total: int, files: int) -> None:
         self._counts[packages.LABEL] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
         self._send_progress()
 
@@ -387,9 +388,9 @@ class DataStager:
         with self._count_lock:
             counts = {name: dict(count) for name, count in self._counts.items()}
         for name, count in counts.items():
-            if self._reported.get(name) != count:
+            if self._sent_counts.get(name) != count:
                 self._channel.send({"type": "progress", "source": name, **count})
-        self._reported = counts
+        self._sent_counts = counts
 
     def _send_note(self, source: str, code: str, text: str) -> None:
         """Send a note once for each source."""
@@ -399,7 +400,7 @@ class DataStager:
             note = {"source": source, "level": level, "code": code, "text": data_cache.mask_secrets(text)}
             self._channel.send({"type": "note", **note})
 
-    def _disk_failure(self, error: OSError) -> StagingFailed:
+    def _to_staging_failed(self, error: OSError) -> StagingFailed:
         if error.errno == errno.EDQUOT:
             return StagingFailed(f"Your disk quota for {self._cache.base} is exhausted.", data_cache.SPACE_REMEDY)
         if error.errno in (errno.ENOSPC, errno.EFBIG):
@@ -417,7 +418,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        DataStager(channel, **channel.order()).run()
+        DataStager(channel, **channel.read_order()).run()
     except StagingFailed as failure:
         error = failure
     except OSError as caught:

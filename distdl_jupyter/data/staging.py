@@ -40,9 +40,9 @@ _PROGRESS_SECONDS = 0.5
 class JobStaging:
     """The staging of one job (see ``clusters.base.Context``).
 
-    ``write`` writes events in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
-    user. ``variables`` are the environment of the ranks, from which installers get their settings; ``modules`` must be
-    importable after the job's packages are installed.
+    ``write`` writes events in the thread of ``handle_message``. ``open_account`` opens a storage account as the
+    signed-in user. ``variables`` are the ranks' environment variables, which configure the installers; ``modules`` must
+    be importable after the job's packages are installed.
     """
 
     def __init__(
@@ -99,13 +99,14 @@ class JobStaging:
         return "; ".join(f"{name}: {counts.get(name) or source.address}" for name, source in self._sources.items())
 
     @property
-    def what(self) -> str:
+    def content(self) -> str:
         """The kind of content to copy: data, packages, or both."""
-        return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._package_order() else [])])
+        parts = {"data": self._sources, "packages": self._build_package_order()}
+        return " and ".join(name for name, part in parts.items() if part)
 
     # the contract -----------------------------------------------------------------------------
 
-    def order(self, node: int, *, base: str = "") -> dict[str, Any]:
+    def build_order(self, node: int, *, base: str = "") -> dict[str, Any]:
         """Return the order for a node's stager, without secrets (see ``stager``)."""
         return {
             "job": self._spec.id,
@@ -114,17 +115,17 @@ class JobStaging:
             "limit_bytes": _read_cache_limit(),
             "workers": WORKER_COUNT,
             "ca": stores.read_certificates() if self._listings else "",
-            "sources": [self._source_order(source, node) for source in self._sources.values()],
-            "packages": self._package_order(),
+            "sources": [self._build_source_order(source, node) for source in self._sources.values()],
+            "packages": self._build_package_order(),
         }
 
-    def _package_order(self) -> dict[str, Any] | None:
+    def _build_package_order(self) -> dict[str, Any] | None:
         if (request := packages.find_missing_packages(self._spec)) is None:
             return None
         settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_TOOL_PREFIXES)}
-        return {**request.content(), "modules": self._modules, "variables": settings}
+        return {**request.to_json(), "modules": self._modules, "variables": settings}
 
-    def _source_order(self, source: DataSource, node: int) -> dict[str, Any]:
+    def _build_source_order(self, source: DataSource, node: int) -> dict[str, Any]:
         common = {"name": source.name, "variable": source.variable}
         if not source.stored:
             return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
@@ -133,12 +134,12 @@ class JobStaging:
             **common,
             "kind": source.scheme,
             "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_address(source),
-            "prefix": source.prefix if listing.single or not source.prefix else f"{source.prefix}/",
+            "prefix": source.prefix if listing.is_single or not source.prefix else f"{source.prefix}/",
             "settings": sources.get_s3_settings(source),
             "items": sources.shard(listing.items, node, self._spec.node_count) if source.shard else listing.items,
         }
 
-    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+    def handle_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Handle a message of a node's stager; only the response to ``renew`` may be computed in another thread."""
         match message.get("type"):
             case "renew":
@@ -159,11 +160,11 @@ class JobStaging:
 
     def _sign(self, source: DataSource) -> str:
         """Return a recent signature; it is cached because every node requests one."""
-        account, is_single = self._accounts[source.name], self._listings[source.name].single
+        account, is_single = self._accounts[source.name], self._listings[source.name].is_single
         with self._sign_lock:
             signed_at, sas = self._signatures.get(source.name, (0.0, ""))
             if not sas or time.monotonic() - signed_at > sources.SIGNATURE_LIFETIME.total_seconds() / 4:
-                sas = sources.sign_source(account, source, blob=is_single)
+                sas = sources.sign_source(account, source, is_blob=is_single)
                 self._signatures[source.name] = (time.monotonic(), sas)
             return sas
 

@@ -167,43 +167,43 @@ class Reader:
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
 
-    def use(self, call: Callable[[ObjectStore], T]) -> T:
-        """Return ``call(store)`` with an open store; if access is denied, try other credentials.
+    def use(self, operation: Callable[[ObjectStore], T]) -> T:
+        """Return ``operation(store)`` with an open store; if access is denied, try other credentials.
 
-        Thread-safe. Raises StagingFailed, StoreError, and any exception of ``call``.
+        Thread-safe. Raises StagingFailed, StoreError, and any exception of ``operation``.
         """
         store: ObjectStore | None = None
-        refused = StoreError(0, "")
+        denied = StoreError(0, "")
         for _ in range(_MAX_ATTEMPTS):
             with self._lock:
                 if self._store is store:  # else another thread has already opened the next store
-                    self._store = self._open(refused)
+                    self._store = self._open(denied)
                 store = self._store
             assert store is not None
             try:
-                return call(store)
+                return operation(store)
             except _get_error_types() as caught:
                 error = _to_store_error(caught)
                 if error.status in (401, 403):
-                    refused = error
-                elif error.status or not refused.status:  # without a machine role, the error has no status
+                    denied = error
+                elif error.status or not denied.status:  # without a machine role, the error has no status
                     raise error from None
-        raise self._denial(refused)
+        raise self._to_denial(denied)
 
-    def _open(self, refused: StoreError) -> ObjectStore:
+    def _open(self, denied: StoreError) -> ObjectStore:
         try:
             return next(self._stores)
         except StopIteration:
-            raise self._denial(refused) from None
+            raise self._to_denial(denied) from None
         except ImportError:
             raise StagingFailed(
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
         except _get_error_types() as error:  # for example, if one of two keys is missing
-            raise self._denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
+            raise self._to_denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
-    def _denial(self, error: StoreError) -> StagingFailed:
+    def _to_denial(self, error: StoreError) -> StagingFailed:
         if self._kind == "blob":
             problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."

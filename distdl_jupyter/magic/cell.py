@@ -61,7 +61,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
         return study
     with_panel = getattr(args, "panel", True)
     if not with_panel:
-        say(f"Captured {draft.summary()}")
+        say(f"Captured {draft.format_summary()}")
     job = client.launch(draft, **options)
     session.newest = job.id
     session.store(out, job)

@@ -68,9 +68,9 @@ class Request:
     gpus: int | None = None
     #: Whether nodes are billed by the hour, their total price (such as "about 7.35 USD/h for 2 nodes"), and whether
     #: nodes may be preempted (low priority, Spot).
-    bills: bool = False
-    rate: str = ""
-    interruptible: bool = False
+    is_billed: bool = False
+    price_text: str = ""
+    is_preemptible: bool = False
     max_run_duration_seconds: float | None = None
 
     @property
@@ -88,7 +88,7 @@ class PastJob:
     process_count: int
     code: str = ""
     arguments: tuple[str, ...] = ()
-    completed: bool = False
+    is_completed: bool = False
     seconds: float | None = None
 
 
@@ -111,7 +111,7 @@ LOW_PRIORITY_URL = "https://learn.microsoft.com/azure/machine-learning/how-to-cr
 def check_checkpoints(case: RuleInput) -> Advice | None:
     """Warn if the nodes are preemptible and the code saves no checkpoints."""
     request = case.request
-    if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
+    if not request.is_preemptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
     return Advice(
         "no-checkpoints",
@@ -128,9 +128,9 @@ def check_checkpoints(case: RuleInput) -> Advice | None:
 def check_time_limit(case: RuleInput) -> Advice | None:
     """Suggest a time limit on rented nodes, where a hanging job costs money until it is stopped."""
     request = case.request
-    if not request.bills or request.max_run_duration_seconds:
+    if not request.is_billed or request.max_run_duration_seconds:
         return None
-    rate = f", {request.rate}" if request.rate else ""
+    rate = f", {request.price_text}" if request.price_text else ""
     return Advice(
         "no-time-limit",
         "info",
@@ -203,7 +203,7 @@ def check_job_size(case: RuleInput) -> Advice | None:
 
 def _find_newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
     """Return the newest completed single-process run of the same code, else of the same name."""
-    completed = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
+    completed = [job for job in history if job.is_completed and job.process_count == 1 and job.seconds is not None]
     matches = [job for job in completed if request.code and job.code == request.code]
     matches = matches or [job for job in completed if request.name and job.name == request.name]
     return max(matches, key=lambda job: job.id, default=None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def check_retired_size(case: RuleInput) -> Advice | None:
     """Suggest the successor of a retired size."""
     request, size = case.request, case.request.vm_size
-    if size is None or not size.retired:
+    if size is None or not size.is_retired:
         return None
     change: dict[str, Any] = {"vm_size": size.successor}
     if request.process_count_per_node == size.whole_gpus:
@@ -43,7 +43,7 @@ def check_retired_size(case: RuleInput) -> Advice | None:
 def prefer_one_machine(case: RuleInput) -> Advice | None:
     """Warn about several machines if one is enough, or if their network is slow."""
     request, size = case.request, case.request.vm_size
-    if size is None or size.retired or request.node_count < 2:
+    if size is None or size.is_retired or request.node_count < 2:
         return None
     needed = request.node_count * min(request.process_count_per_node, size.whole_gpus)
     single = _find_single(size, needed, case.catalogue)
@@ -92,10 +92,10 @@ def _find_single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSi
 def _is_suitable(other: VmSize, size: VmSize) -> bool:
     """Return whether code for ``size`` also runs and fits on ``other``, whose GPUs must have NVLink."""
     return (
-        not other.retired
+        not other.is_retired
         and other.nvlink is True
-        and other.nvidia is size.nvidia
-        and other.arm_host is size.arm_host
+        and other.is_nvidia is size.is_nvidia
+        and other.has_arm_host is size.has_arm_host
         and (other.gpu_memory_gib or 0) >= (size.gpu_memory_gib or 0)
     )
 
@@ -130,7 +130,7 @@ def check_gpu_count(case: RuleInput) -> Advice | None:
     if request.compute_target == "local" and request.gpus and request.process_count > request.gpus:
         nodes = request.node_count if request.node_count <= request.gpus else 1
         return _warn_shared("This machine", request.gpus, request.process_count, nodes, request.gpus // nodes)
-    if size is None or size.retired or request.process_count_per_node <= size.whole_gpus:
+    if size is None or size.is_retired or request.process_count_per_node <= size.whole_gpus:
         return None
     return _warn_shared(size.name, size.whole_gpus, request.process_count_per_node, request.node_count, size.whole_gpus)
 
@@ -171,7 +171,7 @@ def check_core_count(case: RuleInput) -> Advice | None:
 def check_local_disk(case: RuleInput) -> Advice | None:
     """Warn about local disks that Azure does not encrypt."""
     size = case.request.vm_size
-    if size is None or size.retired or size.local_nvme_encrypted is not False:
+    if size is None or size.is_retired or size.local_nvme_encrypted is not False:
         return None
     return Advice(
         "open-local-disk",

@@ -101,7 +101,7 @@ class Ranks:
         header = {
             "do": "run",
             "id": number,
-            "code": check_plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
+            "code": check_plain_python(code, first_line=first_line or 1, filename=filename, allow_await=True),
             "filename": filename,
             "label": label or (f"In [{count}]" if count is not None else title),
             "cell": count,

@@ -324,7 +324,7 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     destination = outputs.build_url(spec)
     recorder.phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
-        lambda: outputs.upload(recorder.folder, spec, open_blob_service, with_log=failed, stopped=stop.is_set)
+        lambda: outputs.upload(recorder.folder, spec, open_blob_service, include_log=failed, is_stopped=stop.is_set)
     )
     deadline: float | None = None
     while not wait([call], _TICK).done and (deadline is None or time.monotonic() < deadline):
@@ -338,8 +338,8 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         except (DistDLError, OSError) as error:
             problem = f"The outputs were not sent: {str(error).rstrip('.')}."
         else:
-            existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
-            recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
-            recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+            existing = f", {plural(sent.existing_count, 'file')} already existed" if sent.existing else ""
+            recorder.log(f"Sent {plural(sent.file_count, 'file')}, {size(sent.byte_count)}, to {destination}{existing}")
+            recorder.phase("collect", f"{plural(sent.file_count, 'file')} to {destination}")
             return
     recorder.note("warning", f"{problem} The files are still in {recorder.folder.path}.", "outputs")

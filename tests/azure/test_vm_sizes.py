@@ -110,14 +110,14 @@ def test_the_catalogue_is_read_without_pandas() -> None:
 
 @pytest.mark.parametrize("size", load_catalogue(), ids=lambda size: size.name)
 def test_a_retired_size_has_a_successor_that_can_be_rented_and_holds_the_training(size) -> None:
-    assert bool(size.successor) is bool(size.successor_reason) is size.retired
-    assert size.retired is (size.retirement_date is not None)
-    if size.retired:
+    assert bool(size.successor) is bool(size.successor_reason) is size.is_retired
+    assert size.is_retired is (size.retirement_date is not None)
+    if size.is_retired:
         new = find_size(size.successor)
         assert new.name == size.successor
-        assert not new.retired
-        assert new.nvidia
-        assert not new.arm_host
+        assert not new.is_retired
+        assert new.is_nvidia
+        assert not new.has_arm_host
         assert new.gpu_memory_gib >= size.gpu_memory_gib
         assert new.gpu_count >= size.gpu_count
         assert size.successor_reason.startswith(f"{new.gpus_text} {new.memory_text} instead of {size.gpus_text} ")

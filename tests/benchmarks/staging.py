@@ -40,7 +40,7 @@ class Answering(StdioChannel):
     def send(self, message: dict[str, Any], *, last: bool = False) -> None:
         return
 
-    def ask(self, source: str) -> str:
+    def request_signature(self, source: str) -> str:
         return self._sas
 
 

@@ -24,7 +24,7 @@ def container(blob):
 def signed(place):
     one = source("train", place)
     account = open_blob_service(one.account)
-    return sources.sign_source(account, one, blob=sources.list_blobs(account, one).single)
+    return sources.sign_source(account, one, is_blob=sources.list_blobs(account, one).is_single)
 
 
 def read(container, sas, name):

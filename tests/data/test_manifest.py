@@ -37,7 +37,7 @@ def test_a_prefix_that_is_one_blob_and_a_whole_container(blob):
     container.put("mnist.npz", b"123")
     container.put("mnist.npz.old", b"1")
     assert [item.name for item in listed(container.place("mnist.npz")).items] == ["mnist.npz"]
-    assert listed(container.place("mnist.npz")).single
+    assert listed(container.place("mnist.npz")).is_single
     assert len(listed(container.place()).items) == 2
 
 

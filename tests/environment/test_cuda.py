@@ -54,7 +54,7 @@ def test_toolkit_and_nccl_of_a_wheel_are_found(tmp_path: Path, monkeypatch: pyte
     assert parts.label == "nccl-sm80-sm90"
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    variables = parts.build_variables(workspace)
+    variables = parts.prepare_variables(workspace)
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert variables["HOROVOD_BUILD_CUDA_CC_LIST"] == "80,90"
     home = Path(variables["HOROVOD_NCCL_HOME"])
@@ -100,7 +100,7 @@ def test_what_is_missing_is_named_with_its_remedy(
     monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "cuda", version) if version else tmp_path))
     missing = find_cuda(GPUS)
     assert isinstance(missing, Prerequisite)
-    assert what in missing.what
+    assert what in missing.problem
     assert remedy in missing.remedy
 
 

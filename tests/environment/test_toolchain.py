@@ -38,7 +38,7 @@ def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", path_without(tmp_path, "g++", "c++", "clang++"))
     (missing,) = toolchain.find_missing_for_build()
-    assert missing.what == "Building Horovod needs a C++ compiler, but none is on PATH."
+    assert missing.problem == "Building Horovod needs a C++ compiler, but none is on PATH."
     assert "install" in missing.remedy
 
 
@@ -47,7 +47,7 @@ def test_a_compiler_that_cannot_compile_is_as_good_as_none(monkeypatch: pytest.M
     assert false is not None
     monkeypatch.setenv("CXX", false)
     (missing,) = toolchain.find_missing_for_build()
-    assert false in missing.what
+    assert false in missing.problem
 
 
 def test_a_compiler_with_a_launcher_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_compiler_with_a_launcher_is_fine(monkeypatch: pytest.MonkeyPatch) -> 
 def test_missing_make_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", path_without(tmp_path, "make"))
     (missing,) = toolchain.find_missing_for_build()
-    assert "`make`" in missing.what
+    assert "`make`" in missing.problem
     assert "install" in missing.remedy
 
 
@@ -68,9 +68,9 @@ def test_missing_headers_and_a_full_disk_are_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
     headers, disk = toolchain.find_missing_for_build()
-    assert "Python.h" in headers.what
+    assert "Python.h" in headers.problem
     assert "install" in headers.remedy
-    assert f"1.5 GB of disk space, but {tmp_path} has less" in disk.what
+    assert f"1.5 GB of disk space, but {tmp_path} has less" in disk.problem
     assert "DISTDL_CACHE" in disk.remedy
 
 
@@ -82,11 +82,11 @@ def test_what_any_horovod_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
     monkeypatch.setattr(toolchain, "installed_version", lambda *_names: "")
     pip, system, torch = toolchain.find_missing_for_install()
-    assert "has no pip" in pip.what
+    assert "has no pip" in pip.problem
     assert "ensurepip" in pip.remedy
-    assert "belongs to the operating system" in system.what
+    assert "belongs to the operating system" in system.problem
     assert "python3 -m venv" in system.remedy
-    assert "torch is not installed" in torch.what
+    assert "torch is not installed" in torch.problem
     assert "pip install 'distdl-jupyter[torch]'" in torch.remedy
     with pytest.raises(PluginUnavailable, match="TensorFlow is not installed") as raised:
         toolchain.require_tensorflow()

@@ -34,7 +34,7 @@ def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> 
         size = sizes[row.name]
         unknown = size.infiniband is None and size.ethernet_gbps is None
         memory = size.gpu_count * (size.gpu_memory_gib or 0)
-        alike.setdefault((size.retired, size.gpu_count < 1, unknown, memory), []).append(size)
+        alike.setdefault((size.is_retired, size.gpu_count < 1, unknown, memory), []).append(size)
     groups = [[size.vcpus or 0 for size in group] for group in alike.values()]
     assert any(len(set(group)) > 1 for group in groups)
     assert all(group == sorted(group) for group in groups)

@@ -17,7 +17,7 @@ def asked(count: int = 8, **more: object) -> Request:
 
 
 def past(number: int, count: int = 1, **more: object) -> PastJob:
-    values = {"name": "digits", "code": "c0de", "completed": True, "seconds": 182.0} | more
+    values = {"name": "digits", "code": "c0de", "is_completed": True, "seconds": 182.0} | more
     return PastJob(id=f"20261121-02491{number}-m8x{number}", process_count=count, **values)
 
 
@@ -89,7 +89,7 @@ def test_the_newest_run_of_the_same_code_counts_before_one_of_the_same_name() ->
         (),
         (past(1, seconds=301.0),),
         (past(1, seconds=None),),
-        (past(1, completed=False),),
+        (past(1, is_completed=False),),
         (past(1, count=2),),
         (past(1, name="cats", code="other"),),
     ],

@@ -66,7 +66,7 @@ class Workspace:
         discovery = str(self.get()["properties"]["discoveryUrl"])
         api = str(self.without_token(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
-        return RestClient(api, identity.get_credential(), cloud.scope(cloud.resource_manager))
+        return RestClient(api, identity.get_credential(), cloud.get_scope(cloud.resource_manager))
 
     def without_token(self, url: str) -> RestClient:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""

@@ -87,7 +87,7 @@ class ComputeSpec:
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
         size = known_size(self.vm_size)
-        if size is not None and size.retired:
+        if size is not None and size.is_retired:
             message = f"{size.size} was retired on {size.retirement_date}."
             hint = f"Use {prices.SIZE_PREFIX}{size.successor}: {size.successor_reason}"
             raise InvalidSpec(message, code="azureml-size-retired", field="vm_size", hint=hint)
@@ -266,7 +266,7 @@ class AzureMLCluster(Cluster, Provisioner):
             usable = [row for row in identity.list_subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
         if field == "vm_size":
-            return [OptionValue(size.size, "", size.gpus_text) for size in load_catalogue() if not size.retired]
+            return [OptionValue(size.size, "", size.gpus_text) for size in load_catalogue() if not size.is_retired]
         if field == "compute":
             with computes(values) as operations:
                 targets = operations.list(compute_type="AmlCompute")
@@ -275,7 +275,7 @@ class AzureMLCluster(Cluster, Provisioner):
             return []
         path = f"/subscriptions/{client.subscription_of(values)}/providers/Microsoft.MachineLearningServices/workspaces"
         with translated(values):
-            rows = list(identity.create_client().pages(path, _WORKSPACES_API))
+            rows = list(identity.create_client().iter_items(path, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
             return [OptionValue(group) for group in dict.fromkeys(group for group, _, _ in workspaces)]

@@ -67,10 +67,10 @@ def _build_host_options(count: int, options: Mapping[str, Any]) -> dict[str, Any
     hosts = parse_hosts(SshOptions(**options))
     if all(host.name in _LOCAL_NAMES for host in hosts):
         return {"process_count_per_node": count}
-    filled: list[int] = []
+    rank_counts: list[int] = []
     for host in hosts:
-        filled.append(min(count - sum(filled), host.slots or 1))
-    return {"compute_target": "ssh", "node_count": len(filled) - filled.count(0), "np": count, **options}
+        rank_counts.append(min(count - sum(rank_counts), host.slots or 1))
+    return {"compute_target": "ssh", "node_count": len(rank_counts) - rank_counts.count(0), "np": count, **options}
 
 
 class HorovodRunner:
