@@ -133,9 +133,9 @@ def select_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str
         text = f"{item.get('productName')} {item.get('skuName')} {item.get('meterName')}".lower()
         is_other = _EXCLUDED.search(text) or item.get("tierMinimumUnits") or not item.get("isPrimaryMeterRegion", True)
         if (size := str(item.get("armSkuName", ""))) and not is_other and expected.items() <= item.items():
-            days = amounts.setdefault(size.removeprefix(SIZE_PREFIX).lower(), {})
-            days.setdefault(str(item.get("effectiveStartDate", "")), set()).add(float(item["retailPrice"]))
-    newest = {size: days[max(days)] for size, days in amounts.items()}
+            amounts_by_day = amounts.setdefault(size.removeprefix(SIZE_PREFIX).lower(), {})
+            amounts_by_day.setdefault(str(item.get("effectiveStartDate", "")), set()).add(float(item["retailPrice"]))
+    newest = {size: amounts_by_day[max(amounts_by_day)] for size, amounts_by_day in amounts.items()}
     source = f"{SERVICE_NAME}, {region}, {day}"
     prices = {size: min(costs) for size, costs in newest.items() if len(costs) == 1}
     return {size: Price(amount, currency, source, day) for size, amount in prices.items() if amount}

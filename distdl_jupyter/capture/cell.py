@@ -49,15 +49,15 @@ def capture_cell(
     """
     begin = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
-    number = "" if execution_count is None else f" {execution_count}"
-    filename = f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
+    count_text = "" if execution_count is None else f" {execution_count}"
+    filename = f"<cell{count_text} of {location.name}>" if location.name else f"<cell{count_text}>"
     code = check_plain_python(code, first_line=first_line, filename=filename)
-    free, tree = find_free_names(code), parse(code)
-    ip = get_shell()
+    names, tree = find_free_names(code), parse(code)
+    shell = get_shell()
     values = {
         name: value
-        for name, value in order_values(free, namespace).items()
-        if name not in _IPYTHON_NAMES or ip is None or ip.user_ns_hidden.get(name) is not value
+        for name, value in order_values(names, namespace).items()
+        if name not in _IPYTHON_NAMES or shell is None or shell.user_ns_hidden.get(name) is not value
     }
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
     with pickle_values(wrap_modules(values, tree).items()) as (report, file):
@@ -131,16 +131,16 @@ def _to_error(error: SyntaxError, code: str, filename: str, first_line: int) -> 
     if (syntax := _IPYTHON_SYNTAX.search(text)) is None:
         end = None if error.end_lineno is None else error.end_lineno + first_line - 1
         return SyntaxError(error.msg, (filename, line, error.offset, error.text, end, error.end_offset))
-    where = f"Line {line} of the cell, `{text}`,"
+    prefix = f"Line {line} of the cell, `{text}`,"
     if "!" in syntax[0]:
         return InvalidSpec(
-            f"{where} is a shell command, but the ranks run plain Python.",
+            f"{prefix} is a shell command, but the ranks run plain Python.",
             code="shell-command-in-cell",
             field="cell",
             hint="Move it to another cell, or use subprocess.run.",
         )
     return InvalidSpec(
-        f"{where} is an IPython {'help request' if '?' in syntax[0] else 'magic'}, but the ranks run plain Python.",
+        f"{prefix} is an IPython {'help request' if '?' in syntax[0] else 'magic'}, but the ranks run plain Python.",
         code="magic-in-cell",
         field="cell",
         hint="Move it to another cell.",
@@ -149,9 +149,9 @@ def _to_error(error: SyntaxError, code: str, filename: str, first_line: int) -> 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
     # A try block is the usual notebook detection, which works on ranks because the name is undefined there.
-    guarded = {id(part) for block in ast.walk(tree) if isinstance(block, ast.Try) for part in ast.walk(block)}
+    guarded_ids = {id(part) for block in ast.walk(tree) if isinstance(block, ast.Try) for part in ast.walk(block)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
+        if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded_ids:
             raise InvalidSpec(
                 f"Line {node.lineno + first_line - 1} of the cell uses get_ipython(), which does not exist on ranks.",
                 code="get-ipython-in-cell",

@@ -36,10 +36,10 @@ def capture_function(
     """
     begin = time.perf_counter()
     args, kwargs = tuple(args), dict(kwargs or {})
-    called: Any = function
-    while isinstance(called, functools.partial):
-        called = called.func
-    name = getattr(called, "__name__", None) or type(called).__name__
+    callee: Any = function
+    while isinstance(callee, functools.partial):
+        callee = callee.func
+    name = getattr(callee, "__name__", None) or type(callee).__name__
     arguments = _bind_arguments(function, name, args, kwargs)
     if inspect.iscoroutinefunction(function):
         raise InvalidSpec(
@@ -48,7 +48,7 @@ def capture_function(
             field="function",
             hint=f"Pass a function that calls asyncio.run({name}()).",
         )
-    location, inner = current_location(), _unwrap(called)
+    location, inner = current_location(), _unwrap(callee)
     is_from_notebook = inner is not None and inner.__module__ == "__main__"
     namespace = inner.__globals__ if inner is not None and is_from_notebook else vars(sys.modules["__main__"])
     names = find_used_names((function, args, kwargs), namespace)
@@ -117,8 +117,8 @@ def _bind_arguments(
             hint="Pass its arguments as args=(...) and kwargs={...}.",
         ) from None
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    named = {n: v for n, v in bound.arguments.items() if kinds[n] is not inspect.Parameter.VAR_KEYWORD}
-    return {**named, **kwargs}
+    arguments = {n: v for n, v in bound.arguments.items() if kinds[n] is not inspect.Parameter.VAR_KEYWORD}
+    return {**arguments, **kwargs}
 
 
 def _find_undefined(

@@ -93,7 +93,7 @@ def make_installed_test() -> Callable[[str | Path], bool]:
     folders = {Path(folder).resolve() for folder in paths}
 
     def is_installed(path: str | Path) -> bool:
-        return not folders.isdisjoint((here := Path(path).resolve(), *here.parents))
+        return not folders.isdisjoint((resolved := Path(path).resolve(), *resolved.parents))
 
     return is_installed
 

@@ -47,15 +47,15 @@ def get_shell() -> Any | None:
 
 def current_location() -> CodeLocation:
     """Return the location of the running cell; unknown parts are empty."""
-    ip = get_shell()
-    if ip is None:
+    shell = get_shell()
+    if shell is None:
         return CodeLocation()
-    inputs = getattr(getattr(ip, "history_manager", None), "input_hist_raw", None) or [""]
+    inputs = getattr(getattr(shell, "history_manager", None), "input_hist_raw", None) or [""]
     raw, number = (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
-    parent = ip.get_parent() if hasattr(ip, "get_parent") else {}
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     metadata = (parent.get("metadata") if isinstance(parent, dict) else None) or {}
     cell_id = metadata.get("cellId")
-    return CodeLocation(_find_notebook_path(ip), cell_id if isinstance(cell_id, str) else "", number, raw)
+    return CodeLocation(_find_notebook_path(shell), cell_id if isinstance(cell_id, str) else "", number, raw)
 
 
 def _find_notebook_path(ip: Any) -> str:

@@ -24,13 +24,7 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import (
-    IPYTHON_PREFIXES,
-    find_globals_module,
-    find_imports,
-    find_path_in_module,
-    iter_parts,
-)
+from distdl_jupyter.capture.references import IPYTHON_PREFIXES, find_imports, find_module, find_reloaded, iter_parts
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
@@ -97,7 +91,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if replaced is not None:
             self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
             return replaced
-        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_path_in_module(obj)) is not None:
+        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_reloaded(obj)) is not None:
             self._report.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
@@ -113,7 +107,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _use_module_globals(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the reduction of a lambda or closure that uses the globals of its module as a rank imports it."""
-        name = find_globals_module(function)
+        name = find_module(function)
         if not name:
             return reduced
         self._report.modules.add(name)
@@ -169,14 +163,14 @@ _TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__ma
 def wrap_modules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values, with modules wrapped so that a rank also imports the submodules that the code uses."""
     modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
-    used = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    prepared = dict(values)
+    used_names = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    wrapped = dict(values)
     for name, module in modules.items():
-        loaded = {path for path in used if isinstance(sys.modules.get(path), types.ModuleType)}
-        if submodules := sorted(path for path in loaded if path.startswith(f"{module}.")):
+        loaded_names = {path for path in used_names if isinstance(sys.modules.get(path), types.ModuleType)}
+        if submodules := sorted(path for path in loaded_names if path.startswith(f"{module}.")):
             imports = [_Call(importlib.import_module, path) for path in (*submodules, module)]
-            prepared[name] = _Call(operator.itemgetter(-1), imports)
-    return prepared
+            wrapped[name] = _Call(operator.itemgetter(-1), imports)
+    return wrapped
 
 
 # pickling -----------------------------------------------------------------------------------------------
@@ -197,14 +191,14 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
     report = PickleReport()
     pickler = Pickler(file, report)
     for name, value in items:
-        begin = file.tell()
+        start = file.tell()
         try:
             pickler.dump(value)
         except Exception as error:  # noqa: BLE001 - a user's __reduce__ or __getstate__ can raise anything
             report.errors.setdefault(name, (error, pickler.latest))
             pickler = Pickler(_NullFile(), report)
             continue
-        report.sizes.setdefault(name, file.tell() - begin)
+        report.sizes.setdefault(name, file.tell() - start)
         if pickler.has_gpu_tensor:
             report.on_gpu.append(name)
             pickler.has_gpu_tensor = False

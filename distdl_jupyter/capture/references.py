@@ -33,7 +33,7 @@ def is_sent_by_value(value: types.FunctionType | type) -> bool:
     return not is_named or getattr(value, "__module__", None) in ("__main__", None)
 
 
-def find_path_in_module(value: Any) -> tuple[str, str] | None:
+def find_reloaded(value: Any) -> tuple[str, str] | None:
     """Return module and qualified name of a function or class that a reloaded module has replaced.
 
     Such objects remain in the notebook after ``importlib.reload`` or autoreload. Return None for all other objects,
@@ -53,7 +53,7 @@ def find_path_in_module(value: Any) -> tuple[str, str] | None:
     return path if all(code.co_qualname == path[1] for code in codes) else None
 
 
-def find_globals_module(function: types.FunctionType) -> str:
+def find_module(function: types.FunctionType) -> str:
     """Return the module whose globals a function uses, "" if ranks cannot import it or it is registered by value."""
     name = str(getattr(function.__globals__.get("__spec__"), "name", ""))
     by_value = any(f"{name}.".startswith(f"{module}.") for module in list_registry_pickle_by_value())

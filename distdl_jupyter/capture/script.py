@@ -44,15 +44,15 @@ def capture_script(
     text = _read_script(script)
     tree = parse(text)
     arguments, secret_indices = _to_arguments(script_params)
-    local = find_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
+    modules = find_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
         source=CodeSource(code=text, filename=str(script), command=f"entry_script={script.name}"),
-        captured=(entry, *(module.captured for module in local)),
-        modules=tuple(local),
+        captured=(entry, *(module.captured for module in modules)),
+        modules=tuple(modules),
         payload_json=build_payload(
             "script",
             filename=str(script),
@@ -63,7 +63,7 @@ def capture_script(
         ),
         undefined=undefined,
         seconds=time.perf_counter() - begin,
-        texts=(CodeText(text, script.name), *read_module_texts(local)),
+        texts=(CodeText(text, script.name), *read_module_texts(modules)),
         imports=frozenset(imported(tree)),
         secret_arguments=frozenset(secret_indices),
     )
@@ -96,9 +96,9 @@ def _read_script(script: Path) -> str:
         ) from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        where = f"Line {line} of {script.name}" if line else script.name
+        origin = f"Line {line} of {script.name}" if line else script.name
         raise InvalidSpec(
-            f"{where} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
+            f"{origin} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
         ) from None
     return text
 

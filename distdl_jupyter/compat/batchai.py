@@ -137,11 +137,11 @@ class _ImportedJob:
 
     def _find_script(self, text: str) -> Path:
         match = _MOUNT_PATH_PATTERN.fullmatch(text)
-        tail = match[1] if match else text
-        paths: list[str | Path] = [self._locate(tail), self._folder / tail, self._folder / PurePosixPath(tail).name]
+        name = match[1] if match else text
+        paths: list[str | Path] = [self._locate(name), self._folder / name, self._folder / PurePosixPath(name).name]
         script = next((path for text in paths if (path := Path(text)).is_file()), None)
         if script is None:
-            raise _make_missing_path_error(tail)
+            raise _make_missing_path_error(name)
         return script.resolve()
 
     def _to_rank_path(self, text: str) -> str:

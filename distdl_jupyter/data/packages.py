@@ -178,10 +178,10 @@ class PackageEnvironment:
         previous = total = 0
         for line in output:
             if match := _PROGRESS_PATTERN.match(line):
-                done, size = int(match[1]), int(match[2])
-                if done == 0 or size != total:
+                received, size = int(match[1]), int(match[2])
+                if received == 0 or size != total:
                     previous, total = previous + total, size
-                self._on_progress(previous + done, previous + total, 0)
+                self._on_progress(previous + received, previous + total, 0)
             else:
                 last_lines.append(line.rstrip())
         return list(last_lines)

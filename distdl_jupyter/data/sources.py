@@ -130,12 +130,12 @@ def _iter_blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> 
             yield Item(blob.name, int(blob.size or 0), str(blob.etag).strip('"'), md5)
 
 
-def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
+def shard(items: Sequence[Item], node: int, node_count: int) -> tuple[Item, ...]:
     """Return the files of one node of ``nodes``: each file goes to one node.
 
     The files are distributed by size, so the bytes of two nodes differ by at most the largest file.
     """
-    return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::nodes]))
+    return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::node_count]))
 
 
 # signatures ---------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ def sign_source(account: BlobServiceClient, source: DataSource, *, is_blob: bool
     expiry = start + _CLOCK_TOLERANCE + SIGNATURE_LIFETIME
     with translate_errors(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
-    common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
-    common["permission"] = "r"
+    options: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
+    options["permission"] = "r"
     if source.prefix and (is_blob or _has_directories(account)):
         is_directory = None if is_blob else True
-        return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **common)
-    return generate_container_sas(source.account, source.container, **common)
+        return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **options)
+    return generate_container_sas(source.account, source.container, **options)
 
 
 def _has_directories(account: BlobServiceClient) -> bool:

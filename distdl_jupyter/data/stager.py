@@ -374,11 +374,11 @@ class DataStager:
                 self._cache.make_room(0, limit=0)
             part.write(position, content)
 
-    def _add_counts(self, source: str, **added: int) -> None:
+    def _add_counts(self, source: str, **increments: int) -> None:
         """Add to the counts of a source; thread-safe."""
         with self._count_lock:
-            for name, number in added.items():
-                self._counts[source][name] += number
+            for name, increment in increments.items():
+                self._counts[source][name] += increment
 
     def _show_package_progress(self, done: int, total: int, files: int) -> None:
         self._counts[packages.LABEL] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}

@@ -127,10 +127,10 @@ def get_version(meta: ObjectMeta) -> str:
     return f"time-{modified_at:.0f}" if modified_at else ""
 
 
-def build_condition(kind: str, version_: str) -> dict[str, Any]:
+def build_condition(scheme: str, version: str) -> dict[str, Any]:
     """Return the options of a request that reads only this version; {} if the store cannot check it."""
-    is_weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
-    return {} if kind == "https" and is_weak else {"if_match": f'"{version_}"'}
+    is_weak = version.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
+    return {} if scheme == "https" and is_weak else {"if_match": f'"{version}"'}
 
 
 def read_certificates() -> str:
@@ -152,7 +152,7 @@ class Reader:
     def __init__(
         self,
         source: str,
-        kind: str,
+        scheme: str,
         address: str,
         *,
         ca: str = "",
@@ -161,9 +161,9 @@ class Reader:
         retries: int = 12,
     ) -> None:
         self._source = source
-        self._kind = kind
+        self._scheme = scheme
         self._address = address
-        self._stores = _iter_stores(kind, address, f"{ca}\n{read_certificates()}", settings or {}, ask, retries)
+        self._stores = _iter_stores(scheme, address, f"{ca}\n{read_certificates()}", settings or {}, ask, retries)
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
 
@@ -204,21 +204,21 @@ class Reader:
             raise self._to_denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
     def _to_denial(self, error: StoreError) -> StagingFailed:
-        if self._kind == "blob":
+        if self._scheme == "blob":
             problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
             return StagingFailed(text, problem[1].format(role=READER_ROLE), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
-        return StagingFailed(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
+        return StagingFailed(f"{text} ({error}).", _REMEDIES[self._scheme], self._source)
 
 
 def _iter_stores(
-    kind: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
+    scheme: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
     """Yield the stores to try for a source, each with different credentials."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-    client: dict[str, Any] = {
+    client_options: dict[str, Any] = {
         "timeout": "1h",
         "read_timeout": "30s",
         "connect_timeout": "10s",
@@ -226,24 +226,24 @@ def _iter_stores(
         "allow_http": settings.get("endpoint", "").startswith("http://"),
     }
     if "BEGIN CERTIFICATE" in certificates_pem:
-        client["root_certificate"] = certificates_pem
+        client_options["root_certificate"] = certificates_pem
     backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
     retry = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
-    options: Any = {"client_options": client, "retry_config": retry}
+    options: Any = {"client_options": client_options, "retry_config": retry}
     endpoint, _, container = address.rpartition("/")
-    if kind == "https":
+    if scheme == "https":
         yield HTTPStore(address, **options)
-    elif kind == "gs":
+    elif scheme == "gs":
         has_credentials = any(map(os.environ.get, _GOOGLE_VARIABLES)) or _GOOGLE_KEY_FILE.expanduser().is_file()
         for is_anonymous in (False,) if has_credentials else (True, False):
             yield GCSStore(container, skip_signature=is_anonymous, **options)
-    elif kind == "s3":
+    elif scheme == "s3":
         keys = _read_aws_profile()
         has_credentials = bool(keys) or any(map(os.environ.get, _AWS_VARIABLES))
         options |= {**keys, **{name: value for name, value in settings.items() if value}}
         for is_anonymous in (False,) if has_credentials else (True, False):
             yield S3Store(container, skip_signature=is_anonymous, **options)
-    while kind == "blob":
+    while scheme == "blob":
         # Use a credential provider, because AzureStore prefers a service principal in the environment to a SAS token.
         # Use each token until the service rejects it, because clocks may differ.
         provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)

@@ -37,7 +37,7 @@ from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
 from distdl_jupyter.node.headroom import cores
 
-ProgressCallback = Callable[[str], None]
+Progress = Callable[[str], None]
 
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
 #: The number of bytes at the end of the log that are searched for progress lines of CMake.
@@ -85,7 +85,7 @@ def run_step(
     environment: dict[str, str] | None = None,
     *,
     log: Path,
-    progress: ProgressCallback,
+    progress: Progress,
     started: float,
 ) -> None:
     """Run one command of a build, with its output appended to ``log``.
@@ -196,7 +196,7 @@ class Recipe:
         return "_".join(re.sub(r"[^A-Za-z0-9.+-]", "-", part) for part in parts if part)
 
 
-def build_wheel(recipe: Recipe, progress: ProgressCallback) -> Path:
+def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     """Build the wheel and return its path in the cache. The caller must hold the lock of the recipe's key.
 
     The output of the tools is written to a log in the cache, which is removed after a success. Raises BuildFailed with
@@ -284,7 +284,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
 
 @contextlib.contextmanager
-def hold_lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
+def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
     """Hold the lock of ``key``; ``on_wait`` is called every second with the elapsed seconds.
 
     Raises PermissionError if the cache belongs to another user or others can write to it.

@@ -17,15 +17,7 @@ from urllib.parse import unquote
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import (
-    BuildFailed,
-    ProgressCallback,
-    Recipe,
-    build_wheel,
-    find_wheel,
-    get_pip_args,
-    hold_lock,
-)
+from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, build_wheel, find_wheel, get_pip_args, lock
 from distdl_jupyter.environment.inspection import TIMEOUT_MESSAGE, Inspection, inspect_environment
 from distdl_jupyter.environment.toolchain import Cuda, Mpi, Prerequisite, can_compile, find_cuda, find_mpi
 
@@ -36,7 +28,7 @@ _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
 
 def install(
-    progress: ProgressCallback = lambda _text: None,
+    progress: Progress = lambda _text: None,
     *,
     force: bool = False,
     mpi: bool = True,
@@ -111,14 +103,14 @@ def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
     return inspection.is_horovod_usable and (inspection.is_tensorflow_usable or not recipe.tensorflow)
 
 
-def _ensure_installed(recipe: Recipe, progress: ProgressCallback, *, force: bool) -> tuple[str, Inspection]:
+def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
     """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
     Returns the action as the end of a sentence, and the facts from an import of Horovod.
     """
     if not force and _is_current(recipe):
         return "is already installed and works", recipe.inspection
-    with hold_lock(recipe.key, lambda seconds: progress(f"waiting for another build: {duration(seconds)}")):
+    with lock(recipe.key, lambda seconds: progress(f"waiting for another build: {duration(seconds)}")):
         cached = None if force else find_wheel(recipe.key)
         if cached is not None:
             progress("installing the wheel built earlier")
@@ -129,7 +121,7 @@ def _ensure_installed(recipe: Recipe, progress: ProgressCallback, *, force: bool
         return "was built and installed", _install_wheel(build_wheel(recipe, progress), recipe, progress)
 
 
-def _install_wheel(wheel: Path, recipe: Recipe, progress: ProgressCallback) -> Inspection:
+def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
     """Install a wheel and return the facts from an import. Raises BuildFailed if either fails."""
     progress("installing Horovod")
     for args in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):

@@ -188,14 +188,14 @@ def check_job_size(case: RuleInput) -> Advice | None:
     request = case.request
     if request.process_count < 2:
         return None
-    single = _find_newest_single(request, case.history)
-    if single is None or single.seconds is None or single.seconds > SMALL_JOB_SECONDS:
+    past_job = _find_newest_single(request, case.history)
+    if past_job is None or past_job.seconds is None or past_job.seconds > SMALL_JOB_SECONDS:
         return None
     return Advice(
         "small-job",
         "info",
         "Small job",
-        f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
+        f"One process finished {past_job.name} in {duration(past_job.seconds)} (job {short_id(past_job.id)}). "
         f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
         **_SINGLE_PROCESS_ACTION,
     )
@@ -228,8 +228,8 @@ def suggest_search_jobs(case: RuleInput) -> Advice | None:
     if len({job.arguments for job in runs}) < MIN_SEARCH_RUNS:
         return None
     newest = sorted(runs, key=lambda job: job.id)[-MIN_SEARCH_RUNS:]
-    names = listing([short_id(job.id) for job in newest])
-    reason = f"This code ran {len(runs)} times on several processes with other values, most recently as {names}."
+    job_ids = listing([short_id(job.id) for job in newest])
+    reason = f"This code ran {len(runs)} times on several processes with other values, most recently as {job_ids}."
     return _advise_search(reason)
 
 

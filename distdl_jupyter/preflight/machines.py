@@ -66,10 +66,10 @@ def _describe_network(size: VmSize) -> str:
 
 
 def _suggest_fast_network(size: VmSize, needed: int, network: str, catalogue: Sequence[VmSize]) -> Advice | None:
-    options = [s for s in catalogue if _is_suitable(s, size) and s.infiniband]
-    if not options:
+    candidates = [s for s in catalogue if _is_suitable(s, size) and s.infiniband]
+    if not candidates:
         return Advice("no-infiniband", "warning", "No InfiniBand between the nodes", network)
-    best = min(options, key=lambda s: (_count_nodes(needed, s) * s.whole_gpus - needed, *_compare(s, size)))
+    best = min(candidates, key=lambda s: (_count_nodes(needed, s) * s.whole_gpus - needed, *_compare(s, size)))
     nodes = _count_nodes(needed, best)
     gpus = _format_gpus(best, needed)
     reason = f"{network} {nodes} {TIMES} {best.name} have {gpus}, connected by InfiniBand {best.fabric_text}."
@@ -85,8 +85,8 @@ def _advise_machine(
 
 
 def _find_single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | None:
-    options = [s for s in catalogue if s.gpu_count >= needed and (s.name == size.name or _is_suitable(s, size))]
-    return min(options, key=lambda s: (s.gpu_count - needed, s.name != size.name, *_compare(s, size)), default=None)
+    candidates = [s for s in catalogue if s.gpu_count >= needed and (s.name == size.name or _is_suitable(s, size))]
+    return min(candidates, key=lambda s: (s.gpu_count - needed, s.name != size.name, *_compare(s, size)), default=None)
 
 
 def _is_suitable(other: VmSize, size: VmSize) -> bool:

@@ -43,9 +43,9 @@ def check_backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any)
         return Check(name, "not needed for one process", tuple(_check_single_process(code, spec, selected)))
     if not code.read:
         return Check(name, _NOT_READ_TEXT)
-    helper = next((library for library in usage.trainers if library in code.imports), None)
-    if helper is not None and usage.trainers_initialize:
-        return Check(name, f"{helper} initializes it")
+    trainer = next((library for library in usage.trainers if library in code.imports), None)
+    if trainer is not None and usage.trainers_initialize:
+        return Check(name, f"{trainer} initializes it")
     if (call := usage.find_initializer(code)) is not None:
         return Check(name, f"{usage.format_call(call)} in {call.location}")
     if not usage.initializers:
@@ -116,16 +116,16 @@ def check_calls(draft: CapturedCode) -> Check | None:
         return None
     tree = parsed(draft.texts[0].text)
     body = tree.body if tree is not None else []
-    defined = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
-    if not defined or not all(_is_definition(node) for node in body):
+    definitions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    if not definitions or not all(_is_definition(node) for node in body):
         return None
     tests = [node.test for node in body if isinstance(node, ast.If) and _is_never_run(node)]
     if tests:
         text = f"No code in the {draft.kind} runs, because 'if {ast.unparse(tests[0])}' is never true in a job."
         remedy = 'Write if __name__ == "__main__":'
     else:
-        functions = [node for node in defined if not isinstance(node, ast.ClassDef)]
-        name = functions[-1].name if functions else defined[-1].name
+        functions = [node for node in definitions if not isinstance(node, ast.ClassDef)]
+        name = functions[-1].name if functions else definitions[-1].name
         parentheses, verb = ("()", "calls") if functions else ("", "uses")
         text = f"The {draft.kind} defines {name}{parentheses} but never {verb} it."
         remedy = f"Call {name}(...) at the end of the {draft.kind}."

@@ -15,7 +15,7 @@ import pytest
 
 from distdl_jupyter.core.machine import cache_directory
 from distdl_jupyter.environment import build
-from distdl_jupyter.environment.build import Recipe, find_wheel, hold_lock, store_wheel
+from distdl_jupyter.environment.build import Recipe, find_wheel, lock, store_wheel
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
 
@@ -26,8 +26,8 @@ CUDA = Cuda(Path("/usr/local/cuda"), Path("nccl.h"), Path("libnccl.so"), ("90",)
 
 HOLD_LOCK = """
 import sys, time
-from distdl_jupyter.environment.build import hold_lock
-with hold_lock(sys.argv[1], print):
+from distdl_jupyter.environment.build import lock
+with lock(sys.argv[1], print):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -126,7 +126,7 @@ def test_a_wheel_that_others_could_have_put_there_is_not_found(wheels: Path, whe
     folder.chmod(0o755)
     assert find_wheel(KEY) is None
     wheels.parent.chmod(0o777)
-    with pytest.raises(PermissionError, match="Use a folder that belongs to you"), hold_lock(KEY, print):
+    with pytest.raises(PermissionError, match="Use a folder that belongs to you"), lock(KEY, print):
         pass
 
 
@@ -142,6 +142,6 @@ def test_the_lock_waits_for_its_holder_and_outlives_no_kill() -> None:
             waits.append(seconds)
             os.kill(holder.pid, signal.SIGKILL)
 
-        with hold_lock(KEY, kill_the_holder_once_waiting):
+        with lock(KEY, kill_the_holder_once_waiting):
             assert waits
         assert holder.wait() == -signal.SIGKILL
