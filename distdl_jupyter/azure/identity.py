@@ -204,9 +204,9 @@ _attempts: list[_SignInAttempt] = []
 def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     """Sign in with a method (default: the one in the settings) and return the status.
 
-    ``device_code`` and ``browser`` return while the sign-in is pending: call ``status()`` again. A pending sign-in ends
-    with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``. Raises
-    InvalidSpec.
+    ``device_code`` and ``browser`` return while the sign-in is pending: call ``get_status()`` later. A pending sign-in
+    ends with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``.
+    Raises InvalidSpec.
     """
     config = settings.apply_changes(**({"credential": kind} if kind else {}), **changes)
     if not config.credential:

@@ -33,7 +33,7 @@ _RETRY_SECONDS = 300.0
 #: (size, region, currency) -> the time of the next request (monotonic), and the reason for the missing price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
 _PRICE_PATTERN = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
-#: Fields of hourly meters, and words in the names of meters that are not for regular Linux machines.
+#: Fields of hourly meters, and the pattern of the names of meters that are not for regular Linux machines.
 _HOURLY_FIELDS = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
 _EXCLUDED = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 
@@ -65,7 +65,7 @@ def parse_price(price: Any) -> Price:
 def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Price]:
     """Fetch and cache the price of one size, or of all GPU sizes. Region and currency default to the settings.
 
-    Raises InvalidSpec without a region, AzureRefused.
+    Raises InvalidSpec if no region is set, and AzureRefused if a request fails.
     """
     region, currency = resolve_region(region, currency)
     name = size.removeprefix(SIZE_PREFIX).replace("'", "")
@@ -92,7 +92,7 @@ def find_cached(size: str, region: str = "", currency: str = "") -> Price | None
 def look_up(size: str, region: str = "") -> tuple[Price | None, str]:
     """Return the price of a size in a region (default: from the settings) and "", or None and the reason.
 
-    A price is fetched once a day. A request that returned none is repeated after some minutes.
+    A price is fetched once a day. A request that returned none is repeated after ``_RETRY_SECONDS``.
     """
     try:
         key = (size, *resolve_region(region))
@@ -111,7 +111,7 @@ def look_up(size: str, region: str = "") -> tuple[Price | None, str]:
 
 
 def resolve_region(region: str = "", currency: str = "") -> tuple[str, str]:
-    """Return region and currency, with the settings as defaults. Raises InvalidSpec without a region."""
+    """Return region and currency, with the settings as defaults. Raises InvalidSpec if no region is set."""
     defaults = settings.read()
     region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
     if not (region.isalnum() and currency.isalpha() and len(currency) == 3):

@@ -127,7 +127,7 @@ def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalMo
             if (total := sum(module.size for module in modules)) > _MAX_SIZE:
                 raise InvalidSpec(
                     f"The modules beside the notebook that this job would send, such as {module.label} in "
-                    f"{module.root}, have {humanize.size(total)} or more, but the limit is {humanize.size(_MAX_SIZE)}.",
+                    f"{module.root}, take {humanize.size(total)} or more, but the limit is {humanize.size(_MAX_SIZE)}.",
                     code="modules-too-large",
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",

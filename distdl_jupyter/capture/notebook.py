@@ -20,7 +20,7 @@ _CELL_LABEL = re.compile(r"In\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """The running cell: ``raw`` is its full text and ``path`` the notebook's file ("" if unknown)."""
+    """The running notebook and cell. ``raw`` is the cell's full text, ``path`` the notebook's file ("" if unknown)."""
 
     path: str = ""
     cell_id: str = ""
@@ -100,6 +100,6 @@ def _count_removed_lines(text: str, number: int) -> int:
 
 
 def format_cell_label(number: int | None, notebook: str) -> str:
-    """Return a cell's display name: ``Cell [7] in quickstart.ipynb``."""
+    """Return a cell's display name, such as ``Cell [7] in quickstart.ipynb``."""
     label = f"Cell [{number}]" if number is not None else "Cell"
     return f"{label} in {notebook}" if notebook else label

@@ -118,7 +118,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _Call:
-    """Pickles as a call that the rank evaluates."""
+    """An object that is pickled as a call, which the rank evaluates."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._call = function, arguments

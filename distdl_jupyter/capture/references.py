@@ -71,7 +71,7 @@ def find_module(function: types.FunctionType) -> str:
 def iter_parts(path: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield a value and the parts that are sent with it, each with its path, nearest first.
 
-    The global names of functions are not followed, because they are sent under their own names (``in_order``).
+    The global names of functions are not followed, because they are sent under their own names (``order_values``).
     """
     visited: set[int] = set()
     pending: deque[tuple[str, object]] = deque([(path, value)])

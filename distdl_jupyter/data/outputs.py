@@ -1,7 +1,6 @@
 """Uploads a job's files to Blob: outputs, values, and the log of a failed job.
 
-Each job uses its own prefix ``<prefix>/<job id>/``. A blob with the same size and MD5 is not uploaded again. Local
-files are kept.
+Each job has its own prefix ``<prefix>/<job id>/``. Blobs with the same size and MD5 are skipped. Local files are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: The number of concurrent uploads, and of concurrent parts of a file.
+#: Maximum numbers of concurrent uploads, and of concurrent parts of a file.
 _MAX_UPLOADS, _MAX_PARTS = 4, 2
 _UPLOADED_FOLDERS = ("outputs", "results")
 LOG_NAME = "log.txt"
@@ -37,7 +36,7 @@ class UploadStopped(Exception):
 
 
 class UploadSummary(NamedTuple):
-    """The result: uploaded files and bytes, and the number of files that existed already (``existing_count``)."""
+    """Counts of uploaded files and bytes, and of files that already existed."""
 
     file_count: int
     byte_count: int
@@ -45,7 +44,7 @@ class UploadSummary(NamedTuple):
 
 
 def build_url(spec: JobSpec) -> str:
-    """Return the address of a job's files."""
+    """Return the address of a job's files in Blob."""
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 
@@ -57,7 +56,7 @@ def upload(
     include_log: bool,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> UploadSummary:
-    """Upload the files of an ended job, and its log if requested.
+    """Upload the files of an ended job, with ``include_log`` also its log.
 
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
     UploadStopped soon after ``is_stopped`` returns true.
@@ -85,7 +84,7 @@ def upload(
 
 
 def _get_files(folder: JobFolder) -> Iterator[Path]:
-    """Yield the regular files, except links to outside the job's folder."""
+    """Yield the regular files, except links that point outside the job's folder."""
     root = folder.path.resolve()
     for name in _UPLOADED_FOLDERS:
         for path in sorted((folder.path / name).rglob("*")):
@@ -96,7 +95,7 @@ def _get_files(folder: JobFolder) -> Iterator[Path]:
 def _send(
     container: ContainerClient, is_stopped: Callable[[], bool], name: str, path: Path, existing: BlobProperties | None
 ) -> int | None:
-    """Upload one file and return its size, None if an identical blob exists."""
+    """Upload one file and return its size, or None if an identical blob exists."""
     from azure.core import MatchConditions
     from azure.storage.blob import ContentSettings
 

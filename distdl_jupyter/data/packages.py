@@ -2,7 +2,7 @@
 
 ``BASE/environments/DIGEST/`` is a virtual (or conda) environment that falls back to the packages of this interpreter.
 It is complete when its file ``ready.json`` exists; an incomplete one is rebuilt. Other programs that need the same
-environment wait for a lock file beside it.
+environment wait for its lock, a file beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
 from distdl_jupyter.node.data_cache import Cache, StagingFailed, mask_secrets
 
-#: The name in progress bars and failures; names of data sources never contain a space.
+#: The name in progress bars and error messages. Names of data sources never contain a space.
 LABEL = "Python packages"
 _READY_FILE = "ready.json"
 #: Maximum numbers of lines and characters of an installer's error output in a message.
@@ -41,7 +41,7 @@ _PTH_FILE = "distdl-base.pth"
 
 @dataclass(frozen=True, slots=True)
 class PackageRequest:
-    """The packages of a job. ``modules`` must be importable at the end; ``variables`` configure the installers."""
+    """The packages of a job. ``modules`` must be importable with them; ``variables`` configure the installers."""
 
     pip: Sequence[str] = ()
     conda: Sequence[str] = ()
@@ -54,18 +54,18 @@ class PackageRequest:
         return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
 
     def get_folder(self, cache: Cache) -> Path:
-        """Return the folder of the environment with this interpreter and this content."""
+        """Return the folder of the environment for this interpreter and these packages."""
         content = [sys.version, sys.prefix, self.to_json()]
         return cache.base / "environments" / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
 
 
 def from_options(options: Any) -> PackageRequest:
-    """Return the packages that a job's options name."""
+    """Return the packages in a job's options."""
     return PackageRequest(options.pip_packages, options.conda_packages, options.requirements)
 
 
 def find_environment(request: PackageRequest, base: str = "") -> str:
-    """Return the Python of a complete environment; "" without one, or if no packages are requested."""
+    """Return the Python of a complete environment; "" if there is none or if no packages are requested."""
     if not any(request.to_json().values()):
         return ""
     folder = request.get_folder(Cache(base))
@@ -73,7 +73,7 @@ def find_environment(request: PackageRequest, base: str = "") -> str:
 
 
 def find_missing_packages(spec: Any) -> PackageRequest | None:
-    """Return the packages to install for a job; None without any, or if the job's Python already has them."""
+    """Return the packages to install for a job; None if there are none or if the job's Python already has them."""
     request = from_options(spec)
     content = request.to_json()
     if not any(content.values()):
@@ -85,7 +85,7 @@ def find_missing_packages(spec: Any) -> PackageRequest | None:
 
 
 class PackageEnvironment:
-    """One environment. ``on_progress`` is called with the bytes received, their total, and 1 at the end."""
+    """An environment. ``on_progress`` is called with the received bytes, the total, and 1 at the end (else 0)."""
 
     def __init__(self, request: PackageRequest, cache: Cache, on_progress: Callable[[int, int, int], None]) -> None:
         self._request = request

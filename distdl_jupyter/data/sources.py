@@ -1,7 +1,7 @@
 """Lists a job's data sources, and signs requests to read them.
 
-Listings have names, sizes, versions and MD5 sums; nothing is downloaded. Blob Storage is listed as the signed-in
-user with Azure's SDK, which has sums, tiers and folders; other stores with obstore and this machine's credentials.
+Listings contain names, sizes, versions and MD5 sums; nothing is downloaded. Blob Storage is listed as the signed-in
+user with Azure's SDK, which reports sums, tiers and folders; other stores with obstore and this machine's credentials.
 
 A node gets a user-delegation SAS (learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas): https only,
 read-only, valid for at most an hour, for a single blob or a directory (in an account with a hierarchical namespace),
@@ -58,7 +58,7 @@ def get_s3_settings(source: DataSource) -> dict[str, str]:
 
 
 def list_store(source: DataSource) -> Listing:
-    """Return the listing of a source outside Blob. Raises DataUnavailable, also if it is empty."""
+    """Return the listing of a source outside Blob. Raises DataUnavailable if it is empty or cannot be listed."""
     access = stores.Reader(source.name, source.scheme, get_address(source), settings=get_s3_settings(source), retries=4)
     try:
         return access.use(lambda store: _list_objects(store, source))
@@ -97,7 +97,7 @@ def _list_objects(store: Any, source: DataSource) -> Listing:
 
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
-    """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
+    """Return the listing of a source in Blob. Raises DataUnavailable if it is empty or cannot be listed."""
     prefix = source.prefix.strip("/")
     with translate_errors(source.address):
         if items := tuple(sorted(_iter_blobs(account, source, f"{prefix}/" if prefix else ""))):
@@ -131,9 +131,9 @@ def _iter_blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> 
 
 
 def shard(items: Sequence[Item], node: int, node_count: int) -> tuple[Item, ...]:
-    """Return the files of one node of ``nodes``: each file goes to one node.
+    """Return the files for one of ``node_count`` nodes; each file is copied to only one of them.
 
-    The files are distributed by size, so the bytes of two nodes differ by at most the largest file.
+    The files are distributed by size, so the totals of two nodes differ by at most the size of the largest file.
     """
     return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::node_count]))
 
@@ -142,7 +142,7 @@ def shard(items: Sequence[Item], node: int, node_count: int) -> tuple[Item, ...]
 
 
 def sign_source(account: BlobServiceClient, source: DataSource, *, is_blob: bool) -> str:
-    """Return the query string of a shared access signature for reading a source; it is valid for ``LIFETIME``.
+    """Return the query string of a shared access signature for reading a source; valid for ``SIGNATURE_LIFETIME``.
 
     ``is_blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """

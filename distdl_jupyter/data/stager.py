@@ -15,9 +15,9 @@ writes lines of JSON:
         "fingerprint": what ``data_cache.fingerprint`` returned elsewhere, or null}],
      "packages": null or the fields of ``packages.PackageRequest``}
 
-    {"type": "renew", "source": "train"}         waits for an answer on standard input (Blob only):
+    {"type": "renew", "source": "train"}         waits for a response on standard input (Blob only):
         {"type": "sas", "source": "train", "sas": "sv=...&sig=..."}
-    {"type": "progress", "source", "done", "total", "cached" (bytes that the disk had), "files", "of"}
+    {"type": "progress", "source", "done", "total", "cached" (bytes from the cache), "files", "of"}
     {"type": "note", "source": name or "", "level": "info" or "warning", "text", "code"}
     {"type": "failed", "source": name or "", "text", "remedy"}              and exit code 1
     {"type": "staged", "paths": {variable: folder}, "bytes": fetched, "cached", "seconds",
@@ -293,7 +293,7 @@ class DataStager:
         ]
 
     def _link_cached(self, file: StagedFile) -> bool:
-        """Link to a file in the cache; return whether it was there."""
+        """Link to a file in the cache; return whether the cache has the file."""
         try:
             if not self._cache.has(file.cache_path, file.item.size):
                 return False

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The number of concurrent downloads of a node.
 WORKER_COUNT = 16
-#: The cache limit of a node in bytes; the default is a tenth of its disk, at most 100 GB (see ``node.data_cache``).
+#: Variable that limits a node's cache in bytes; the default is a tenth of the disk, at most 100 GB.
 LIMIT_VARIABLE = "DISTDL_DATA_CACHE_BYTES"
 #: Prefixes of variables that configure package installers.
 _TOOL_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
@@ -104,7 +104,7 @@ class JobStaging:
         parts = {"data": self._sources, "packages": self._build_package_order()}
         return " and ".join(name for name, part in parts.items() if part)
 
-    # the contract -----------------------------------------------------------------------------
+    # called by clusters -----------------------------------------------------------------------
 
     def build_order(self, node: int, *, base: str = "") -> dict[str, Any]:
         """Return the order for a node's stager, without secrets (see ``stager``)."""

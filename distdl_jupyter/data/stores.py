@@ -140,11 +140,11 @@ def read_certificates() -> str:
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-# opening --------------------------------------------------------------------------------------------
+# opening stores -------------------------------------------------------------------------------------
 
 
 class Reader:
-    """Read access to one source at ``address`` (see ``stager``).
+    """Reads one source at ``address`` (see ``stager``).
 
     ``ask`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates as PEM text.
     """

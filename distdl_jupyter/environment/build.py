@@ -116,7 +116,7 @@ def run_step(
     if process.returncode != 0:
         log_text = log.read_text(encoding="utf-8", errors="replace")
         raise BuildFailed(
-            f"{name.capitalize()} failed after {duration(time.monotonic() - started)}.",
+            f"{name[0].upper()}{name[1:]} failed after {duration(time.monotonic() - started)}.",
             code="build-step-failed",
             hint=f"{find_remedy(log_text)} Full log: {log}",
             output=extract_errors(log_text),
@@ -311,7 +311,7 @@ def _create_wheel_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Replace ``before`` by ``after`` in the file ``path`` of the source; ``reason`` says why."""
+    """A replacement of ``before`` with ``after`` in the file ``path`` of the source, and its reason."""
 
     reason: str
     path: str
@@ -375,11 +375,11 @@ endif()
 PATCHES = (
     Patch("torch's headers need C++17", "CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
     Patch("torch's headers need C++17", "horovod/torch/CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
-    Patch("the same C++ in Gloo", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
-    Patch("CMake 4 refuses older ones", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
+    Patch("Gloo needs it too", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+    Patch("CMake 4 rejects this", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
     Patch("GCC 13 includes fewer headers", "CMakeLists.txt", _COMPILER_FLAGS, _COMPILER_FLAGS + _HEADER_FLAGS),
     Patch(
-        "GCC 14 refuses an operator that assigns to constants",
+        "GCC 14 rejects an operator that assigns to constants",
         "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
         _SPAN_ASSIGNMENT,
         "  span &operator=(const span &other) = delete;\n",
@@ -391,25 +391,25 @@ PATCHES = (
         "import sysconfig; print(sysconfig.get_path('include'))",
     ),
     Patch(
-        "TensorFlow's wheels lack the headers of its XLA operations; only HOROVOD_ENABLE_XLA_OPS is lost",
+        "TensorFlow's wheels lack the headers of its XLA operations; only HOROVOD_ENABLE_XLA_OPS stops working",
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
         "",
     ),
     Patch(
-        "an nvcc on PATH without the CUDA libraries must not end a build for CPUs",
+        "an nvcc on PATH without the CUDA libraries must not stop a build for CPUs",
         "cmake/Modules/FindPytorch.cmake",
         _TORCH_CUDA,
         _COMPLETE_CUDA + _TORCH_CUDA,
     ),
     Patch(
-        "the same: CMake stops if it looks for a compiler in an incomplete CUDA toolkit",
+        "CMake stops if it looks for a compiler in an incomplete CUDA toolkit",
         "CMakeLists.txt",
         "if(CUDAToolkit_BIN_DIR)",
         "if(CUDAToolkit_FOUND)",
     ),
     Patch("debug information makes the wheel larger", "setup.py", "'RelWithDebInfo'", "'Release'"),
-    Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
+    Patch("a wheel must fit any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
 )
 
 #: The patch for an MPI outside of the Python environment, whose libraries do not move with the environment.

@@ -77,17 +77,17 @@ def diagnose() -> list[Verdict]:
 
 
 def has_no_failure(rows: Sequence[Verdict]) -> bool:
-    """Return whether no row failed."""
+    """Return whether no check failed."""
     return all(row.status != "fail" for row in rows)
 
 
-def render(rows: Sequence[Verdict], *, colour: bool = False) -> str:
+def render(rows: Sequence[Verdict], *, use_color: bool = False) -> str:
     """Return the table as text with columns name, status and value; a remedy is on the line below its row."""
     width = max((len(row.name) for row in rows), default=0)
     lines = []
     for row in rows:
         status = f"{row.status:<6}"
-        status_text = f"\x1b[{_COLOR_CODES[row.status]}m{status}\x1b[0m" if colour else status
+        status_text = f"\x1b[{_COLOR_CODES[row.status]}m{status}\x1b[0m" if use_color else status
         lines.append(f"{row.name:<{width}}  {status_text}  {row.value}".rstrip())
         if row.remedy:
             lines.append(f"{'':<{width}}          {row.remedy}")
@@ -246,13 +246,13 @@ def _check_extension(missing: Sequence[str], ipywidgets: str, front_end: Path = 
     if missing or not ipywidgets:
         remedy = (
             f"Run `pip install --force-reinstall --no-deps {requirement()} ipywidgets jupyterlab_widgets` (in a "
-            "checkout `make demo`), then restart JupyterLab."
+            "checkout, `make demo`), then restart JupyterLab."
         )
         return Verdict(
             name, "fail", f"{versions}; JupyterLab does not find {', '.join(missing) or 'ipywidgets'}", remedy
         )
     if not any(front_end.glob("*.js")):
-        remedy = f"In a checkout run `make build`; otherwise run `pip install --force-reinstall {requirement()}`."
+        remedy = f"In a checkout, run `make build`; otherwise run `pip install --force-reinstall {requirement()}`."
         return Verdict(name, "fail", f"{versions}; the front end of the panels is not built", remedy)
     return Verdict(name, "ok", f"sidebar, job pages and API; {versions}")
 

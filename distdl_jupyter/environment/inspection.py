@@ -125,7 +125,7 @@ def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
 
 
 def run_program(*command: str, timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run a program and return its output and exit code: 127 if it cannot be started, ``TIMED_OUT`` after a timeout."""
+    """Run a program and return its output and exit code: 127 if it cannot start, ``TIMEOUT_EXIT_CODE`` on a timeout."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False

@@ -58,7 +58,7 @@ class Request:
     code: str = ""
     arguments: tuple[str, ...] = ()
     batch_size: float | None = None
-    suggest_learning_rate: float | None = None
+    learning_rate: float | None = None
     #: The learning rate's name in the user's code, whether it is an argument of the function (a form can set it), and
     #: whether the code already multiplies it by the world size.
     learning_rate_name: str = "lr"

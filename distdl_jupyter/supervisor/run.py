@@ -338,7 +338,7 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         except (DistDLError, OSError) as error:
             problem = f"The outputs were not sent: {str(error).rstrip('.')}."
         else:
-            existing = f", {plural(sent.existing_count, 'file')} already existed" if sent.existing else ""
+            existing = f", {plural(sent.existing_count, 'file')} already existed" if sent.existing_count else ""
             recorder.log(f"Sent {plural(sent.file_count, 'file')}, {size(sent.byte_count)}, to {destination}{existing}")
             recorder.phase("collect", f"{plural(sent.file_count, 'file')} to {destination}")
             return

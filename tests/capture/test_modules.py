@@ -113,7 +113,7 @@ def test_modules_that_are_too_large_to_travel_are_named_before_they_are_read(not
     os.truncate("torchlike/core.so", 300_000_000)
     write("more.py", "(")  # is never read
     with pytest.raises(
-        InvalidSpec, match=r"would send, such as torchlike/ in .*, have 300 MB or more, but the limit is 200 MB"
+        InvalidSpec, match=r"would send, such as torchlike/ in .*, take 300 MB or more, but the limit is 200 MB"
     ):
         notebook.capture("import torchlike")
 

@@ -150,7 +150,7 @@ def test_the_remedy_stands_below_its_row() -> None:
         "                 Run it.\n"
         "Horovod  ok      0.28.1"
     )  # fmt: skip
-    assert "\x1b[31mfail  \x1b[0m" in render(rows, colour=True)
+    assert "\x1b[31mfail  \x1b[0m" in render(rows, use_color=True)
 
 
 def test_infiniband_devices_are_the_kernels_folders(tmp_path: Path) -> None:
