@@ -47,7 +47,7 @@ def capture_cell(
     unknown), ``command`` the magic line. Raises InvalidSpec if the code cannot run on ranks or a value cannot be
     pickled (naming the part that fails), SyntaxError if it is not valid Python.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     count_text = "" if execution_count is None else f" {execution_count}"
     filename = f"<cell{count_text} of {location.name}>" if location.name else f"<cell{count_text}>"
@@ -87,7 +87,7 @@ def capture_cell(
             path=modules.build_search_path(location),
         ),
         payload=file,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         undefined=find_undefined(main, namespace, "the cell or the notebook", functions, location),
         **listing.describe_fields(values, report, sent_modules, location, texts=[text], imports=imports),
     )

@@ -148,11 +148,11 @@ class _BindingVisitor:
             case ast.With() | ast.AsyncWith():
                 return self._visit_all(node.body, self._scan(_remove_body(node), bound))
             case ast.Try() | ast.TryStar():
-                caught = [
+                handler_starts = [
                     self._scan(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
                 ]
                 blocks = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
-                return self._visit_all(node.finalbody, self._join(blocks, [bound, *caught]))
+                return self._visit_all(node.finalbody, self._join(blocks, [bound, *handler_starts]))
             case ast.Match():
                 heads = [ast.Match(node.subject, [_remove_body(case)]) for case in node.cases]
                 self._join([case.body for case in node.cases], [self._scan(head, bound) for head in heads])
@@ -169,8 +169,8 @@ class _BindingVisitor:
         """Record the names that a statement reads, and return those bound after it."""
         code = _compile(ast.fix_missing_locations(ast.Module([node], [])))
         evaluated = {*_iter_evaluated_parts(node)}
-        walrus = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in evaluated]
-        maybe_bound, bound_after = {part.target.id for part in walrus}, set(bound)
+        assignments = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in evaluated]
+        maybe_bound, bound_after = {part.target.id for part in assignments}, set(bound)
         for step in dis.get_instructions(code):
             if step.opname in (*READ_OPS, "DELETE_NAME"):
                 self._record_read(step.argval, bound_after)

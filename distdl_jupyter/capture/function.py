@@ -34,7 +34,7 @@ def capture_function(
     Raises InvalidSpec if the arguments do not match the function's signature, a value cannot be pickled (naming the
     part that fails), or the function is ``async``.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     args, kwargs = tuple(args), dict(kwargs or {})
     callee: Any = function
     while isinstance(callee, functools.partial):
@@ -65,7 +65,7 @@ def capture_function(
     return CapturedCode(
         kind="function",
         name=name.strip("<>")[:120],
-        source=_code_source(inner, location, command or f"submit({name}, ...)"),
+        source=_make_code_source(inner, location, command or f"submit({name}, ...)"),
         payload_json=build_payload(
             "function",
             filename=inner.__code__.co_filename if inner is not None else "",
@@ -74,7 +74,7 @@ def capture_function(
             path=modules.build_search_path(location),
         ),
         payload=file,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         undefined=_find_undefined(inner, report, location),
         **listing.describe_fields(values, report, sent_modules, location),
     )
@@ -132,7 +132,7 @@ def _find_undefined(
     return find_undefined(main, inner.__globals__, where, functions, location)
 
 
-def _code_source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
+def _make_code_source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
     text = listing.read_function_text(inner, location) if inner is not None else None
     if inner is None or text is None:
         return CodeSource(notebook=location.path, command=command)

@@ -78,11 +78,11 @@ def collect_sources(report: PickleReport, location: CodeLocation) -> dict[str, d
 
 def read_function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
     """Return the text of a function, None if unknown."""
-    text, first = read_code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
+    text, first_line = read_code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
     if text is None:
         return None
-    block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
-    return CodeText(textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1)
+    block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first_line - 1 :]))
+    return CodeText(textwrap.dedent(block), text.label, text.cell, text.first_line + first_line - 1)
 
 
 def read_module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:

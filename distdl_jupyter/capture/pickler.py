@@ -53,8 +53,8 @@ class PickleReport:
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Reduce a code object like cloudpickle, but keep the file name for tracebacks, which cloudpickle 3.1.3 drops."""
-    make, arguments = _REDUCE_CODE(code)
-    return make, (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[_FILE_NAME_INDEX + 1 :])
+    constructor, arguments = _REDUCE_CODE(code)
+    return constructor, (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[_FILE_NAME_INDEX + 1 :])
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
@@ -87,10 +87,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         if _is_plain(type(obj)):
             self._plain_types.add(type(obj))
-        replaced = _make_counterpart(obj)
-        if replaced is not None:
+        counterpart = _make_counterpart(obj)
+        if counterpart is not None:
             self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
-            return replaced
+            return counterpart
         if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_reloaded(obj)) is not None:
             self._report.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
@@ -111,10 +111,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not name:
             return reduced
         self._report.modules.add(name)
-        make, (code, _, *rest), (state, slots), *more = reduced
+        constructor, (code, _, *rest), (state, slots), *more = reduced
         module = self._module_globals.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
         slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
-        return make, (code, module, *rest), (state, slots), *more
+        return constructor, (code, module, *rest), (state, slots), *more
 
 
 class _Call:
@@ -127,11 +127,11 @@ class _Call:
         return self._call
 
 
-def _is_plain(kind: type) -> bool:
+def _is_plain(cls: type) -> bool:
     """Return whether objects of a type are plain data, which are the same on a rank."""
     streams = (type(stream) for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
     special = (type, types.ModuleType, *_FUNCTION_TYPES, *streams)
-    return not issubclass(kind, special) and kind.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
+    return not issubclass(cls, special) and cls.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
 
 
 def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:

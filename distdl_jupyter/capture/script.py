@@ -38,7 +38,7 @@ def capture_script(
 
     Raises InvalidSpec if the script does not exist or is not valid Python.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     folder = Path(source_directory or ".").expanduser().resolve()
     script = _find_script(folder, entry_script)
     text = _read_script(script)
@@ -62,7 +62,7 @@ def capture_script(
             working_directory=str(folder),
         ),
         undefined=undefined,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         texts=(CodeText(text, script.name), *read_module_texts(modules)),
         imports=frozenset(imported(tree)),
         secret_arguments=frozenset(secret_indices),

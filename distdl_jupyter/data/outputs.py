@@ -63,7 +63,7 @@ def upload(
     """
     target = parse_blob(build_url(spec), "outputs")
     account = open_account(target.account)
-    with translate_errors(build_url(spec), writing=True), closing(account):
+    with translate_errors(build_url(spec), for_writing=True), closing(account):
         container = account.get_container_client(target.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_MAX_UPLOADS) as pool:
             files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _get_files(folder)}

@@ -64,11 +64,11 @@ def from_options(options: Any) -> PackageRequest:
     return PackageRequest(options.pip_packages, options.conda_packages, options.requirements)
 
 
-def find_environment(request: PackageRequest, base: str = "") -> str:
+def find_environment(request: PackageRequest, cache_directory: str = "") -> str:
     """Return the Python of a complete environment; "" if there is none or if no packages are requested."""
     if not any(request.to_json().values()):
         return ""
-    folder = request.get_folder(Cache(base))
+    folder = request.get_folder(Cache(cache_directory))
     return _get_python_path(folder) if (folder / _READY_FILE).is_file() and permissions.is_own(folder) else ""
 
 
@@ -118,7 +118,7 @@ class PackageEnvironment:
             self._run([sys.executable, "-m", "venv", "--without-pip", str(self._folder)], "venv")
         self._link_base()
         if self._request.pip or self._request.requirements:
-            self._run(self._pip_command(python), "pip")
+            self._run(self._build_pip_command(python), "pip")
         temporary = self._folder / f".{_READY_FILE}"
         temporary.write_text(json.dumps(self._request.to_json()), encoding="utf-8")
         temporary.replace(self._folder / _READY_FILE)
@@ -132,7 +132,7 @@ class PackageEnvironment:
         lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
         Path(site_packages, _PTH_FILE).write_text(lines, encoding="utf-8")
 
-    def _pip_command(self, python: str) -> list[str]:
+    def _build_pip_command(self, python: str) -> list[str]:
         """Write a requirements file, because command lines are public, and return pip's command line."""
         files = []
         if self._request.pip:
@@ -175,13 +175,13 @@ class PackageEnvironment:
     def _show_progress(self, output: IO[str]) -> list[str]:
         """Show the progress in an installer's output, and return its last lines."""
         last_lines: deque[str] = deque(maxlen=200)
-        previous = total = 0
+        finished = total = 0
         for line in output:
             if match := _PROGRESS_PATTERN.match(line):
                 received, size = int(match[1]), int(match[2])
                 if received == 0 or size != total:
-                    previous, total = previous + total, size
-                self._on_progress(previous + received, previous + total, 0)
+                    finished, total = finished + total, size
+                self._on_progress(finished + received, finished + total, 0)
             else:
                 last_lines.append(line.rstrip())
         return list(last_lines)

@@ -173,14 +173,14 @@ def _has_directories(account: BlobServiceClient) -> bool:
 
 
 @contextlib.contextmanager
-def translate_errors(location: str, *, writing: bool = False) -> Iterator[None]:
+def translate_errors(location: str, *, for_writing: bool = False) -> Iterator[None]:
     """Translate errors of azure-core and azure-storage-blob into DataUnavailable, which names ``location``."""
     from azure.core.exceptions import AzureError
 
     try:
         yield
     except AzureError as error:
-        raise _to_data_unavailable(location, error, stores.WRITER_ROLE if writing else stores.READER_ROLE) from None
+        raise _to_data_unavailable(location, error, stores.WRITER_ROLE if for_writing else stores.READER_ROLE) from None
 
 
 def _to_data_unavailable(location: str, error: object, role: str) -> DataUnavailable:

@@ -152,9 +152,9 @@ class StdioChannel:
         threading.Thread(target=self._listen, daemon=True).start()
         return order
 
-    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
-        """Write a message; after the ``last`` one, the other side may close both streams."""
-        self._has_finished = last
+    def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
+        """Write a message; after one with ``is_last``, the other side may close both streams."""
+        self._has_finished = is_last
         with self._write_lock:
             try:
                 self._sink.write(json.dumps(message).encode() + b"\n")
@@ -257,7 +257,7 @@ class DataStager:
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
         result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}
         seconds = round(time.monotonic() - started, 3)
-        self._channel.send({"type": "staged", **result, "seconds": seconds}, last=True)
+        self._channel.send({"type": "staged", **result, "seconds": seconds}, is_last=True)
 
     def _fetch_all(self, sources: list[StagedSource]) -> dict[str, str]:
         self._cache.prepare()
@@ -427,7 +427,7 @@ def main() -> int:
         error = StagingFailed(f"Cannot copy the data ({type(caught).__name__}).")
     else:
         return 0
-    channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, last=True)
+    channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, is_last=True)
     return 1
 
 

@@ -126,12 +126,12 @@ class JobStaging:
         return {**request.to_json(), "modules": self._modules, "variables": settings}
 
     def _build_source_order(self, source: DataSource, node: int) -> dict[str, Any]:
-        common = {"name": source.name, "variable": source.variable}
+        fields = {"name": source.name, "variable": source.variable}
         if not source.stored:
-            return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
+            return {**fields, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
         listing, account = self._listings[source.name], self._accounts.get(source.name)
         return {
-            **common,
+            **fields,
             "kind": source.scheme,
             "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_address(source),
             "prefix": source.prefix if listing.is_single or not source.prefix else f"{source.prefix}/",

@@ -228,8 +228,8 @@ def _iter_stores(
     if "BEGIN CERTIFICATE" in certificates_pem:
         client_options["root_certificate"] = certificates_pem
     backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
-    retry = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
-    options: Any = {"client_options": client_options, "retry_config": retry}
+    retry_config = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
+    options: Any = {"client_options": client_options, "retry_config": retry_config}
     endpoint, _, container = address.rpartition("/")
     if scheme == "https":
         yield HTTPStore(address, **options)

@@ -375,8 +375,8 @@ endif()
 PATCHES = (
     Patch("torch's headers need C++17", "CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
     Patch("torch's headers need C++17", "horovod/torch/CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
-    Patch("Gloo needs it too", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
-    Patch("CMake 4 rejects this", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
+    Patch("Gloo also needs C++17", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+    Patch("CMake 4 rejects older versions", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
     Patch("GCC 13 includes fewer headers", "CMakeLists.txt", _COMPILER_FLAGS, _COMPILER_FLAGS + _HEADER_FLAGS),
     Patch(
         "GCC 14 rejects an operator that assigns to constants",

@@ -31,7 +31,7 @@ class CheckReport:
         findings = [finding for check in self.checks for finding in check.findings]
         return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         """Return one line: ``All 6 checks passed``, ``4 of 6 checks passed, 1 error, 1 warning``."""
         passed = sum(check.passed for check in self.checks)
         if passed == len(self.checks):
@@ -44,10 +44,10 @@ class CheckReport:
 def report(draft: CapturedCode, spec: JobSpec) -> CheckReport:
     """Return the result of every check."""
     with deep_recursion():
-        return CheckReport(tuple(_checks(draft, spec)))
+        return CheckReport(tuple(_run_checks(draft, spec)))
 
 
-def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
+def _run_checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
     from distdl_jupyter.preflight import names, training  # lazy: the server gives advice without these
 
     code = draft.facts

@@ -117,8 +117,8 @@ def _describe(single: VmSize, size: VmSize, needed: int) -> str:
     return f"{text}, connected by NVLink." if single.nvlink else f"{text}."
 
 
-def _format_gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
-    prefix = "the same " if old is not None and old.gpu == size.gpu and size.whole_gpus == needed else ""
+def _format_gpus(size: VmSize, needed: int, previous: VmSize | None = None) -> str:
+    prefix = "the same " if previous is not None and previous.gpu == size.gpu and size.whole_gpus == needed else ""
     return f"{prefix}{max(needed, size.whole_gpus)} {TIMES} {size.gpu} {size.memory_text}"
 
 

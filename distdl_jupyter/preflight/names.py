@@ -95,11 +95,11 @@ def _check_omitted_files(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
         if module.omitted:
             listed = humanize.listing([file.name for file in module.omitted[:3]])
-            rest = f" and {len(module.omitted) - 3} more" if len(module.omitted) > 3 else ""
+            suffix = f" and {len(module.omitted) - 3} more" if len(module.omitted) > 3 else ""
             yield Finding(
                 "info",
                 "left-out-file",
-                f"{module.label} is sent without its large files {listed}{rest}.",
+                f"{module.label} is sent without its large files {listed}{suffix}.",
                 "Use absolute paths to read them.",
             )
 
@@ -108,18 +108,18 @@ def _check_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Report module attributes that were set in the notebook, because ranks import the unchanged file."""
     if draft.kind == "script":  # a script does not see the notebook's changes
         return
-    set_by_code = {name for piece in draft.texts for name in _find_set_attributes(piece.text)}
-    for piece in draft.texts:
-        module = _find_module(piece.label) if piece.beside else None
+    set_by_code = {name for source in draft.texts for name in _find_set_attributes(source.text)}
+    for source in draft.texts:
+        module = _find_module(source.label) if source.beside else None
         if module is None:
             continue
-        values = {name: value for name, value in _read_constants(piece.text).items() if name not in set_by_code}
+        values = {name: value for name, value in _read_constants(source.text).items() if name not in set_by_code}
         changed = [f"{module.__name__}.{name}" for name, value in values.items() if _is_changed(module, name, value)]
         if changed:
             yield Finding(
                 "warning",
                 "module-attribute-changed",
-                f"{humanize.listing(changed)} {'differs' if len(changed) == 1 else 'differ'} from {piece.label}: the "
+                f"{humanize.listing(changed)} {'differs' if len(changed) == 1 else 'differ'} from {source.label}: the "
                 "ranks import the file and do not see what the notebook has set.",
                 f"Pass the value as an argument, or set it inside the {draft.kind}.",
             )

@@ -37,7 +37,7 @@ class Answering(StdioChannel):
     def __init__(self, sas: str) -> None:
         self._sas = sas
 
-    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
+    def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
         return
 
     def request_signature(self, source: str) -> str:

@@ -83,5 +83,5 @@ class HorovodRunner:
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed, and the errors of ``submit``."""
-        options = compat.build_rank_options(abs(self.num_processor), local=self.num_processor < 0)
+        options = compat.build_rank_options(abs(self.num_processor), is_local=self.num_processor < 0)
         return compat.run(main, (), kwargs, **options, distributed_backend="horovod-gloo").result()
