@@ -57,8 +57,8 @@ class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
     sign-in by device code or browser (``default`` uses AZURE_TENANT_ID). ``client_id`` is an app registration, or with
     ``default`` a user-assigned managed identity. ``subscription_id`` is preselected. ``region`` and ``currency`` apply
     to prices. ``cloud`` is the name of a cloud or the path of a JSON file with its addresses. azure-identity stores a
-    sign-in in the keyring of this machine, or in a file that only the user can read; ``keyring`` as ``token_cache``
-    rules the file out. ``record`` is azure-identity's AuthenticationRecord of such a sign-in (names and ids, no token).
+    sign-in in the keyring of this machine, or in a file that only the user can read; ``token_cache="keyring"``
+    disables the file. ``record`` is azure-identity's AuthenticationRecord of such a sign-in (names and ids, no token).
     """
 
     credential: CredentialKind | Literal[""] = ""

@@ -33,7 +33,7 @@ class CapturedCode:
     """Captured code with its names: ``captured`` is the list for display, ``payload_json`` is read by the ranks.
 
     ``texts`` are the known source texts that will run. ``aliases`` maps captured names to full names (``hvd`` to
-    ``horovod.torch``), and ``imports`` are the required top-level modules. ``on_gpu`` are names of tensors on a GPU.
+    ``horovod.torch``), and ``imports`` are the required top-level modules. ``names_on_gpu`` names values on a GPU.
     ``secret_arguments`` are the indices in ``payload_json["arguments"]`` that must not be displayed.
     """
 
@@ -48,7 +48,7 @@ class CapturedCode:
     texts: tuple[CodeText, ...] = field(default=(), repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
     imports: frozenset[str] = frozenset()
-    on_gpu: tuple[str, ...] = ()
+    names_on_gpu: tuple[str, ...] = ()
     #: Names that the code uses but that are not defined anywhere.
     undefined: tuple[UndefinedName, ...] = ()
     #: Captured or passed numbers by name, such as a batch size or a learning rate.
@@ -91,7 +91,7 @@ class CapturedCode:
 
     @property
     def size(self) -> int:
-        """Bytes of everything that is sent."""
+        """The number of bytes that are sent."""
         return sum(item.size for item in self.captured)
 
     def format_heading(self) -> str:

@@ -58,7 +58,7 @@ def describe_fields(
             for name, value in references.items()
         },
         "imports": frozenset(name.partition(".")[0] for name in (*report.modules, *imports)),
-        "on_gpu": tuple(report.on_gpu),
+        "names_on_gpu": tuple(report.names_on_gpu),
         "numbers": {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)},
     }
 

@@ -48,7 +48,7 @@ class PickleReport:
     #: Functions that are sent by value.
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
     #: Names of values with tensors on a GPU.
-    on_gpu: list[str] = field(default_factory=list)
+    names_on_gpu: list[str] = field(default_factory=list)
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -200,7 +200,7 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
             continue
         report.sizes.setdefault(name, file.tell() - start)
         if pickler.has_gpu_tensor:
-            report.on_gpu.append(name)
+            report.names_on_gpu.append(name)
             pickler.has_gpu_tensor = False
     return report
 

@@ -26,7 +26,7 @@ def run(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[s
     if callable(target):
         job = client.submit(target, args, kwargs, **options)
     elif kwargs:
-        raise TypeError("A script accepts positional arguments only, no keyword arguments.")
+        raise TypeError("A script accepts only positional arguments, no keyword arguments.")
     else:
         job = client.submit(entry_script=str(target), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
     ipython = sys.modules.get("IPython")

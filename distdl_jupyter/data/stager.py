@@ -219,8 +219,7 @@ class DataStager:
         self._channel = channel
         self._job, self._node = job, node
         self._sources = [StagedSource(**source) for source in sources]
-        self._limit_bytes = limit_bytes
-        self._ca = ca
+        self._limit_bytes, self._ca = limit_bytes, ca
         self._packages = packages
         self._cache = Cache(base)
         #: By source: completed and total bytes and files, and cached bytes.

@@ -55,8 +55,7 @@ class JobStaging:
         modules: Sequence[str] = (),
     ) -> None:
         self._spec = spec
-        self._variables = variables
-        self._modules = modules
+        self._variables, self._modules = variables, modules
         self._write = write
         self._open_account = open_account
         self._sources = {source.name: source for source in spec.data}

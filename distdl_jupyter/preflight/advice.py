@@ -227,8 +227,7 @@ def suggest_search_jobs(case: RuleInput) -> Advice | None:
     runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
     if len({job.arguments for job in runs}) < MIN_SEARCH_RUNS:
         return None
-    newest = sorted(runs, key=lambda job: job.id)[-MIN_SEARCH_RUNS:]
-    job_ids = listing([short_id(job.id) for job in newest])
+    job_ids = listing([short_id(job.id) for job in sorted(runs, key=lambda job: job.id)[-MIN_SEARCH_RUNS:]])
     reason = f"This code ran {len(runs)} times on several processes with other values, most recently as {job_ids}."
     return _advise_search(reason)
 

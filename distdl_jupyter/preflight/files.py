@@ -63,7 +63,7 @@ def _find_fixed_path(call: Call, code: Code) -> str | None:
     path = None if call.one_rank else _find_written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
-    if path is None or not _is_text(path) or depends_on_rank(path, code.ranks):
+    if path is None or not _is_literal_path(path) or depends_on_rank(path, code.ranks):
         return None
     return ast.unparse(path)[:60]
 
@@ -94,16 +94,16 @@ def _opens_for_writing(call: Call, position: int) -> bool:
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set("wxa+") & set(mode.value))
 
 
-def _is_text(node: ast.expr) -> bool:
+def _is_literal_path(node: ast.expr) -> bool:
     """Return whether an expression is a path that is built from literals in the code."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and not node.value.startswith("/dev/")
     if isinstance(node, ast.JoinedStr):
         return True
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add | ast.Mod):
-        return _is_text(node.left) or _is_text(node.right)
+        return _is_literal_path(node.left) or _is_literal_path(node.right)
     if isinstance(node, ast.Call):
-        return any(_is_text(argument) for argument in node.args)
+        return any(_is_literal_path(argument) for argument in node.args)
     return False
 
 

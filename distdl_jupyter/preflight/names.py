@@ -60,7 +60,7 @@ def _check_sizes(draft: CapturedCode) -> Iterator[Finding]:
 
 
 def _check_gpu_values(draft: CapturedCode) -> Iterator[Finding]:
-    for name in draft.on_gpu:
+    for name in draft.names_on_gpu:
         yield Finding(
             "warning",
             "gpu-value",
@@ -71,11 +71,8 @@ def _check_gpu_values(draft: CapturedCode) -> Iterator[Finding]:
 
 def _check_secrets(draft: CapturedCode) -> Iterator[Finding]:
     for variable in draft.captured:
-        if (
-            variable.kind == "value"
-            and looks_secret(variable.name)
-            and variable.detail.partition(",")[0] in ("str", "bytes")
-        ):
+        is_text = variable.kind == "value" and variable.detail.partition(",")[0] in ("str", "bytes")
+        if is_text and looks_secret(variable.name):
             yield Finding(
                 "warning",
                 "secret-value",

@@ -38,8 +38,7 @@ class _GradientAveragingMixin:
         averaged = list(grads)
         if indices and _hvd.size() > 1:
             dense = [keras.ops.convert_to_tensor(grads[index]) for index in indices]
-            results = _hvd.grouped_allreduce(dense, **self._allreduce_options)
-            for index, gradient in zip(indices, results, strict=True):
+            for index, gradient in zip(indices, _hvd.grouped_allreduce(dense, **self._allreduce_options), strict=True):
                 averaged[index] = gradient
         return super().apply(averaged, trainable_variables)  # type: ignore[misc]
 
@@ -48,9 +47,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: keras.Optimizer, *, op: Any = _hvd.Average, compression: Any = _hvd.Compression.none
 ) -> keras.Optimizer:
     """Return a copy of an optimizer, with the same class name, that averages gradients over all ranks."""
-    optimizer_class = type(optimizer)
-    attributes = {"_allreduce_options": {"op": op, "compression": compression}}
-    bases = (_GradientAveragingMixin, optimizer_class)
+    optimizer_class, options = type(optimizer), {"op": op, "compression": compression}
+    bases, attributes = (_GradientAveragingMixin, optimizer_class), {"_allreduce_options": options}
     averaging_class: Any = type(optimizer_class.__name__, bases, attributes)
     return averaging_class.from_config(optimizer.get_config())
 
