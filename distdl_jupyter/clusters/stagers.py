@@ -185,11 +185,11 @@ _Received = queue.SimpleQueue[tuple[NodeStager, Any]]
 
 
 def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _Received) -> None:
-    """Send the order of a node and answer requests; put other messages, and at the end None or the exception."""
+    """Send a node its request and sign for it; put other messages, and at the end None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
-        order = staging.build_order(stager.node, base=base)
-        stager.write({**order, "sources": [{**item, **changes.get(item["name"], {})} for item in order["sources"]]})
+        request = staging.build_request(stager.node, base=base)
+        stager.write({**request, "sources": [{**item, **changes.get(item["name"], {})} for item in request["sources"]]})
         for line in stager.read_lines():
             with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):  # output of a library
                 message = json.loads(line)

@@ -2,7 +2,7 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-starts over. The stager reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and
+starts over. The stager reads one line of JSON, its request (the arguments of ``DataStager`` and ``StagedSource``), and
 writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
@@ -63,11 +63,11 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 #: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
 _MAX_NAME, _MAX_PATH = 255, 3000
 _RENAME_HINT = "Rename the object, or use another prefix."
-#: Exit code if the program that sent the order has ended.
+#: Exit code if the program that sent the request has ended.
 _ORPHANED_EXIT_CODE = 3
 
 
-# the order ------------------------------------------------------------------------------------------
+# the request ----------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):
@@ -146,11 +146,11 @@ class StdioChannel:
         self._responses: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._has_finished = False
 
-    def read_order(self) -> dict[str, Any]:
+    def read_request(self) -> dict[str, Any]:
         """Return the first line; from then on, the program exits when its input ends."""
-        order: dict[str, Any] = json.loads(self._source.readline())
+        request: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
-        return order
+        return request
 
     def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
         """Write a message; after one with ``is_last``, the other side may close both streams."""
@@ -201,7 +201,7 @@ class StagedFile(NamedTuple):
 
 
 class DataStager:
-    """Executes an order, whose fields are the arguments; ``run`` raises StagingFailed."""
+    """Executes a request, whose fields are the arguments; ``run`` raises StagingFailed."""
 
     def __init__(
         self,
@@ -413,11 +413,11 @@ class DataStager:
 
 
 def main() -> int:
-    """Execute the order on standard input and return the exit code."""
+    """Execute the request on standard input and return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        DataStager(channel, **channel.read_order()).run()
+        DataStager(channel, **channel.read_request()).run()
     except StagingFailed as failure:
         error = failure
     except OSError as caught:

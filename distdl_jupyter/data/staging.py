@@ -1,4 +1,4 @@
-"""Stages a job's data sources and packages: creates the orders for the nodes' stagers and handles their messages.
+"""Stages a job's data sources and packages: creates the requests for the nodes' stagers and handles their messages.
 
 All sources are listed, and a signature is tested, before any stager starts, so that errors are reported immediately.
 Signatures are only sent to stagers; events only contain counts.
@@ -100,13 +100,13 @@ class JobStaging:
     @property
     def content(self) -> str:
         """The kind of content to copy: data, packages, or both."""
-        parts = {"data": self._sources, "packages": self._build_package_order()}
+        parts = {"data": self._sources, "packages": self._build_package_request()}
         return " and ".join(name for name, part in parts.items() if part)
 
     # called by clusters -----------------------------------------------------------------------
 
-    def build_order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return the order for a node's stager, without secrets (see ``stager``)."""
+    def build_request(self, node: int, *, base: str = "") -> dict[str, Any]:
+        """Return the request for a node's stager, without secrets (see ``stager``)."""
         return {
             "job": self._spec.id,
             "node": node,
@@ -114,17 +114,17 @@ class JobStaging:
             "limit_bytes": _read_cache_limit(),
             "workers": WORKER_COUNT,
             "ca": stores.read_certificates() if self._listings else "",
-            "sources": [self._build_source_order(source, node) for source in self._sources.values()],
-            "packages": self._build_package_order(),
+            "sources": [self._build_source_request(source, node) for source in self._sources.values()],
+            "packages": self._build_package_request(),
         }
 
-    def _build_package_order(self) -> dict[str, Any] | None:
+    def _build_package_request(self) -> dict[str, Any] | None:
         if (request := packages.find_missing_packages(self._spec)) is None:
             return None
         settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_TOOL_PREFIXES)}
         return {**request.to_json(), "modules": self._modules, "variables": settings}
 
-    def _build_source_order(self, source: DataSource, node: int) -> dict[str, Any]:
+    def _build_source_request(self, source: DataSource, node: int) -> dict[str, Any]:
         fields = {"name": source.name, "variable": source.variable}
         if not source.stored:
             return {**fields, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}

@@ -45,7 +45,7 @@ class Answering(StdioChannel):
 
 
 class Blobs:
-    """Blobs on a server: ``address`` of their container, ``items`` as an order has them."""
+    """Blobs on a server: ``address`` of their container, ``items`` as a request has them."""
 
     def __init__(self, address: str, ca: str, items: list[list[Any]], sas: str) -> None:
         self.address, self.ca, self.items, self.sas = address, ca, items, sas
@@ -53,8 +53,8 @@ class Blobs:
 
     def stage(self, folder: Path) -> None:
         source = {"name": "x", "variable": "X", "kind": "blob", "address": self.address, "items": self.items}
-        order: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
-        DataStager(Answering(self.sas), ca=Path(self.ca).read_text(), **order).run()
+        request: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
+        DataStager(Answering(self.sas), ca=Path(self.ca).read_text(), **request).run()
 
     def sdk(self, folder: Path, *, checked: bool) -> None:
         """Several connections for one large blob after the other, or for many small blobs at a time."""
