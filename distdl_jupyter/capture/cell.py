@@ -16,7 +16,7 @@ from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
 from distdl_jupyter.capture.free_names import CompiledSource, find_free_names, find_undefined
 from distdl_jupyter.capture.notebook import CodeLocation, format_cell_label, get_shell
-from distdl_jupyter.capture.pickler import refuse, wrap_modules
+from distdl_jupyter.capture.pickler import raise_errors, wrap_modules
 from distdl_jupyter.capture.references import order_values
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
@@ -61,7 +61,7 @@ def capture_cell(
     }
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
     with pickle_values(wrap_modules(values, tree).items()) as (report, file):
-        refuse(report, values, unit="cell")
+        raise_errors(report, values, unit="cell")
         sent_modules = modules.find_modules([*report.modules, *imports], modules.find_roots(location))
     text = CodeText(code, format_cell_label(execution_count, location.name), execution_count, first_line)
     functions = [function for function in report.functions.values() if function.__module__ == "__main__"]

@@ -14,7 +14,7 @@ from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.notebook import CodeLocation, current_location, find_cell_number
-from distdl_jupyter.capture.pickler import PickleReport, refuse
+from distdl_jupyter.capture.pickler import PickleReport, raise_errors
 from distdl_jupyter.capture.references import find_used_names, order_values, read_closure
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
@@ -60,7 +60,7 @@ def capture_function(
     call = {"function": function, "args": args, "kwargs": kwargs}
     # The ranks need only the call. Its parts are pickled first, so that the size of each name is known.
     with pickle_values([*values.items(), *call.items()]) as (report, file):
-        refuse(report, {**call, **values}, unit="function")
+        raise_errors(report, {**call, **values}, unit="function")
         sent_modules = modules.find_modules(report.modules, modules.find_roots(location))
     return CapturedCode(
         kind="function",

@@ -219,7 +219,7 @@ _REMEDIES = {
 }
 
 
-def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
+def raise_errors(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec if names cannot be pickled, listing each with the failing part and the remedy."""
     failures: dict[int, tuple[str, object, Exception]] = {}
     for name, (error, culprit) in dump.errors.items():

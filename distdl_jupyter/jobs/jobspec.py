@@ -380,5 +380,5 @@ def _versions(backend: Backend, options: Any) -> dict[str, str]:
 
 def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
     findings = preflight.check(draft, spec)
-    preflight.refuse(findings)
+    preflight.raise_errors(findings)
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

@@ -71,11 +71,11 @@ def _run_checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
 
 
 def check(draft: CapturedCode, spec: JobSpec) -> list[Finding]:
-    """Return the findings, errors first; ``refuse`` raises if there are errors."""
+    """Return the findings, errors first; ``raise_errors`` raises if there are errors."""
     return report(draft, spec).findings
 
 
-def refuse(findings: Iterable[Finding]) -> None:
+def raise_errors(findings: Iterable[Finding]) -> None:
     """Raise InvalidSpec with all errors in the findings, and each remedy once."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:

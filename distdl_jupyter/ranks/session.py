@@ -22,7 +22,7 @@ from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, pi
 from distdl_jupyter.capture.cell import check_plain_python
 from distdl_jupyter.capture.modules import build_search_path
 from distdl_jupyter.capture.notebook import format_cell_label
-from distdl_jupyter.capture.pickler import refuse
+from distdl_jupyter.capture.pickler import raise_errors
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
@@ -129,7 +129,7 @@ class Ranks:
         The ranks stay connected to each other. Raises InvalidSpec if a check of the code fails, and the errors of
         ``run``.
         """
-        preflight.refuse(preflight.check(draft, self.job.spec))
+        preflight.raise_errors(preflight.check(draft, self.job.spec))
         # The files are sent, because ranks on other machines cannot read the job's folder.
         packed = io.BytesIO()
         with tempfile.TemporaryDirectory(prefix="distdl-") as name, tarfile.open(fileobj=packed, mode="w") as archive:
@@ -268,7 +268,7 @@ def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     if not values:
         return {}, b""
     with pickle_values(values.items()) as (notes, file), file:
-        refuse(notes, values, unit="cell")
+        raise_errors(notes, values, unit="cell")
         file.seek(0)
         sources = listing.collect_sources(notes, capture.current_location())
         return {"names": list(values), "sources": sources}, file.read()

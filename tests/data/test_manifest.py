@@ -83,7 +83,7 @@ def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
 )
 def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
-    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).order(0)["limit_bytes"] == limit
+    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).build_request(0)["limit_bytes"] == limit
 
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
