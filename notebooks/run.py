@@ -97,7 +97,7 @@ class Terminal:
             self._look()
             time.sleep(1 / LOOKS_A_SECOND)
         self._look()
-        self._status.end()
+        self._status.clear()
         self.failure = running.result()
 
     def _look(self) -> None:
@@ -111,7 +111,7 @@ class Terminal:
 
     def _show(self, follower: JobReader) -> None:
         while batch := follower.read():
-            self._status.end()
+            self._status.clear()
             for line in lines_of(batch):
                 say(f"  [{'job' if line.rank is None else line.rank}] {line.text}")
         if not follower.view.state.ended:

@@ -33,12 +33,12 @@ class PathStaging:
 
     path: Path
     endless: bool = False
-    what: str = "data"
+    content: str = "data"
     ordered: list[int] = field(default_factory=list)
     staged: list[int] = field(default_factory=list)
     asked: threading.Event = field(default_factory=threading.Event)
 
-    def order(self, node, *, base=""):
+    def build_request(self, node, *, base=""):
         self.ordered.append(node)
         source = {"name": "sample", "variable": "DISTDL_DATA_SAMPLE"}
         if self.endless:
@@ -46,10 +46,10 @@ class PathStaging:
             source |= {"items": [["x/hello", 5, "0x1", ""]]}
         else:
             source |= {"kind": "path", "path": str(self.path), "fingerprint": None}
-        order = {"job": self.path.parent.name, "node": node, "base": base, "limit_bytes": None, "workers": 2, "ca": ""}
-        return {**order, "sources": [source]}
+        fields = {"job": self.path.parent.name, "node": node, "base": base, "limit_bytes": None, "workers": 2, "ca": ""}
+        return {**fields, "sources": [source]}
 
-    def on_message(self, _node, host, message):
+    def handle_message(self, _node, host, message):
         if message["type"] == "failed":
             raise DataUnavailable(f"{host}: {message['text']}", hint=str(message.get("remedy") or ""))
         if message["type"] == "staged":

@@ -67,4 +67,4 @@ def sign_out() -> AzureSignIn:
 @get("/azure/subscriptions", slow=True)
 def subscriptions() -> list[AzureSubscription]:
     """List the subscriptions of the account."""
-    return identity.subscriptions()
+    return identity.list_subscriptions()

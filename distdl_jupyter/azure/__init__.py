@@ -3,6 +3,6 @@
 Importing this package sends no request and imports no package of Azure.
 """
 
-from distdl_jupyter.azure.vm_sizes import VmSize, catalogue, catalogue_date, find, vm_sizes
+from distdl_jupyter.azure.vm_sizes import VmSize, find_size, get_catalogue_date, load_catalogue, vm_sizes
 
-__all__ = ["VmSize", "catalogue", "catalogue_date", "find", "vm_sizes"]
+__all__ = ["VmSize", "find_size", "get_catalogue_date", "load_catalogue", "vm_sizes"]

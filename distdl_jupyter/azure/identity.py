@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distdl_jupyter.azure import settings
-from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
 from distdl_jupyter.core.azure import AzureAccount, AzureProblem, AzurePrompt, AzureSubscription, SignInStatus
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 #: The remedy if no account is signed in.
 SIGN_IN_HINT = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
 #: The name of azure-identity's persistent token cache, and the notice that is shown after a sign-out.
-CACHE = "distdl_jupyter"
+CACHE_NAME = "distdl_jupyter"
 SIGN_OUT_NOTE = (
-    f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
-    "Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
+    f"azure-identity has no call that empties its token cache {CACHE_NAME!r} (in the keyring, or in "
+    "~/.IdentityService). Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
 #: Seconds to wait for the device code, and the minimum remaining validity of a cached token in seconds.
@@ -46,7 +46,7 @@ _PROMPT_SECONDS, _MIN_VALIDITY_SECONDS = 60.0, 300.0
 #: Seconds before a token cache that looks empty is read again.
 _RETRY_SECONDS = 1.0
 #: (pattern of an azure-identity error, remedy). The first match is used.
-HINTS = (
+ERROR_HINTS = (
     (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
     (r"Cache encryption is impossible", "This machine has no keyring. Clear token_cache to store tokens in a file."),
     (
@@ -65,7 +65,7 @@ class Credential:
         """Return a token for the scopes. Raises NotSignedIn."""
         from azure.core.exceptions import AzureError
 
-        key = _cache_key()
+        key = _get_cache_key()
         token = _tokens.get((key, scopes))
         if token is None or token.expires_on - time.time() < _MIN_VALIDITY_SECONDS or options.get("claims"):
             try:
@@ -81,33 +81,33 @@ def _request_token(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, 
     from azure.identity import AuthenticationRequiredError
 
     try:
-        return _library_credential(*key).get_token(*scopes, **options)
+        return _create_credential(*key).get_token(*scopes, **options)
     except AuthenticationRequiredError as error:
         if "AADSTS" in str(error):  # Entra ID's own response
             raise
         # azure-identity overwrites its cache file in place, so the file can look empty while another process writes it.
         time.sleep(_RETRY_SECONDS)
-        _library_credential.cache_clear()
-        return _library_credential(*key).get_token(*scopes, **options)
+        _create_credential.cache_clear()
+        return _create_credential(*key).get_token(*scopes, **options)
 
 
 _tokens: dict[Any, AccessToken] = {}
 
 
-def credential() -> Credential:
+def get_credential() -> Credential:
     """Return the credential for the current settings. Raises NotSignedIn."""
-    _cache_key()
+    _get_cache_key()
     return Credential()
 
 
-def blob_service(account: str) -> BlobServiceClient:
+def open_blob_service(account: str) -> BlobServiceClient:
     """Return a client for a storage account with the user's credential. Raises NotSignedIn."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 
     cloud = settings.read().endpoints
     return BlobServiceClient(
         cloud.blob.format(account=account),
-        credential=credential(),
+        credential=get_credential(),
         audience=cloud.storage_audience,
         connection_timeout=10,
         read_timeout=60,
@@ -116,7 +116,7 @@ def blob_service(account: str) -> BlobServiceClient:
     )
 
 
-def _cache_key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
+def _get_cache_key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
     """Return the cache key of the credential: settings, cloud and environment variables. Raises NotSignedIn."""
     config = settings.read()
     if not config.credential or (config.credential != "default" and not config.record):
@@ -126,31 +126,31 @@ def _cache_key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object) -> Any:
+def _create_credential(config: AzureSettings, cloud: Cloud, _variables: object) -> Any:
     """Return azure-identity's credential, which never prompts the user."""
     from azure.identity import AuthenticationRecord, DefaultAzureCredential, DeviceCodeCredential
 
     if config.credential == "default":
         client = {"managed_identity_client_id": config.client_id} if config.client_id else {}
         # On a busy machine az needs more than the default timeout of 10 seconds.
-        return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
+        return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_get_discovery(cloud))
     record = AuthenticationRecord.deserialize(config.record)
     return DeviceCodeCredential(
-        authentication_record=record, disable_automatic_authentication=True, **_interactive_options(config, cloud)
+        authentication_record=record, disable_automatic_authentication=True, **_get_interactive_options(config, cloud)
     )
 
 
-def _discovery(cloud: Cloud) -> dict[str, Any]:
+def _get_discovery(cloud: Cloud) -> dict[str, Any]:
     """Return the option that disables instance discovery for a custom cloud, which Entra ID does not know."""
     return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
 
 
-def _interactive_options(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
+def _get_interactive_options(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
     from azure.identity import TokenCachePersistenceOptions
 
-    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=config.token_cache != "keyring")  # noqa: S105
+    cache = TokenCachePersistenceOptions(name=CACHE_NAME, allow_unencrypted_storage=config.token_cache != "keyring")  # noqa: S105
     tenant = {"tenant_id": config.tenant_id} if config.tenant_id else {}
-    return {"cache_persistence_options": cache, **tenant, **_discovery(cloud)}
+    return {"cache_persistence_options": cache, **tenant, **_get_discovery(cloud)}
 
 
 class _SignInAttempt:
@@ -177,12 +177,12 @@ class _SignInAttempt:
 
         config, cloud = self.settings, self.settings.endpoints
         client = {"client_id": config.client_id} if config.client_id else {}
-        options = {"authority": cloud.authority, **client, **_interactive_options(config, cloud)}
+        options = {"authority": cloud.authority, **client, **_get_interactive_options(config, cloud)}
         if config.credential == "device_code":
             self.credential = DeviceCodeCredential(prompt_callback=self._show_code, **options)
         else:
             self.credential = InteractiveBrowserCredential(**options)
-        record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
+        record = self.credential.authenticate(scopes=[cloud.get_scope(cloud.resource_manager)])
         if _attempts and _attempts[-1] is self:  # not cancelled
             settings.change(**{**msgspec.structs.asdict(config), "record": record.serialize()})
             _attempts.clear()
@@ -204,11 +204,11 @@ _attempts: list[_SignInAttempt] = []
 def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     """Sign in with a method (default: the one in the settings) and return the status.
 
-    ``device_code`` and ``browser`` return while the sign-in is pending: call ``status()`` again. A pending sign-in ends
-    with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``. Raises
-    InvalidSpec.
+    ``device_code`` and ``browser`` return while the sign-in is pending: call ``get_status()`` later. A pending sign-in
+    ends with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``.
+    Raises InvalidSpec.
     """
-    config = settings.changed(**({"credential": kind} if kind else {}), **changes)
+    config = settings.apply_changes(**({"credential": kind} if kind else {}), **changes)
     if not config.credential:
         raise InvalidSpec(
             "No sign-in method is set.",
@@ -219,21 +219,21 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     _stop_attempts()
     if config.credential == "default":
         settings.change(**msgspec.structs.asdict(config))
-        forget()
+        clear_cache()
     else:
         _attempts.append(attempt := _SignInAttempt(config))
         attempt.is_ready.wait(_PROMPT_SECONDS if config.credential == "device_code" else 0)
-    return status()
+    return get_status()
 
 
-def status() -> SignInStatus:
+def get_status() -> SignInStatus:
     """Return the sign-in status, including a failure. May request a token."""
     attempt = _attempts[-1] if _attempts else None
     kind = ""
     try:
         config = settings.read()
-        kind, scope = config.credential, config.endpoints.scope(config.endpoints.resource_manager)
-        token = credential().get_token(scope).token
+        kind, scope = config.credential, config.endpoints.get_scope(config.endpoints.resource_manager)
+        token = get_credential().get_token(scope).token
         current = SignInStatus(state="signed_in", kind=kind, account=_parse_account(token, kind))
     except DistDLError as error:
         current = SignInStatus(state="failed", kind=kind, problem=AzureProblem(error.message, error.hint, error.code))
@@ -264,7 +264,7 @@ def cancel() -> SignInStatus:
     The port for the browser's response stays open for up to 5 minutes, because azure-identity cannot close it.
     """
     _stop_attempts()
-    return status()
+    return get_status()
 
 
 def _stop_attempts() -> None:
@@ -278,17 +278,17 @@ def sign_out() -> SignInStatus:
     """Delete the stored account for all processes. The token cache is not deleted (``SIGN_OUT_NOTE``)."""
     _stop_attempts()
     settings.change(credential="")
-    forget()
-    return status()
+    clear_cache()
+    return get_status()
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clear the credentials and tokens of this process."""
-    _library_credential.cache_clear()
+    _create_credential.cache_clear()
     _tokens.clear()
 
 
-def subscriptions() -> list[AzureSubscription]:
+def list_subscriptions() -> list[AzureSubscription]:
     """Return the subscriptions of the account, sorted by name. Raises NotSignedIn, AzureRefused."""
     rows = [
         AzureSubscription(
@@ -297,15 +297,15 @@ def subscriptions() -> list[AzureSubscription]:
             tenant_id=row.get("tenantId") or "",
             state=row.get("state") or "",
         )
-        for row in rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
+        for row in create_client().iter_items("/subscriptions", SUBSCRIPTIONS_VERSION)
     ]
     return sorted(rows, key=lambda row: row.name.lower())
 
 
-def rest() -> Rest:
+def create_client() -> RestClient:
     """Return a client of the resource manager with the credential. Raises NotSignedIn."""
     cloud = settings.read().endpoints
-    return Rest(cloud.resource_manager, credential(), cloud.scope(cloud.resource_manager))
+    return RestClient(cloud.resource_manager, get_credential(), cloud.get_scope(cloud.resource_manager))
 
 
 def explain(error: BaseException) -> DistDLError:
@@ -315,7 +315,7 @@ def explain(error: BaseException) -> DistDLError:
     text = mask(str(error))
     match = re.search(r"AADSTS\d+", text)
     text = text[match.start() :] if match else text.removeprefix("Authentication failed: ")
-    hint = next((hint for pattern, hint in HINTS if re.search(pattern, text)), "Sign in again.")
+    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, text)), "Sign in again.")
     sentence = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
     return NotSignedIn(
         f"Azure did not issue a token. {sentence[:300].rstrip('.')}.", code="azure-sign-in-failed", hint=hint

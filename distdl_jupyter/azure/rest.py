@@ -21,7 +21,7 @@ _HINTS = {
 }
 
 
-class Rest:
+class RestClient:
     """Client of a service at an https address. Without a ``credential``, requests have no token (Retail Prices API)."""
 
     def __init__(self, address: str, credential: TokenCredential | None, scope: str = "", *, retries: int = 3) -> None:
@@ -44,7 +44,7 @@ class Rest:
         """Return the data of a GET request. ``path`` may be a full address of this service. Raises AzureRefused."""
         return self.send("GET", path, api_version, parameters).json()
 
-    def pages(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
+    def iter_items(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
         """Yield the items of all pages of a list (``value``, ``nextLink``; Prices API: ``Items``)."""
         page = self.get(path, api_version, **parameters)
         while True:
@@ -74,9 +74,9 @@ class Rest:
         from azure.core.rest import HttpRequest
 
         url = path if path.startswith("https://") else self.address + path
-        if _host(url) != _host(self.address):
+        if _get_host(url) != _get_host(self.address):
             raise AzureRefused(
-                f"{_host(self.address)} redirected to {_host(url)}, which is not trusted with a token.",
+                f"{_get_host(self.address)} redirected to {_get_host(url)}, which is not trusted with a token.",
                 code="azure-redirect",
             )
         query = {**({"api-version": api_version} if api_version else {}), **(parameters or {})}
@@ -86,16 +86,16 @@ class Rest:
             response.read()
         except AzureError as error:
             raise AzureRefused(
-                f"{_host(url)} cannot be reached: {mask(str(error).strip().partition(chr(10))[0])[:300]}",
+                f"{_get_host(url)} cannot be reached: {mask(str(error).strip().partition(chr(10))[0])[:300]}",
                 code="azure-unreachable",
                 hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
             ) from None
         if response.status_code >= 400:
-            raise refused(response)
+            raise make_error(response)
         return response
 
 
-def refused(response: Any) -> AzureRefused:
+def make_error(response: Any) -> AzureRefused:
     """Return the error for a response with a status of at least 400."""
     try:
         document = response.json()
@@ -104,11 +104,11 @@ def refused(response: Any) -> AzureRefused:
     except (ValueError, AttributeError):  # not a JSON object
         fields = {}
     code, message = str(fields.get("code") or ""), mask(str(fields.get("message") or "")).strip()
-    status, host = response.status_code, _host(response.request.url)
+    status, host = response.status_code, _get_host(response.request.url)
     text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {message}" if message else ".")
     return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
 
 
-def _host(url: str) -> str:
+def _get_host(url: str) -> str:
     """Return the host of an https address, without the port 443 in the next-page links of the Prices API."""
     return url.split("/")[2].removesuffix(":443")

@@ -18,7 +18,7 @@ from distdl_jupyter.core.user_settings import SettingsFile
 
 TokenCache = Literal["", "keyring"]
 CredentialKind = Literal["default", "device_code", "browser"]
-_Https = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
+_HttpsUrl = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
 
 
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,17 +26,17 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     #: Entra ID, which issues tokens.
-    authority: _Https
-    resource_manager: _Https
-    blob: _Https
+    authority: _HttpsUrl
+    resource_manager: _HttpsUrl
+    blob: _HttpsUrl
     #: The audience of tokens for Azure Machine Learning's own services.
-    ml_audience: _Https
-    portal: _Https
-    storage_audience: _Https = "https://storage.azure.com"
+    ml_audience: _HttpsUrl
+    portal: _HttpsUrl
+    storage_audience: _HttpsUrl = "https://storage.azure.com"
     #: The Retail Prices API.
-    prices: _Https = "https://prices.azure.com/api/retail/prices"
+    prices: _HttpsUrl = "https://prices.azure.com/api/retail/prices"
 
-    def scope(self, audience: str) -> str:
+    def get_scope(self, audience: str) -> str:
         """Return the scope of a token for ``audience``."""
         return f"{audience}/.default"
 
@@ -57,8 +57,8 @@ class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
     sign-in by device code or browser (``default`` uses AZURE_TENANT_ID). ``client_id`` is an app registration, or with
     ``default`` a user-assigned managed identity. ``subscription_id`` is preselected. ``region`` and ``currency`` apply
     to prices. ``cloud`` is the name of a cloud or the path of a JSON file with its addresses. azure-identity stores a
-    sign-in in the keyring of this machine, or in a file that only the user can read; ``keyring`` as ``token_cache``
-    rules the file out. ``record`` is azure-identity's AuthenticationRecord of such a sign-in (names and ids, no token).
+    sign-in in the keyring of this machine, or in a file that only the user can read; ``token_cache="keyring"``
+    disables the file. ``record`` is azure-identity's AuthenticationRecord of such a sign-in (names and ids, no token).
     """
 
     credential: CredentialKind | Literal[""] = ""
@@ -90,21 +90,21 @@ def _read_cloud(name: str) -> Cloud:
         ) from None
 
 
-FILE = SettingsFile(
+SETTINGS_FILE = SettingsFile(
     name="distdl_azure.json",
     type=AzureSettings,
     allowed={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
     secrets="Keys and other secrets are not stored in the settings: sign in instead.",
 )
-read = FILE.read
+read = SETTINGS_FILE.read
 
 
-def changed(**changes: Any) -> AzureSettings:
+def apply_changes(**changes: Any) -> AzureSettings:
     """Return changed settings without storing them; an empty value means the default. Raises InvalidSpec.
 
     Changing a setting in ``_SIGN_IN_FIELDS`` discards the stored sign-in.
     """
-    previous, settings = read(), FILE.change(changes, "Azure")
+    previous, settings = read(), SETTINGS_FILE.change(changes, "Azure")
     _ = settings.endpoints
     if "record" not in changes and any(getattr(previous, name) != getattr(settings, name) for name in _SIGN_IN_FIELDS):
         return msgspec.structs.replace(settings, record="")
@@ -113,4 +113,4 @@ def changed(**changes: Any) -> AzureSettings:
 
 def change(**changes: Any) -> AzureSettings:
     """Change and store settings, and return all settings. Raises InvalidSpec."""
-    return FILE.write(changed(**changes))
+    return SETTINGS_FILE.write(apply_changes(**changes))

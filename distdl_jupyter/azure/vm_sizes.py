@@ -22,7 +22,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices
-from distdl_jupyter.azure.prices import PREFIX
+from distdl_jupyter.azure.prices import SIZE_PREFIX
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
@@ -71,7 +71,7 @@ class VmSize:
     @property
     def size(self) -> str:
         """The name in Azure's APIs: ``Standard_NC96ads_A100_v4``."""
-        return PREFIX + self.name
+        return SIZE_PREFIX + self.name
 
     @property
     def whole_gpus(self) -> int:
@@ -79,17 +79,17 @@ class VmSize:
         return max(1, int(self.gpu_count))
 
     @property
-    def retired(self) -> bool:
+    def is_retired(self) -> bool:
         """Whether it is no longer available in public regions."""
         return self.status == "retired"
 
     @property
-    def nvidia(self) -> bool:
+    def is_nvidia(self) -> bool:
         """Whether its GPUs are NVIDIA GPUs, which run CUDA and NCCL."""
         return self.gpu_model.startswith("NVIDIA")
 
     @property
-    def arm_host(self) -> bool:
+    def has_arm_host(self) -> bool:
         """Whether its processor is an Arm processor, which cannot run x86 packages."""
         return self.notes.startswith("Arm host")
 
@@ -137,7 +137,7 @@ _COLUMN_TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
 
 
 @functools.cache
-def catalogue() -> tuple[VmSize, ...]:
+def load_catalogue() -> tuple[VmSize, ...]:
     """Return all sizes, including retired ones, grouped by series."""
     text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
     columns = {field.name: _COLUMN_TYPES[str(field.type)][0] for field in dataclasses.fields(VmSize)}
@@ -145,18 +145,18 @@ def catalogue() -> tuple[VmSize, ...]:
     return tuple(VmSize(**{name: parse(row[name]) for name, parse in columns.items()}) for row in rows)
 
 
-def catalogue_date() -> date:
+def get_catalogue_date() -> date:
     """Return the newest ``status_date`` in the catalogue."""
-    return max(size.status_date for size in catalogue() if size.status_date)
+    return max(size.status_date for size in load_catalogue() if size.status_date)
 
 
-def find(name: str) -> VmSize:
+def find_size(name: str) -> VmSize:
     """Return the size with this name in any case, with or without ``Standard_``. Raises InvalidSpec."""
-    names = {_normalize(size.name): size for size in catalogue()}
+    names = {_normalize(size.name): size for size in load_catalogue()}
     if size := names.get(_normalize(name)):
         return size
     raise InvalidSpec(
-        unknown(name, [size.name for size in catalogue()], "GPU size"),
+        unknown(name, [size.name for size in load_catalogue()], "GPU size"),
         code="vm-size-unknown",
         field="vm_size",
         hint="To list all sizes, call distdl_jupyter.vm_sizes().",
@@ -164,11 +164,11 @@ def find(name: str) -> VmSize:
 
 
 def _normalize(text: str) -> str:
-    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
+    return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(SIZE_PREFIX.lower())
 
 
-def select(
-    among: Iterable[VmSize],
+def select_sizes(
+    candidates: Iterable[VmSize],
     *,
     gpu: str | None = None,
     min_gpu_memory_gib: float | None = None,
@@ -182,11 +182,11 @@ def select(
     ``retired=True`` adds retired sizes.
     """
     model = (gpu or "").strip().lower()
-    is_short = any(size.gpu.lower() == model for size in catalogue())
+    is_short = any(size.gpu.lower() == model for size in load_catalogue())
     return [
         size
-        for size in among
-        if (retired or not size.retired)
+        for size in candidates
+        if (retired or not size.is_retired)
         and (size.gpu.lower() == model if is_short else model in f"{size.gpu} {size.gpu_model}".lower())
         and (min_gpu_memory_gib is None or (size.gpu_memory_gib or 0) >= min_gpu_memory_gib)
         and (min_gpus is None or size.gpu_count >= min_gpus)
@@ -217,15 +217,15 @@ def vm_sizes(
 
     if ask_prices:
         prices.fetch(region=region)
-    rows = select(
-        catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
+    rows = select_sizes(
+        load_catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
         retired=retired,
     )  # fmt: skip
     types = {field.name: _COLUMN_TYPES[str(field.type)][1] for field in dataclasses.fields(VmSize)}
     table = pd.DataFrame([[getattr(size, name) for name in types] for size in rows], columns=pd.Index(list(types)))
     table = table.astype(types)
-    costs = [prices.cached(size.name, region) or prices.Price(float("nan"), "", "") for size in rows]
+    costs = [prices.find_cached(size.name, region) or prices.Price(float("nan"), "", "") for size in rows]
     for column, name in (("price_per_hour", "per_hour"), ("currency", "currency"), ("price_source", "source")):
         table[column] = [getattr(price, name) for price in costs]
-    table.attrs["catalogue_date"] = str(catalogue_date())
+    table.attrs["catalogue_date"] = str(get_catalogue_date())
     return table.set_index("name")

@@ -6,8 +6,7 @@ The package writes pickles but never reads them. It is independent of backends, 
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.cell import capture_cell
 from distdl_jupyter.capture.function import capture_function
-from distdl_jupyter.capture.modules import LocalModule
-from distdl_jupyter.capture.notebook import CodeLocation, here
+from distdl_jupyter.capture.notebook import CodeLocation, current_location
 from distdl_jupyter.capture.script import capture_script
 
-__all__ = ["CapturedCode", "CodeLocation", "LocalModule", "capture_cell", "capture_function", "capture_script", "here"]
+__all__ = ["CapturedCode", "CodeLocation", "capture_cell", "capture_function", "capture_script", "current_location"]

@@ -25,7 +25,7 @@ from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
 from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
-_MAX_LISTED = 6
+_MAX_LISTED_NAMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class CapturedCode:
     """Captured code with its names: ``captured`` is the list for display, ``payload_json`` is read by the ranks.
 
     ``texts`` are the known source texts that will run. ``aliases`` maps captured names to full names (``hvd`` to
-    ``horovod.torch``), and ``imports`` are the required top-level modules. ``on_gpu`` are names of tensors on a GPU.
+    ``horovod.torch``), and ``imports`` are the required top-level modules. ``names_on_gpu`` names values on a GPU.
     ``secret_arguments`` are the indices in ``payload_json["arguments"]`` that must not be displayed.
     """
 
@@ -48,7 +48,7 @@ class CapturedCode:
     texts: tuple[CodeText, ...] = field(default=(), repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
     imports: frozenset[str] = frozenset()
-    on_gpu: tuple[str, ...] = ()
+    names_on_gpu: tuple[str, ...] = ()
     #: Names that the code uses but that are not defined anywhere.
     undefined: tuple[UndefinedName, ...] = ()
     #: Captured or passed numbers by name, such as a batch size or a learning rate.
@@ -91,33 +91,33 @@ class CapturedCode:
 
     @property
     def size(self) -> int:
-        """Bytes of everything that is sent."""
+        """The number of bytes that are sent."""
         return sum(item.size for item in self.captured)
 
-    def heading(self) -> str:
+    def format_heading(self) -> str:
         """Return count and size: ``5 names, 927 kB`` or ``nothing captured``."""
         if not self.captured:
             return "nothing captured"
         return f"{humanize.plural(len(self.captured), 'name')}, {humanize.size(self.size)}"
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         """Return one line: ``5 names, 927 kB: digits 920 kB, shards.py 3.2 kB, ...``, the largest first."""
         if not self.captured:
-            return self.heading()
+            return self.format_heading()
         by_size = sorted(self.captured, key=lambda item: -item.size)
-        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED]]
+        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MAX_LISTED_NAMES]]
         rest = len(by_size) - len(listed)
-        return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
+        return f"{self.format_heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
 
-def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
+def build_payload(kind: Kind, **fields: Any) -> dict[str, Any]:
     """Return the fields of ``payload.json``; missing ones are empty, and the working directory is the current one."""
     defaults = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
     return {"kind": kind, **defaults, "working_directory": str(Path.cwd()), **fields}
 
 
 @contextlib.contextmanager
-def pickled(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
+def pickle_values(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
     """Pickle the values into a temporary file, which is closed if the block raises an exception."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
     try:

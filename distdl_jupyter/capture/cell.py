@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
-from distdl_jupyter.capture.free_names import CompiledSource, find_undefined, free_names
-from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
-from distdl_jupyter.capture.pickler import refuse, with_submodules
-from distdl_jupyter.capture.references import in_order
+from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
+from distdl_jupyter.capture.free_names import CompiledSource, find_free_names, find_undefined
+from distdl_jupyter.capture.notebook import CodeLocation, format_cell_label, get_shell
+from distdl_jupyter.capture.pickler import raise_errors, wrap_modules
+from distdl_jupyter.capture.references import order_values
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import CodeSource
@@ -47,23 +47,23 @@ def capture_cell(
     unknown), ``command`` the magic line. Raises InvalidSpec if the code cannot run on ranks or a value cannot be
     pickled (naming the part that fails), SyntaxError if it is not valid Python.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
-    number = "" if execution_count is None else f" {execution_count}"
-    filename = f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
-    code = plain_python(code, first_line=first_line, filename=filename)
-    free, tree = free_names(code), parse(code)
-    ip = shell()
+    count_text = "" if execution_count is None else f" {execution_count}"
+    filename = f"<cell{count_text} of {location.name}>" if location.name else f"<cell{count_text}>"
+    code = check_plain_python(code, first_line=first_line, filename=filename)
+    names, tree = find_free_names(code), parse(code)
+    shell = get_shell()
     values = {
         name: value
-        for name, value in in_order(free, namespace).items()
-        if name not in _IPYTHON_NAMES or ip is None or ip.user_ns_hidden.get(name) is not value
+        for name, value in order_values(names, namespace).items()
+        if name not in _IPYTHON_NAMES or shell is None or shell.user_ns_hidden.get(name) is not value
     }
     imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
-    with pickled(with_submodules(values, tree).items()) as (report, file):
-        refuse(report, values, unit="cell")
-        sent_modules = modules.local_modules([*report.modules, *imports], modules.roots(location))
-    text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
+    with pickle_values(wrap_modules(values, tree).items()) as (report, file):
+        raise_errors(report, values, unit="cell")
+        sent_modules = modules.find_modules([*report.modules, *imports], modules.find_roots(location))
+    text = CodeText(code, format_cell_label(execution_count, location.name), execution_count, first_line)
     functions = [function for function in report.functions.values() if function.__module__ == "__main__"]
     main = CompiledSource.from_text(code, first_line=first_line)
     return CapturedCode(
@@ -78,29 +78,29 @@ def capture_cell(
             first_line=first_line,
             command=command,
         ),
-        payload_json=payload_fields(
+        payload_json=build_payload(
             "cell",
             code=code,
             filename=filename,
             names=list(values),
-            sources={**listing.sources_of(report, location), filename: text.to_json()},
-            path=modules.search_path(location),
+            sources={**listing.collect_sources(report, location), filename: text.to_json()},
+            path=modules.build_search_path(location),
         ),
         payload=file,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         undefined=find_undefined(main, namespace, "the cell or the notebook", functions, location),
-        **listing.fields_of(values, report, sent_modules, location, texts=[text], imports=imports),
+        **listing.describe_fields(values, report, sent_modules, location, texts=[text], imports=imports),
     )
 
 
 # the cell as plain Python -----------------------------------------------------------------------------
 
 
-def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
+def check_plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", allow_await: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
-    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``awaits``) a top-level ``await``, and
-    SyntaxError for invalid Python. Errors give the line number in the cell, where ``code`` starts at ``first_line``.
+    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and (unless ``allow_await``) a top-level ``await``,
+    and SyntaxError for invalid Python. Errors give the line in the cell, where ``code`` starts at ``first_line``.
     """
     try:
         try:
@@ -109,7 +109,7 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
             code = textwrap.dedent(code)
             tree = parse(code)
         with warnings.catch_warnings(action="ignore"):
-            compile(code, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if awaits else 0, dont_inherit=True)
+            compile(code, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if allow_await else 0, dont_inherit=True)
     except SyntaxError as error:
         raise _to_error(error, code, filename, first_line) from None
     _refuse_get_ipython(tree, first_line)
@@ -131,16 +131,16 @@ def _to_error(error: SyntaxError, code: str, filename: str, first_line: int) -> 
     if (syntax := _IPYTHON_SYNTAX.search(text)) is None:
         end = None if error.end_lineno is None else error.end_lineno + first_line - 1
         return SyntaxError(error.msg, (filename, line, error.offset, error.text, end, error.end_offset))
-    where = f"Line {line} of the cell, `{text}`,"
+    prefix = f"Line {line} of the cell, `{text}`,"
     if "!" in syntax[0]:
         return InvalidSpec(
-            f"{where} is a shell command, but the ranks run plain Python.",
+            f"{prefix} is a shell command, but the ranks run plain Python.",
             code="shell-command-in-cell",
             field="cell",
             hint="Move it to another cell, or use subprocess.run.",
         )
     return InvalidSpec(
-        f"{where} is an IPython {'help request' if '?' in syntax[0] else 'magic'}, but the ranks run plain Python.",
+        f"{prefix} is an IPython {'help request' if '?' in syntax[0] else 'magic'}, but the ranks run plain Python.",
         code="magic-in-cell",
         field="cell",
         hint="Move it to another cell.",
@@ -149,9 +149,9 @@ def _to_error(error: SyntaxError, code: str, filename: str, first_line: int) -> 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
     # A try block is the usual notebook detection, which works on ranks because the name is undefined there.
-    guarded = {id(part) for block in ast.walk(tree) if isinstance(block, ast.Try) for part in ast.walk(block)}
+    guarded_ids = {id(part) for block in ast.walk(tree) if isinstance(block, ast.Try) for part in ast.walk(block)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
+        if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded_ids:
             raise InvalidSpec(
                 f"Line {node.lineno + first_line - 1} of the cell uses get_ipython(), which does not exist on ranks.",
                 code="get-ipython-in-cell",

@@ -26,25 +26,25 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from distdl_jupyter.capture.notebook import CodeLocation, code_text
-from distdl_jupyter.capture.references import READS, WRITES, instructions, reads_of
+from distdl_jupyter.capture.notebook import CodeLocation, read_code_text
+from distdl_jupyter.capture.references import READ_OPS, WRITE_OPS, find_reads, iter_instructions
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import dotted_name, parse, parsed
 from distdl_jupyter.worker.sources import deep_recursion
 
 #: Names that Python sets in every module and class body.
-_SET_BY_PYTHON = {
+_PYTHON_NAMES = {
     *("__name__", "__file__", "__doc__", "__builtins__", "__spec__", "__package__", "__loader__", "__annotations__"),
     *("__cached__", "__class__", "__module__", "__qualname__"),
 }
 #: Notebook names that ranks also have (``_`` is also the usual name of gettext's function), and those they lack.
-_ON_RANKS, _ONLY_IN_NOTEBOOKS = {"display", "_"}, {"get_ipython", "__IPYTHON__"}
+_RANK_NAMES, _NOTEBOOK_NAMES = {"display", "_"}, {"get_ipython", "__IPYTHON__"}
 #: Code that reads or imports one of these can define names that its source does not show.
-_DYNAMIC = {"exec", "eval", "globals", "locals", "builtins", "__builtins__"}
+_DYNAMIC_NAMES = {"exec", "eval", "globals", "locals", "builtins", "__builtins__"}
 _DYNAMIC_IMPORTS = {"*", "__main__", "builtins"}
-_EXITS = ("exit", "quit", "sys.exit", "os._exit", "os.abort", "os.execv", "os.execvp", "os.execve")
-_CATCHES_NAME_ERROR = re.compile(r"\b(NameError|Exception|BaseException)\b")
-_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_EXIT_CALLS = ("exit", "quit", "sys.exit", "os._exit", "os.abort", "os.execv", "os.execvp", "os.execve")
+_NAME_ERROR_PATTERN = re.compile(r"\b(NameError|Exception|BaseException)\b")
+_DEFERRED_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITION = _FUNCTION | ast.ClassDef
 _JUMP = ast.Raise | ast.Break | ast.Continue
@@ -59,12 +59,12 @@ _PASS = ast.parse("pass").body
 
 @dataclass(frozen=True)
 class CompiledSource:
-    """The source and compiled code of a function or module; ``shift`` is added to its line numbers."""
+    """The source and compiled code of a function or module; ``line_offset`` is added to its line numbers."""
 
     node: Any
     compiled: CodeType
     label: str = ""
-    shift: int = 0
+    line_offset: int = 0
 
     @classmethod
     @deep_recursion()
@@ -77,7 +77,7 @@ class CompiledSource:
     def from_function(cls, function: FunctionType, location: CodeLocation) -> CompiledSource | None:
         """Build from a function; return None if its source is not available."""
         compiled = function.__code__
-        text = code_text(compiled.co_filename, location)
+        text = read_code_text(compiled.co_filename, location)
         tree = parsed(text.text) if text is not None else None
         if text is None or tree is None:
             return None
@@ -97,7 +97,7 @@ class CompiledSource:
 
     def describe_line(self, line: int) -> str:
         """Return a line for display: ``line 2 of Cell [3]``."""
-        return f"line {line + self.shift}{f' of {self.label}' if self.label else ''}"
+        return f"line {line + self.line_offset}{f' of {self.label}' if self.label else ''}"
 
 
 def _compile(tree: ast.Module) -> CodeType:
@@ -110,7 +110,7 @@ def _compile(tree: ast.Module) -> CodeType:
 
 
 @deep_recursion()
-def free_names(code: str) -> list[str]:
+def find_free_names(code: str) -> list[str]:
     """Return the free names of ``code``, in the order of their first use.
 
     Raises SyntaxError if it is not plain Python.
@@ -140,24 +140,24 @@ class _BindingVisitor:
             case ast.Break() | ast.Continue():
                 return bound
             case ast.If():
-                return self._join([node.body, node.orelse], [self._read(_without_body(node), bound)] * 2)
+                return self._join([node.body, node.orelse], [self._scan(_remove_body(node), bound)] * 2)
             case ast.For() | ast.AsyncFor() | ast.While():
-                after = self._visit_all(node.body, self._read(_without_body(node), bound))
+                after = self._visit_all(node.body, self._scan(_remove_body(node), bound))
                 self._visit_all(node.orelse, after)
                 return after
             case ast.With() | ast.AsyncWith():
-                return self._visit_all(node.body, self._read(_without_body(node), bound))
+                return self._visit_all(node.body, self._scan(_remove_body(node), bound))
             case ast.Try() | ast.TryStar():
-                caught = [
-                    self._read(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
+                handler_starts = [
+                    self._scan(ast.Expr(h.type or ast.Constant(None)), bound) | {h.name or ""} for h in node.handlers
                 ]
                 blocks = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
-                return self._visit_all(node.finalbody, self._join(blocks, [bound, *caught]))
+                return self._visit_all(node.finalbody, self._join(blocks, [bound, *handler_starts]))
             case ast.Match():
-                heads = [ast.Match(node.subject, [_without_body(case)]) for case in node.cases]
-                self._join([case.body for case in node.cases], [self._read(head, bound) for head in heads])
+                heads = [ast.Match(node.subject, [_remove_body(case)]) for case in node.cases]
+                self._join([case.body for case in node.cases], [self._scan(head, bound) for head in heads])
                 return bound
-        return self._read(node, bound)
+        return self._scan(node, bound)
 
     def _join(self, blocks: Sequence[Sequence[ast.stmt]], starts: Iterable[set[str]]) -> set[str]:
         """Return the names bound by all blocks of a branch after which the next statement can run."""
@@ -165,20 +165,20 @@ class _BindingVisitor:
         reached = [end for end, block in zip(ends, blocks, strict=True) if not (block and isinstance(block[-1], _JUMP))]
         return set.intersection(*(reached or ends))
 
-    def _read(self, node: ast.stmt, bound: set[str]) -> set[str]:
+    def _scan(self, node: ast.stmt, bound: set[str]) -> set[str]:
         """Record the names that a statement reads, and return those bound after it."""
         code = _compile(ast.fix_missing_locations(ast.Module([node], [])))
-        evaluated = {*_evaluated_parts(node)}
-        walrus = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in evaluated]
-        maybe_bound, bound_after = {part.target.id for part in walrus}, set(bound)
+        evaluated = {*_iter_evaluated_parts(node)}
+        assignments = [part for part in ast.walk(node) if isinstance(part, ast.NamedExpr) and part not in evaluated]
+        maybe_bound, bound_after = {part.target.id for part in assignments}, set(bound)
         for step in dis.get_instructions(code):
-            if step.opname in (*READS, "DELETE_NAME"):
+            if step.opname in (*READ_OPS, "DELETE_NAME"):
                 self._record_read(step.argval, bound_after)
             if step.opname == "STORE_NAME":
                 bound_after.update({step.argval} - maybe_bound)
             elif step.opname == "DELETE_NAME":
                 bound_after.discard(step.argval)
-        direct, deferred = _inner_reads(code)
+        direct, deferred = _find_inner_reads(code)
         for name in sorted(direct | (deferred if getattr(node, "decorator_list", ()) else set())):  # decorator calls it
             self._record_read(name, bound)
         if isinstance(node, _DEFINITION):
@@ -187,7 +187,7 @@ class _BindingVisitor:
 
     def _record_read(self, name: str, bound: Collection[str]) -> None:
         """Record that a name is read, with the names read if it is called, transitively."""
-        pending, visited = [name], set(_SET_BY_PYTHON)
+        pending, visited = [name], set(_PYTHON_NAMES)
         while pending:
             name = pending.pop()
             if name not in visited:
@@ -197,7 +197,7 @@ class _BindingVisitor:
                 pending.extend(sorted(self._body_reads.get(name, ())))
 
 
-def _without_body(node: Any) -> Any:
+def _remove_body(node: Any) -> Any:
     """Return a copy of a compound statement or case with an empty body."""
     head = copy.copy(node)
     head.body = _PASS
@@ -206,18 +206,18 @@ def _without_body(node: Any) -> Any:
     return head
 
 
-def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
+def _find_inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
     """Return the names read in lambdas, comprehensions and class bodies now, and those read in functions later."""
     direct, deferred = set[str](), set[str]()
     for part in code.co_consts:
         if not isinstance(part, CodeType):
             continue
         if part.co_flags & inspect.CO_OPTIMIZED or part.co_name.startswith("<"):
-            (direct if part.co_name.startswith("<") else deferred).update(reads_of(part))
+            (direct if part.co_name.startswith("<") else deferred).update(find_reads(part))
             continue
         steps = list(dis.get_instructions(part))
-        reads = {step.argval for step in steps if step.opname in READS}
-        inner_direct, inner_deferred = _inner_reads(part)
+        reads = {step.argval for step in steps if step.opname in READ_OPS}
+        inner_direct, inner_deferred = _find_inner_reads(part)
         direct |= reads | inner_direct
         # A class body that reads one of its own names may call its methods during definition.
         reads_own_name = not reads.isdisjoint(step.argval for step in steps if step.opname == "STORE_NAME")
@@ -244,10 +244,10 @@ def find_undefined(
     sources = [main, *(source for source in by_id.values() if source is not None)]
     for source in sources:
         imports = (part.name for part in ast.walk(source.node) if isinstance(part, ast.alias))
-        if not _DYNAMIC.isdisjoint(reads_of(source.compiled)) or not _DYNAMIC_IMPORTS.isdisjoint(imports):
+        if not _DYNAMIC_NAMES.isdisjoint(find_reads(source.compiled)) or not _DYNAMIC_IMPORTS.isdisjoint(imports):
             return ()
-    stores = Counter(step.argval for s in sources for step in instructions(s.compiled, (*WRITES, "STORE_NAME")))
-    bound = {*dir(builtins), *_SET_BY_PYTHON, *_ON_RANKS} - _ONLY_IN_NOTEBOOKS | {*namespace, *stores}
+    stores = Counter(step.argval for s in sources for step in iter_instructions(s.compiled, (*WRITE_OPS, "STORE_NAME")))
+    bound = {*dir(builtins), *_PYTHON_NAMES, *_RANK_NAMES} - _NOTEBOOK_NAMES | {*namespace, *stores}
     callees = {name: by_id.get(id(value)) for name, value in namespace.items() if name not in stores}
     codes = {part.co_name: part for part in main.compiled.co_consts if isinstance(part, CodeType)}
     for node in main.body:
@@ -259,7 +259,7 @@ def find_undefined(
         _add_certain_reads(main.body, main, callees, certain)
     undefined: dict[str, str] = {}
     for source in sources:
-        for name, line in reads_of(source.compiled, _guarded_lines(source.node)).items():
+        for name, line in find_reads(source.compiled, _find_guarded_lines(source.node)).items():
             if name not in bound:
                 undefined.setdefault(name, certain.get(name) or source.describe_line(line))
     names = sorted(name for name in bound if not name.startswith("_"))
@@ -281,12 +281,12 @@ def _add_certain_reads(
     for node in statements:
         if isinstance(node, _FUNCTION | ast.AnnAssign | ast.Assert):
             continue
-        for part in _evaluated_parts(node):
+        for part in _iter_evaluated_parts(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id not in variables:
                 reads.setdefault(part.id, source.describe_line(part.lineno))
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id not in variables:
                 callee = callees.pop(part.func.id, None)
-                if callee is not None and not callee.compiled.co_flags & _RUNS_LATER:
+                if callee is not None and not callee.compiled.co_flags & _DEFERRED_FLAGS:
                     _add_certain_reads(callee.body, callee, callees, reads)
         is_main = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
         if is_main or isinstance(node, _LOOP | ast.With | ast.AsyncWith):
@@ -298,25 +298,25 @@ def _add_certain_reads(
             return
 
 
-def _evaluated_parts(node: ast.AST) -> Iterator[ast.AST]:
+def _iter_evaluated_parts(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the expressions of a statement that are evaluated whenever it runs."""
     for part in ast.iter_child_nodes(node):
         if not isinstance(part, _CONDITIONAL) and not (isinstance(part, ast.Compare) and len(part.ops) > 1):
-            yield from _evaluated_parts(part)
+            yield from _iter_evaluated_parts(part)
             yield part
 
 
 def _ends_process(node: ast.AST) -> bool:
-    calls_exit = isinstance(node, ast.Call) and dotted_name(node.func, {}) in _EXITS
+    calls_exit = isinstance(node, ast.Call) and dotted_name(node.func, {}) in _EXIT_CALLS
     return calls_exit or (isinstance(node, ast.Name) and node.id == "SystemExit")
 
 
-def _guarded_lines(code: ast.AST) -> set[int]:
+def _find_guarded_lines(code: ast.AST) -> set[int]:
     """Return the lines where an undefined name is harmless because NameError is caught there."""
     guarded: list[ast.stmt] = []
     for part in ast.walk(code):
         if isinstance(part, ast.Try) and any(
-            handler.type is None or _CATCHES_NAME_ERROR.search(ast.unparse(handler.type)) for handler in part.handlers
+            handler.type is None or _NAME_ERROR_PATTERN.search(ast.unparse(handler.type)) for handler in part.handlers
         ):
             guarded += part.body
     return {line for node in guarded for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
+from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing, pickle_values
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
-from distdl_jupyter.capture.notebook import CodeLocation, cell_number, here
-from distdl_jupyter.capture.pickler import PickleReport, refuse
-from distdl_jupyter.capture.references import closure_of, in_order, names_used
+from distdl_jupyter.capture.notebook import CodeLocation, current_location, find_cell_number
+from distdl_jupyter.capture.pickler import PickleReport, raise_errors
+from distdl_jupyter.capture.references import find_used_names, order_values, read_closure
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.spec import CodeSource
@@ -34,12 +34,12 @@ def capture_function(
     Raises InvalidSpec if the arguments do not match the function's signature, a value cannot be pickled (naming the
     part that fails), or the function is ``async``.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     args, kwargs = tuple(args), dict(kwargs or {})
-    called: Any = function
-    while isinstance(called, functools.partial):
-        called = called.func
-    name = getattr(called, "__name__", None) or type(called).__name__
+    callee: Any = function
+    while isinstance(callee, functools.partial):
+        callee = callee.func
+    name = getattr(callee, "__name__", None) or type(callee).__name__
     arguments = _bind_arguments(function, name, args, kwargs)
     if inspect.iscoroutinefunction(function):
         raise InvalidSpec(
@@ -48,35 +48,35 @@ def capture_function(
             field="function",
             hint=f"Pass a function that calls asyncio.run({name}()).",
         )
-    location, inner = here(), _unwrap(called)
+    location, inner = current_location(), _unwrap(callee)
     is_from_notebook = inner is not None and inner.__module__ == "__main__"
     namespace = inner.__globals__ if inner is not None and is_from_notebook else vars(sys.modules["__main__"])
-    names = names_used((function, args, kwargs), namespace)
+    names = find_used_names((function, args, kwargs), namespace)
     values = {
-        **{name: value for name, value in in_order(names, namespace).items() if value is not function},
-        **(closure_of(inner) if inner is not None else {}),
+        **{name: value for name, value in order_values(names, namespace).items() if value is not function},
+        **(read_closure(inner) if inner is not None else {}),
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
     # The ranks need only the call. Its parts are pickled first, so that the size of each name is known.
-    with pickled([*values.items(), *call.items()]) as (report, file):
-        refuse(report, {**call, **values}, unit="function")
-        sent_modules = modules.local_modules(report.modules, modules.roots(location))
+    with pickle_values([*values.items(), *call.items()]) as (report, file):
+        raise_errors(report, {**call, **values}, unit="function")
+        sent_modules = modules.find_modules(report.modules, modules.find_roots(location))
     return CapturedCode(
         kind="function",
         name=name.strip("<>")[:120],
-        source=_code_source(inner, location, command or f"submit({name}, ...)"),
-        payload_json=payload_fields(
+        source=_make_code_source(inner, location, command or f"submit({name}, ...)"),
+        payload_json=build_payload(
             "function",
             filename=inner.__code__.co_filename if inner is not None else "",
             names=[*values, *call],
-            sources=listing.sources_of(report, location),
-            path=modules.search_path(location),
+            sources=listing.collect_sources(report, location),
+            path=modules.build_search_path(location),
         ),
         payload=file,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start,
         undefined=_find_undefined(inner, report, location),
-        **listing.fields_of(values, report, sent_modules, location),
+        **listing.describe_fields(values, report, sent_modules, location),
     )
 
 
@@ -117,8 +117,8 @@ def _bind_arguments(
             hint="Pass its arguments as args=(...) and kwargs={...}.",
         ) from None
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    named = {n: v for n, v in bound.arguments.items() if kinds[n] is not inspect.Parameter.VAR_KEYWORD}
-    return {**named, **kwargs}
+    arguments = {n: v for n, v in bound.arguments.items() if kinds[n] is not inspect.Parameter.VAR_KEYWORD}
+    return {**arguments, **kwargs}
 
 
 def _find_undefined(
@@ -128,12 +128,12 @@ def _find_undefined(
     if inner is None or main is None:
         return ()
     functions = [function for function in report.functions.values() if function.__globals__ is inner.__globals__]
-    where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
+    where = "the notebook" if find_cell_number(inner.__code__.co_filename) is not None else main.label
     return find_undefined(main, inner.__globals__, where, functions, location)
 
 
-def _code_source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
-    text = listing.function_text(inner, location) if inner is not None else None
+def _make_code_source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
+    text = listing.read_function_text(inner, location) if inner is not None else None
     if inner is None or text is None:
         return CodeSource(notebook=location.path, command=command)
     return CodeSource(

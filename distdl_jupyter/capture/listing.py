@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture.modules import LocalModule, installed
-from distdl_jupyter.capture.notebook import CodeLocation, cell_number, code_text
+from distdl_jupyter.capture.modules import LocalModule, make_installed_test
+from distdl_jupyter.capture.notebook import CodeLocation, find_cell_number, read_code_text
 from distdl_jupyter.capture.pickler import PickleReport
-from distdl_jupyter.capture.references import travels_by_value
+from distdl_jupyter.capture.references import is_sent_by_value
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Captured
@@ -25,11 +25,11 @@ def is_reference(value: object) -> bool:
     if isinstance(value, types.ModuleType):
         return True
     if isinstance(value, types.FunctionType | type):
-        return not travels_by_value(value)
+        return not is_sent_by_value(value)
     return isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None)
 
 
-def fields_of(
+def describe_fields(
     values: Mapping[str, object],
     report: PickleReport,
     modules: Sequence[LocalModule],
@@ -45,54 +45,54 @@ def fields_of(
     described = [(name, *_describe(name, value)) for name, value in values.items() if not is_reference(value)]
     captured = [Captured(name=name, kind=kind, detail=text, size=report.sizes[name]) for name, kind, text in described]
     captured.sort(key=lambda variable: variable.kind)  # class, function, value
-    is_installed = installed()
+    is_installed = make_installed_test()
     functions = [f for f in report.functions.values() if not is_installed(f.__code__.co_filename)]
-    function_texts = [text for f in functions if (text := function_text(f, location)) is not None]
+    function_texts = [text for f in functions if (text := read_function_text(f, location)) is not None]
     references: dict[str, Any] = {name: value for name, value in values.items() if is_reference(value)}
     return {
         "captured": (*captured, *(module.captured for module in modules)),
         "modules": tuple(modules),
-        "texts": (*texts, *dict.fromkeys(function_texts), *module_texts(modules)),
+        "texts": (*texts, *dict.fromkeys(function_texts), *read_module_texts(modules)),
         "aliases": {
             name: value.__name__ if isinstance(value, types.ModuleType) else f"{value.__module__}.{value.__qualname__}"
             for name, value in references.items()
         },
         "imports": frozenset(name.partition(".")[0] for name in (*report.modules, *imports)),
-        "on_gpu": tuple(report.on_gpu),
+        "names_on_gpu": tuple(report.names_on_gpu),
         "numbers": {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)},
     }
 
 
-def sources_of(report: PickleReport, location: CodeLocation) -> dict[str, dict[str, Any]]:
+def collect_sources(report: PickleReport, location: CodeLocation) -> dict[str, dict[str, Any]]:
     """Return the notebook's source of every function that is sent by value, by the file name of its code object.
 
     Existing files are omitted, because tracebacks can read them.
     """
     sources: dict[str, dict[str, Any]] = {}
     for filename in {function.__code__.co_filename for function in report.functions.values()}:
-        text = code_text(filename, location)
+        text = read_code_text(filename, location)
         if text is not None and (text.cell is not None or not Path(filename).exists()):
             sources[filename] = text.to_json()
     return sources
 
 
-def function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
+def read_function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
     """Return the text of a function, None if unknown."""
-    text, first = code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
+    text, first_line = read_code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
     if text is None:
         return None
-    block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
-    return CodeText(textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1)
+    block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first_line - 1 :]))
+    return CodeText(textwrap.dedent(block), text.label, text.cell, text.first_line + first_line - 1)
 
 
-def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
+def read_module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
     """Return the text of every Python file that is sent with the job."""
-    return [CodeText(text, path, beside=True) for module in modules for path, text in module.texts()]
+    return [CodeText(text, path, beside=True) for module in modules for path, text in module.iter_texts()]
 
 
 # short descriptions of values --------------------------------------------------------------------
 
-_MAX_TEXT = 24
+_MAX_LENGTH = 24
 
 
 def _describe(name: str, value: Any) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def _describe(name: str, value: Any) -> tuple[str, str]:
         kind, functions = "function", [value] if isinstance(value, types.FunctionType) else []
     else:
         return "value", type(value).__name__ if looks_secret(name) else _describe_value(value)
-    numbers = (cell_number(function.__code__.co_filename) for function in functions)
+    numbers = (find_cell_number(function.__code__.co_filename) for function in functions)
     number = next((number for number in numbers if number is not None), None)
     return kind, kind if number is None else f"{kind}, cell [{number}]"
 
@@ -114,9 +114,9 @@ def _describe_value(value: Any) -> str:
         return "None"
     if isinstance(value, bool | int | float | complex):
         text = repr(value)
-        return f"{name} = {text if len(text) <= _MAX_TEXT else f'{text[: _MAX_TEXT - 1]}…'}"
+        return f"{name} = {text if len(text) <= _MAX_LENGTH else f'{text[: _MAX_LENGTH - 1]}…'}"
     if isinstance(value, str):
-        return f"str = {value!r}" if len(value) <= _MAX_TEXT else f"str, {humanize.plural(len(value), 'character')}"
+        return f"str = {value!r}" if len(value) <= _MAX_LENGTH else f"str, {humanize.plural(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
         return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from distdl_jupyter.capture.notebook import CodeLocation, shell
+from distdl_jupyter.capture.notebook import CodeLocation, get_shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import imported, parsed
@@ -29,12 +29,12 @@ from distdl_jupyter.worker.installed import holds_packages, installed_roots
 _CODE_SUFFIXES = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 #: Size limits in bytes of data files in a package: of one file, and in total.
-_MAX_FILE = 1_000_000
-_MAX_DATA = 20_000_000
+_MAX_FILE_BYTES = 1_000_000
+_MAX_DATA_BYTES = 20_000_000
 #: Size limit in bytes of all modules. Larger ones are probably unintended and take minutes to read.
 _MAX_SIZE = 200_000_000
 #: This package itself is installed where the ranks run.
-_EXCLUDED = ("distdl_jupyter", "__main__")
+_EXCLUDED_MODULES = ("distdl_jupyter", "__main__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LocalModule:
     root: Path
     files: tuple[Path, ...]
     size: int
-    where: str
+    origin: str
     is_package: bool = False
     omitted: tuple[Path, ...] = ()
 
@@ -57,10 +57,10 @@ class LocalModule:
     @property
     def captured(self) -> Captured:
         """Entry in the list of captured names."""
-        detail = f"{'package' if self.is_package else 'module'} {self.where}"
+        detail = f"{'package' if self.is_package else 'module'} {self.origin}"
         return Captured(name=self.label, kind="module", detail=detail, size=self.size)
 
-    def texts(self) -> Iterator[tuple[str, str]]:
+    def iter_texts(self) -> Iterator[tuple[str, str]]:
         """Yield (path below the root, source text) of each Python file."""
         for file in self.files:
             if file.suffix == ".py":
@@ -74,31 +74,31 @@ class LocalModule:
             shutil.copyfile(self.root / file, target / file)
 
 
-def roots(location: CodeLocation) -> dict[Path, str]:
+def find_roots(location: CodeLocation) -> dict[Path, str]:
     """Return the folders whose modules are sent, each with a description, in search order."""
-    folders: dict[Path, str] = {}
+    roots: dict[Path, str] = {}
     if location.folder is not None:
-        folders[location.folder.resolve()] = "in the notebook's folder"
-    folders.setdefault(Path.cwd(), "in the notebook's folder" if shell() is not None else "in the working directory")
-    pth_folders, is_installed = set(_pth_folders()), installed()
+        roots[location.folder.resolve()] = "in the notebook's folder"
+    roots.setdefault(Path.cwd(), "in the notebook's folder" if get_shell() is not None else "in the working directory")
+    pth_folders, is_installed = set(_iter_pth_folders()), make_installed_test()
     for folder in (Path(entry).resolve() for entry in sys.path if entry):
         if folder.is_dir() and folder not in pth_folders and "IPython" not in folder.parts and not is_installed(folder):
-            folders.setdefault(folder, f"from {folder.name}/")
-    return folders
+            roots.setdefault(folder, f"from {folder.name}/")
+    return roots
 
 
-def installed() -> Callable[[str | Path], bool]:
+def make_installed_test() -> Callable[[str | Path], bool]:
     """Return a function that tests if a path belongs to this environment, other installed packages or Python."""
     paths = (*installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in paths}
 
     def is_installed(path: str | Path) -> bool:
-        return not folders.isdisjoint((here := Path(path).resolve(), *here.parents))
+        return not folders.isdisjoint((resolved := Path(path).resolve(), *resolved.parents))
 
     return is_installed
 
 
-def _pth_folders() -> Iterator[Path]:
+def _iter_pth_folders() -> Iterator[Path]:
     """Yield the folders that ``.pth`` files add to the path: packages installed in editable mode."""
     for packages in {*site.getsitepackages(), *filter(holds_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
@@ -107,7 +107,7 @@ def _pth_folders() -> Iterator[Path]:
                     yield (Path(packages) / line.strip()).resolve()
 
 
-def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
+def find_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
     """Return the modules of ``names`` that are in ``folders``, and their imports, recursively.
 
     Raises InvalidSpec once they are too large to send.
@@ -115,7 +115,7 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
     with contextlib.suppress(RuntimeError):  # another thread may import a module meanwhile
         importlib.invalidate_caches()  # to find new files
     modules: list[LocalModule] = []
-    visited = set(_EXCLUDED)
+    visited = set(_EXCLUDED_MODULES)
     pending = [name.partition(".")[0] for name in names]
     while pending:
         name = pending.pop(0)
@@ -127,18 +127,18 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
             if (total := sum(module.size for module in modules)) > _MAX_SIZE:
                 raise InvalidSpec(
                     f"The modules beside the notebook that this job would send, such as {module.label} in "
-                    f"{module.root}, have {humanize.size(total)} or more, but the limit is {humanize.size(_MAX_SIZE)}.",
+                    f"{module.root}, take {humanize.size(total)} or more, but the limit is {humanize.size(_MAX_SIZE)}.",
                     code="modules-too-large",
                     field=name,
                     hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
                 )
-            trees = [tree for _, text in module.texts() if (tree := parsed(text)) is not None]
+            trees = [tree for _, text in module.iter_texts() if (tree := parsed(text)) is not None]
             pending.extend(name for tree in trees for name in imported(tree))
     return modules
 
 
 def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
-    path = _module_path(name, folders)
+    path = _find_module_path(name, folders)
     if path is None or path.parent not in folders:
         return None
     if not path.exists():
@@ -149,9 +149,9 @@ def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
             hint="Restore the file, or import what the code needs from elsewhere.",
         )
     files, omitted, data_size = list[Path](), list[Path](), 0
-    for file in _package_files(path) if path.is_dir() else [path]:
+    for file in _iter_package_files(path) if path.is_dir() else [path]:
         size = file.stat().st_size
-        if file.suffix not in _CODE_SUFFIXES and (size > _MAX_FILE or data_size + size > _MAX_DATA):
+        if file.suffix not in _CODE_SUFFIXES and (size > _MAX_FILE_BYTES or data_size + size > _MAX_DATA_BYTES):
             omitted.append(file.relative_to(path.parent))
         else:
             files.append(file.relative_to(path.parent))
@@ -160,7 +160,7 @@ def _find_module(name: str, folders: dict[Path, str]) -> LocalModule | None:
     return LocalModule(name, path.parent, tuple(files), size, folders[path.parent], path.is_dir(), tuple(omitted))
 
 
-def _module_path(name: str, folders: dict[Path, str]) -> Path | None:
+def _find_module_path(name: str, folders: dict[Path, str]) -> Path | None:
     """Return the file of a module, or the folder of a package."""
     module = sys.modules.get(name)
     if module is not None:
@@ -179,15 +179,15 @@ def _module_path(name: str, folders: dict[Path, str]) -> Path | None:
     return path.parent.resolve() / path.name
 
 
-def _package_files(package: Path) -> Iterator[Path]:
+def _iter_package_files(package: Path) -> Iterator[Path]:
     for path, folders, names in os.walk(package):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED_FOLDERS)
         files = (Path(path) / name for name in sorted(names) if not name.startswith("."))
         yield from (file for file in files if file.is_file())
 
 
-def search_path(location: CodeLocation) -> list[str]:
+def build_search_path(location: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: those of sent modules, and package folders that the user added."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
     user_paths = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
-    return list(dict.fromkeys((*map(str, roots(location)), *user_paths)))
+    return list(dict.fromkeys((*map(str, find_roots(location)), *user_paths)))

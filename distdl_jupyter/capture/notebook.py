@@ -20,7 +20,7 @@ _CELL_LABEL = re.compile(r"In\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """The running cell: ``raw`` is its full text and ``path`` the notebook's file ("" if unknown)."""
+    """The running notebook and cell. ``raw`` is the cell's full text, ``path`` the notebook's file ("" if unknown)."""
 
     path: str = ""
     cell_id: str = ""
@@ -39,26 +39,26 @@ class CodeLocation:
         return parent if parent is not None and parent.is_absolute() and parent.is_dir() else None
 
 
-def shell() -> Any | None:
+def get_shell() -> Any | None:
     """Return the running IPython shell or None."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
 
 
-def here() -> CodeLocation:
+def current_location() -> CodeLocation:
     """Return the location of the running cell; unknown parts are empty."""
-    ip = shell()
-    if ip is None:
+    shell = get_shell()
+    if shell is None:
         return CodeLocation()
-    inputs = getattr(getattr(ip, "history_manager", None), "input_hist_raw", None) or [""]
+    inputs = getattr(getattr(shell, "history_manager", None), "input_hist_raw", None) or [""]
     raw, number = (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
-    parent = ip.get_parent() if hasattr(ip, "get_parent") else {}
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     metadata = (parent.get("metadata") if isinstance(parent, dict) else None) or {}
     cell_id = metadata.get("cellId")
-    return CodeLocation(_notebook_path(ip), cell_id if isinstance(cell_id, str) else "", number, raw)
+    return CodeLocation(_find_notebook_path(shell), cell_id if isinstance(cell_id, str) else "", number, raw)
 
 
-def _notebook_path(ip: Any) -> str:
+def _find_notebook_path(ip: Any) -> str:
     # VS Code sets the first name; ipykernel sets the second from the environment of the Jupyter server.
     names = [ip.user_ns.get(name) for name in ("__vsc_ipynb_file__", "__session__")]
     for path in (*names, os.environ.get("JPY_SESSION_NAME")):
@@ -68,29 +68,29 @@ def _notebook_path(ip: Any) -> str:
     return ""
 
 
-def cell_number(filename: str) -> int | None:
+def find_cell_number(filename: str) -> int | None:
     """Return the execution count of the cell with this file name, None for other files."""
-    compiler = getattr(shell(), "compile", None)
+    compiler = getattr(get_shell(), "compile", None)
     format_name = getattr(compiler, "format_code_name", None)
     label = format_name(filename) if format_name is not None else None
     match = _CELL_LABEL.fullmatch(label[1]) if label else None
     return int(match[1]) if match else None
 
 
-def code_text(filename: str, location: CodeLocation) -> CodeText | None:
+def read_code_text(filename: str, location: CodeLocation) -> CodeText | None:
     """Return the source for a code object's file name, None if unknown."""
     text = "".join(linecache.getlines(filename))
     if not text:
         return None
-    number = cell_number(filename)
+    number = find_cell_number(filename)
     if number is None:
         return CodeText(text, Path(filename).name)
-    return CodeText(text, cell_label(number, location.name), number, 1 + _count_removed_lines(text, number))
+    return CodeText(text, format_cell_label(number, location.name), number, 1 + _count_removed_lines(text, number))
 
 
 def _count_removed_lines(text: str, number: int) -> int:
     """Return how many leading empty lines IPython removed from a cell before compiling it."""
-    inputs = getattr(getattr(shell(), "history_manager", None), "input_hist_raw", [])
+    inputs = getattr(getattr(get_shell(), "history_manager", None), "input_hist_raw", [])
     raw = inputs[number] if number < len(inputs) else ""
     first = text.partition("\n")[0]
     for count, line in enumerate(raw.splitlines()):
@@ -99,7 +99,7 @@ def _count_removed_lines(text: str, number: int) -> int:
     return 0
 
 
-def cell_label(number: int | None, notebook: str) -> str:
-    """Return a cell's display name: ``Cell [7] in quickstart.ipynb``."""
+def format_cell_label(number: int | None, notebook: str) -> str:
+    """Return a cell's display name, such as ``Cell [7] in quickstart.ipynb``."""
     label = f"Cell [{number}]" if number is not None else "Cell"
     return f"{label} in {notebook}" if notebook else label

@@ -24,13 +24,13 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import IPYTHON, imports_of, module_of_globals, parts_of, path_in_module
+from distdl_jupyter.capture.references import IPYTHON_PREFIXES, find_imports, find_module, find_reloaded, iter_parts
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
 
 #: Supported since Python 3.8; a newer protocol would exclude older workers.
-PROTOCOL = 5
+PICKLE_PROTOCOL = 5
 _LRU_CACHE = type(functools.lru_cache(len))
 _FUNCTION_TYPES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _LRU_CACHE)
 _SYSTEM_STREAMS = ("stdout", "stderr")
@@ -48,13 +48,13 @@ class PickleReport:
     #: Functions that are sent by value.
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
     #: Names of values with tensors on a GPU.
-    on_gpu: list[str] = field(default_factory=list)
+    names_on_gpu: list[str] = field(default_factory=list)
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Reduce a code object like cloudpickle, but keep the file name for tracebacks, which cloudpickle 3.1.3 drops."""
-    make, arguments = _REDUCE_CODE(code)
-    return make, (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[_FILE_NAME_INDEX + 1 :])
+    constructor, arguments = _REDUCE_CODE(code)
+    return constructor, (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[_FILE_NAME_INDEX + 1 :])
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
@@ -63,15 +63,15 @@ _FILE_NAME_INDEX = 10
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's pickler, with ``notes`` about the pickled objects."""
+    """cloudpickle's pickler, with a ``report`` of the pickled objects."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )
 
     def __init__(self, file: IO[bytes] | _NullFile, report: PickleReport) -> None:
-        super().__init__(file, protocol=PROTOCOL)
-        self.notes = report
+        super().__init__(file, protocol=PICKLE_PROTOCOL)
+        self._report = report
         self.has_gpu_tensor = False
         #: Types of plain data: most objects of a large value have one of a few types.
         self._plain_types: set[type] = set()
@@ -87,38 +87,38 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         if _is_plain(type(obj)):
             self._plain_types.add(type(obj))
-        replaced = _rank_counterpart(obj)
-        if replaced is not None:
+        counterpart = _make_counterpart(obj)
+        if counterpart is not None:
             self.has_gpu_tensor = self.has_gpu_tensor or tensors.is_on_gpu(obj)
-            return replaced
-        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := path_in_module(obj)) is not None:
-            self.notes.modules.add(path[0])
+            return counterpart
+        if isinstance(obj, types.FunctionType | type | _LRU_CACHE) and (path := find_reloaded(obj)) is not None:
+            self._report.modules.add(path[0])
             return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.ModuleType):
-            self.notes.modules.add(obj.__name__)
+            self._report.modules.add(obj.__name__)
         elif reduced is NotImplemented and isinstance(obj, types.FunctionType | types.BuiltinFunctionType | type):
-            self.notes.modules.add(str(obj.__module__))
+            self._report.modules.add(str(obj.__module__))
         elif isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
-            self.notes.functions[id(obj)] = obj
-            self.notes.modules.update(imports_of(obj.__code__))
+            self._report.functions[id(obj)] = obj
+            self._report.modules.update(find_imports(obj.__code__))
             return self._use_module_globals(obj, reduced)
         return reduced
 
     def _use_module_globals(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the reduction of a lambda or closure that uses the globals of its module as a rank imports it."""
-        name = module_of_globals(function)
+        name = find_module(function)
         if not name:
             return reduced
-        self.notes.modules.add(name)
-        make, (code, _, *rest), (state, slots), *more = reduced
+        self._report.modules.add(name)
+        constructor, (code, _, *rest), (state, slots), *more = reduced
         module = self._module_globals.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
         slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
-        return make, (code, module, *rest), (state, slots), *more
+        return constructor, (code, module, *rest), (state, slots), *more
 
 
 class _Call:
-    """Pickles as a call that the rank evaluates."""
+    """An object that is pickled as a call, which the rank evaluates."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._call = function, arguments
@@ -127,21 +127,21 @@ class _Call:
         return self._call
 
 
-def _is_plain(kind: type) -> bool:
+def _is_plain(cls: type) -> bool:
     """Return whether objects of a type are plain data, which are the same on a rank."""
     streams = (type(stream) for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__))
     special = (type, types.ModuleType, *_FUNCTION_TYPES, *streams)
-    return not issubclass(kind, special) and kind.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
+    return not issubclass(cls, special) and cls.__module__.partition(".")[0] not in ("IPython", "ipykernel", "torch")
 
 
-def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
+def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:
     """Return the call that creates a rank's counterpart of ``obj``, None for ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)
     if isinstance(obj, types.FunctionType) and getattr(obj, "__wrapped__", None) is io.open:
         return getattr, (builtins, "open")
-    if type(obj).__module__.startswith(IPYTHON) and type(obj).__name__.endswith("ExitAutocall"):
+    if type(obj).__module__.startswith(IPYTHON_PREFIXES) and type(obj).__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
         # Notebook detection must raise NameError, as in a plain interpreter.
@@ -160,17 +160,17 @@ _TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__ma
 # ``import matplotlib.pyplot`` in the notebook binds only ``matplotlib``, whose import alone gives a rank no ``pyplot``.
 
 
-def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
+def wrap_modules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values, with modules wrapped so that a rank also imports the submodules that the code uses."""
     modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
-    used = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    prepared = dict(values)
+    used_names = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    wrapped = dict(values)
     for name, module in modules.items():
-        loaded = {path for path in used if isinstance(sys.modules.get(path), types.ModuleType)}
-        if submodules := sorted(path for path in loaded if path.startswith(f"{module}.")):
+        loaded_names = {path for path in used_names if isinstance(sys.modules.get(path), types.ModuleType)}
+        if submodules := sorted(path for path in loaded_names if path.startswith(f"{module}.")):
             imports = [_Call(importlib.import_module, path) for path in (*submodules, module)]
-            prepared[name] = _Call(operator.itemgetter(-1), imports)
-    return prepared
+            wrapped[name] = _Call(operator.itemgetter(-1), imports)
+    return wrapped
 
 
 # pickling -----------------------------------------------------------------------------------------------
@@ -191,16 +191,16 @@ def dump(items: Iterable[tuple[str, Any]], file: IO[bytes]) -> PickleReport:
     report = PickleReport()
     pickler = Pickler(file, report)
     for name, value in items:
-        begin = file.tell()
+        start = file.tell()
         try:
             pickler.dump(value)
         except Exception as error:  # noqa: BLE001 - a user's __reduce__ or __getstate__ can raise anything
             report.errors.setdefault(name, (error, pickler.latest))
             pickler = Pickler(_NullFile(), report)
             continue
-        report.sizes.setdefault(name, file.tell() - begin)
+        report.sizes.setdefault(name, file.tell() - start)
         if pickler.has_gpu_tensor:
-            report.on_gpu.append(name)
+            report.names_on_gpu.append(name)
             pickler.has_gpu_tensor = False
     return report
 
@@ -219,11 +219,11 @@ _REMEDIES = {
 }
 
 
-def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
+def raise_errors(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec if names cannot be pickled, listing each with the failing part and the remedy."""
     failures: dict[int, tuple[str, object, Exception]] = {}
     for name, (error, culprit) in dump.errors.items():
-        path, part = locate(name, values[name], culprit)
+        path, part = locate_part(name, values[name], culprit)
         previous = failures.get(id(culprit))
         if previous is None or (part is culprit and len(path) < len(previous[0])):
             failures[id(culprit)] = path, part, error
@@ -233,9 +233,9 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
         raise InvalidSpec(" ".join(sentences), code="not-picklable", field=field)
 
 
-def locate(name: str, value: object, culprit: object) -> tuple[str, object]:
+def locate_part(name: str, value: object, culprit: object) -> tuple[str, object]:
     """Return the path and the object of the part that cannot be pickled, or ``name`` and ``value`` if not found."""
-    return next(((path, part) for path, part in parts_of(name, value) if part is culprit), (name, value))
+    return next(((path, part) for path, part in iter_parts(name, value) if part is culprit), (name, value))
 
 
 def _describe_failure(path: str, part: object, error: Exception, unit: str) -> str:

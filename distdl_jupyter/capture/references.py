@@ -22,24 +22,24 @@ from cloudpickle import list_registry_pickle_by_value
 #: Limits of the search: items per container, parts per value. The rest is sent too; its size counts for its owner.
 _MAX_ITEMS, _MAX_PARTS = 1000, 20_000
 #: Prefixes of the modules of IPython's objects, which refer to all names of the notebook.
-IPYTHON = ("IPython.", "ipykernel.")
+IPYTHON_PREFIXES = ("IPython.", "ipykernel.")
 #: Types without parts that are sent with them.
 _LEAF_TYPES = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType, types.CodeType)
 
 
-def travels_by_value(value: types.FunctionType | type) -> bool:
+def is_sent_by_value(value: types.FunctionType | type) -> bool:
     """Return whether a function or class is sent by value because ranks cannot import it from a module."""
     is_named = "<locals>" not in value.__qualname__ and value.__name__ != "<lambda>"
     return not is_named or getattr(value, "__module__", None) in ("__main__", None)
 
 
-def path_in_module(value: Any) -> tuple[str, str] | None:
+def find_reloaded(value: Any) -> tuple[str, str] | None:
     """Return module and qualified name of a function or class that a reloaded module has replaced.
 
     Such objects remain in the notebook after ``importlib.reload`` or autoreload. Return None for all other objects,
     which pickle sends by name or by value.
     """
-    if travels_by_value(value):
+    if is_sent_by_value(value):
         return None
     try:
         current = operator.attrgetter(value.__qualname__)(sys.modules[value.__module__])
@@ -53,7 +53,7 @@ def path_in_module(value: Any) -> tuple[str, str] | None:
     return path if all(code.co_qualname == path[1] for code in codes) else None
 
 
-def module_of_globals(function: types.FunctionType) -> str:
+def find_module(function: types.FunctionType) -> str:
     """Return the module whose globals a function uses, "" if ranks cannot import it or it is registered by value."""
     name = str(getattr(function.__globals__.get("__spec__"), "name", ""))
     by_value = any(f"{name}.".startswith(f"{module}.") for module in list_registry_pickle_by_value())
@@ -68,30 +68,30 @@ def module_of_globals(function: types.FunctionType) -> str:
 # parts of values --------------------------------------------------------------------------------------
 
 
-def parts_of(path: str, value: object) -> Iterator[tuple[str, Any]]:
+def iter_parts(path: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield a value and the parts that are sent with it, each with its path, nearest first.
 
-    The global names of functions are not followed, because they are sent under their own names (``in_order``).
+    The global names of functions are not followed, because they are sent under their own names (``order_values``).
     """
     visited: set[int] = set()
     pending: deque[tuple[str, object]] = deque([(path, value)])
     while pending and len(visited) < _MAX_PARTS:
         path, part = pending.popleft()
-        if id(part) in visited or isinstance(part, _LEAF_TYPES) or type(part).__module__.startswith(IPYTHON):
+        if id(part) in visited or isinstance(part, _LEAF_TYPES) or type(part).__module__.startswith(IPYTHON_PREFIXES):
             continue
         visited.add(id(part))
-        if not isinstance(part, types.FunctionType | type) or travels_by_value(part):
+        if not isinstance(part, types.FunctionType | type) or is_sent_by_value(part):
             yield path, part
-            pending.extend(_inner_parts(path, part))
+            pending.extend(_iter_inner_parts(path, part))
 
 
-def _inner_parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
+def _iter_inner_parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
     match value:
         case types.FunctionType():
-            yield from closure_of(value).items()
+            yield from read_closure(value).items()
             defaults = value.__defaults__, value.__kwdefaults__
             yield from ((f"the defaults of {value.__name__}", part) for part in defaults)
-            yield from _attributes(value.__name__, value)
+            yield from _iter_attributes(value.__name__, value)
         case dict():
             for key, item in itertools.islice(value.items(), _MAX_ITEMS):
                 text = repr(key)[:40] if isinstance(key, int | str | float | bool) else type(key).__name__
@@ -101,18 +101,18 @@ def _inner_parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
         case types.MethodType():
             yield from ((f"{path}.__self__", value.__self__), (f"{path}.__func__", value.__func__))
         case _:
-            yield from _attributes(value.__name__ if isinstance(value, type) else path, value)
+            yield from _iter_attributes(value.__name__ if isinstance(value, type) else path, value)
             yield from ((f"a part of {path}", part) for part in gc.get_referents(value)[:_MAX_ITEMS])
 
 
-def _attributes(path: str, value: Any) -> Iterator[tuple[str, object]]:
+def _iter_attributes(path: str, value: Any) -> Iterator[tuple[str, object]]:
     for name, part in getattr(value, "__dict__", {}).items():
         if name in ("_modules", "_parameters", "_buffers") and isinstance(part, dict):  # attributes of a torch module
             yield from ((f"{path}.{key}", inner) for key, inner in part.items())
         yield f"{path}.{name}", part
 
 
-def closure_of(function: types.FunctionType) -> dict[str, object]:
+def read_closure(function: types.FunctionType) -> dict[str, object]:
     """Return the closure variables of a function, except unset ones."""
     variables = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -121,19 +121,19 @@ def closure_of(function: types.FunctionType) -> dict[str, object]:
     return variables
 
 
-def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
+def find_used_names(value: object, namespace: Mapping[str, Any]) -> list[str]:
     """Return the names of ``namespace`` that ``value`` needs at run time, in order of discovery."""
     names: dict[str, None] = {}
-    for _, part in parts_of("", value):
+    for _, part in iter_parts("", value):
         name = part.__name__ if isinstance(part, types.FunctionType | type) else ""
         if name and namespace.get(name) is part:
             names[name] = None
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
-            names.update(dict.fromkeys(globals_of(part.__code__)))
+            names.update(dict.fromkeys(find_globals(part.__code__)))
     return list(names)
 
 
-def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+def order_values(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of ``names`` and their dependencies, each after those that it needs."""
     ordered: dict[str, Any] = {}
     visited: set[str] = set()
@@ -141,7 +141,7 @@ def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, An
     def visit(name: str) -> None:
         if name not in visited and name in namespace:
             visited.add(name)
-            for dependency in names_used(namespace[name], namespace):
+            for dependency in find_used_names(namespace[name], namespace):
                 visit(dependency)
             ordered[name] = namespace[name]
 
@@ -152,41 +152,41 @@ def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, An
 
 # compiled code ----------------------------------------------------------------------------------------
 
-READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
+READ_OPS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+WRITE_OPS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
-def code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
+def iter_code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield a code object and all those inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from code_objects(constant)
+            yield from iter_code_objects(constant)
 
 
-def instructions(code: types.CodeType, operations: Collection[str]) -> Iterator[dis.Instruction]:
+def iter_instructions(code: types.CodeType, operations: Collection[str]) -> Iterator[dis.Instruction]:
     """Yield the instructions of a code object and those inside it that do one of these operations."""
-    for part in code_objects(code):
+    for part in iter_code_objects(code):
         yield from (step for step in dis.get_instructions(part) if step.opname in operations)
 
 
-def globals_of(code: types.CodeType) -> list[str]:
+def find_globals(code: types.CodeType) -> list[str]:
     """Return the global names that a code object and those inside it read or write, in order."""
-    return list(dict.fromkeys(step.argval for step in instructions(code, (*READS, *WRITES))))
+    return list(dict.fromkeys(step.argval for step in iter_instructions(code, (*READ_OPS, *WRITE_OPS))))
 
 
-def imports_of(code: types.CodeType) -> list[str]:
+def find_imports(code: types.CodeType) -> list[str]:
     """Return the top-level modules that a code object imports."""
-    names = (step.argval for step in instructions(code, ("IMPORT_NAME",)))
+    names = (step.argval for step in iter_instructions(code, ("IMPORT_NAME",)))
     return list(dict.fromkeys(name.partition(".")[0] for name in names if name))
 
 
-def reads_of(compiled: types.CodeType, skipped: Collection[int] = ()) -> dict[str, int]:
+def find_reads(compiled: types.CodeType, skipped: Collection[int] = ()) -> dict[str, int]:
     """Return the global names that compiled code reads, each with its first line outside the skipped ones."""
     lines: dict[str, int] = {}
-    for part in code_objects(compiled):
+    for part in iter_code_objects(compiled):
         for step in dis.get_instructions(part) if part.co_name != "__annotate__" else ():
             line = (step.positions and step.positions.lineno) or part.co_firstlineno
-            if step.opname in READS and line not in skipped:
+            if step.opname in READ_OPS and line not in skipped:
                 lines[step.argval] = min(line, lines.get(step.argval, line))
     return lines

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
+from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, explain_packing
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
-from distdl_jupyter.capture.listing import module_texts
-from distdl_jupyter.capture.modules import local_modules
+from distdl_jupyter.capture.listing import read_module_texts
+from distdl_jupyter.capture.modules import find_modules
 from distdl_jupyter.capture.notebook import CodeLocation
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
@@ -38,22 +38,22 @@ def capture_script(
 
     Raises InvalidSpec if the script does not exist or is not valid Python.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     folder = Path(source_directory or ".").expanduser().resolve()
     script = _find_script(folder, entry_script)
     text = _read_script(script)
     tree = parse(text)
     arguments, secret_indices = _to_arguments(script_params)
-    local = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
+    modules = find_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
         source=CodeSource(code=text, filename=str(script), command=f"entry_script={script.name}"),
-        captured=(entry, *(module.captured for module in local)),
-        modules=tuple(local),
-        payload_json=payload_fields(
+        captured=(entry, *(module.captured for module in modules)),
+        modules=tuple(modules),
+        payload_json=build_payload(
             "script",
             filename=str(script),
             path=list(dict.fromkeys([str(script.parent), str(folder)])),
@@ -62,8 +62,8 @@ def capture_script(
             working_directory=str(folder),
         ),
         undefined=undefined,
-        seconds=time.perf_counter() - begin,
-        texts=(CodeText(text, script.name), *module_texts(local)),
+        seconds=time.perf_counter() - start,
+        texts=(CodeText(text, script.name), *read_module_texts(modules)),
         imports=frozenset(imported(tree)),
         secret_arguments=frozenset(secret_indices),
     )
@@ -96,9 +96,9 @@ def _read_script(script: Path) -> str:
         ) from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        where = f"Line {line} of {script.name}" if line else script.name
+        origin = f"Line {line} of {script.name}" if line else script.name
         raise InvalidSpec(
-            f"{where} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
+            f"{origin} is not valid Python: {getattr(error, 'msg', error)}.", code="script-syntax", field="entry_script"
         ) from None
     return text
 
@@ -115,7 +115,7 @@ def _to_arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
             hint='Pass a dict such as {"--epochs": 3}.',
         )
     if isinstance(parameters, Mapping):
-        parameters = [text for flag, value in parameters.items() for text in _flag_arguments(str(flag), value)]
+        parameters = [text for flag, value in parameters.items() for text in _format_flag(str(flag), value)]
     arguments, secret_indices = [str(parameter) for parameter in parameters], []
     for index, text in enumerate(arguments):
         flag, equals, _ = text.partition("=")
@@ -124,7 +124,7 @@ def _to_arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
     return arguments, [index for index in secret_indices if index < len(arguments)]
 
 
-def _flag_arguments(flag: str, value: Any) -> list[str]:
+def _format_flag(flag: str, value: Any) -> list[str]:
     if value is False:
         return []
     if value is None or value is True or (isinstance(value, str) and not value):

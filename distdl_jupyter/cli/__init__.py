@@ -118,8 +118,8 @@ def _doctor(_: argparse.Namespace) -> Reply:
 
     rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.build_doctor_rows()]
     wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    text = doctor.render(rows, colour=sys.stdout.isatty() and not wants_plain_text)
-    return Reply(rows, text, code=0 if doctor.works(rows) else 1)
+    text = doctor.render(rows, use_color=sys.stdout.isatty() and not wants_plain_text)
+    return Reply(rows, text, code=0 if doctor.has_no_failure(rows) else 1)
 
 
 def _install(args: argparse.Namespace) -> Reply:

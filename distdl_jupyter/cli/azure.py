@@ -98,7 +98,7 @@ def _wait(status: SignInStatus) -> SignInStatus:
         print("\n".join(azure.sign_in_lines(azure.sign_in_view(status))), file=sys.stderr, flush=True)
     while status.state == "waiting":
         time.sleep(_POLL_SECONDS)
-        status = identity.status()
+        status = identity.get_status()
     return status
 
 
@@ -113,7 +113,7 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.core.errors import InvalidSpec
 
-    subscriptions = identity.subscriptions()
+    subscriptions = identity.list_subscriptions()
     if args.use:
         match = next((item for item in subscriptions if args.use in (item.id, item.name)), None)
         if match is None:
@@ -134,22 +134,22 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
 
 
 def _vm_sizes(args: argparse.Namespace) -> Reply:
-    from distdl_jupyter.azure import catalogue, catalogue_date, prices
-    from distdl_jupyter.azure.vm_sizes import select
+    from distdl_jupyter.azure import get_catalogue_date, load_catalogue, prices
+    from distdl_jupyter.azure.vm_sizes import select_sizes
 
     if args.prices:
         prices.fetch(region=args.region, currency=args.currency)
-    sizes = select(
-        catalogue(),
+    sizes = select_sizes(
+        load_catalogue(),
         gpu=args.gpu,
         min_gpu_memory_gib=args.min_gpu_memory,
         min_gpus=args.min_gpus,
         infiniband=args.infiniband,
         retired=args.retired,
     )
-    priced = [(size, prices.cached(size.name, args.region, args.currency)) for size in sizes]
+    priced = [(size, prices.find_cached(size.name, args.region, args.currency)) for size in sizes]
     lines = [table.text([_COLUMNS, *(_row(size, price) for size, price in priced)])] if priced else []
-    lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}.")
+    lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {get_catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
     return Reply([_data(size, price) for size, price in priced], "\n".join(lines))
 
@@ -170,7 +170,7 @@ def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
         "" if size.vcpus is None else str(size.vcpus),
         interconnect[size.infiniband],
         money(price.per_hour, price.currency) if price else "",
-        f"retired {size.retirement_date}" if size.retired else "",
+        f"retired {size.retirement_date}" if size.is_retired else "",
     )
 
 

@@ -185,17 +185,17 @@ _MessageQueue = queue.SimpleQueue[tuple[NodeStager, Any]]
 
 
 def _serve(stager: NodeStager, staging: JobStaging, base: str, received: _MessageQueue) -> None:
-    """Send the order of a node and answer requests; put other messages, and at the end None or the exception."""
+    """Send a node its request and sign for it; put other messages, and at the end None or the exception."""
     try:
         changes = stager.copy_folders(lambda message: received.put((stager, message)))
-        order = staging.order(stager.node, base=base)
-        stager.write({**order, "sources": [{**item, **changes.get(item["name"], {})} for item in order["sources"]]})
+        request = staging.build_request(stager.node, base=base)
+        stager.write({**request, "sources": [{**item, **changes.get(item["name"], {})} for item in request["sources"]]})
         for line in stager.read_lines():
             with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):  # output of a library
                 message = json.loads(line)
                 if not isinstance(message, dict) or message.get("type") != "renew":
                     received.put((stager, message))
-                elif answer := staging.on_message(stager.node, stager.host, message):  # may take seconds
+                elif answer := staging.handle_message(stager.node, stager.host, message):  # may take seconds
                     stager.write(answer)
         received.put((stager, None))
     except BaseException as error:  # noqa: BLE001  raised by ``run``
@@ -222,7 +222,7 @@ def run(
             threading.Thread(target=_serve, args=(stager, staging, base, received), name="staging", daemon=True).start()
         pending = set(stagers)
         while pending:
-            report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
+            report("stage", f"copying {staging.content} to {plural(len(stagers), 'node')}")
             with contextlib.suppress(queue.Empty):
                 stager, message = received.get(timeout=_POLL_SECONDS)
                 if isinstance(message, BaseException):
@@ -230,9 +230,9 @@ def run(
                 if message is None:
                     pending.remove(stager)
                     if stager.node not in staged:
-                        raise _make_failure(stager, staging.what)
+                        raise _make_failure(stager, staging.content)
                 elif isinstance(message, dict):
-                    staging.on_message(stager.node, stager.host, message)
+                    staging.handle_message(stager.node, stager.host, message)
                     if message.get("type") == "staged":
                         variables = {str(name): str(path) for name, path in message["paths"].items()}
                         staged[stager.node] = variables, str(message.get("python") or "")

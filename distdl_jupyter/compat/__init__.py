@@ -26,7 +26,7 @@ def run(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[s
     if callable(target):
         job = client.submit(target, args, kwargs, **options)
     elif kwargs:
-        raise TypeError("A script accepts positional arguments only, no keyword arguments.")
+        raise TypeError("A script accepts only positional arguments, no keyword arguments.")
     else:
         job = client.submit(entry_script=str(target), script_params=[*map(str, args)], **options)  # type: ignore[arg-type]
     ipython = sys.modules.get("IPython")
@@ -45,8 +45,8 @@ def run(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[s
     return job
 
 
-def ranks(count: int, *, local: bool) -> dict[str, Any]:
+def build_rank_options(count: int, *, is_local: bool) -> dict[str, Any]:
     """Return the options of ranks that run as local processes, or as tasks of the notebook's Spark session."""
-    if local:
+    if is_local:
         return {"compute_target": "local", "process_count_per_node": count}
     return {"compute_target": "spark", "node_count": count}

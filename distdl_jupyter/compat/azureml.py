@@ -68,7 +68,7 @@ class PyTorch:
             node_count = max(node_count, distributed_training.node_count)
         self.source_directory, self.entry_script = source_directory, entry_script
         self._data: dict[str, str] = {}
-        self.script_params = {name: self._argument(value) for name, value in (script_params or {}).items()}
+        self.script_params = {name: self._convert_argument(value) for name, value in (script_params or {}).items()}
         self.options = {
             "compute_target": "local" if compute_target is None else getattr(compute_target, "name", compute_target),
             "node_count": node_count,
@@ -81,7 +81,7 @@ class PyTorch:
         for name in more:
             warnings.warn(f"The argument {name} of PyTorch() is ignored.", stacklevel=2)
 
-    def _argument(self, value: Any) -> Any:
+    def _convert_argument(self, value: Any) -> Any:
         """Return a command-line value; a datastore or data reference becomes the environment variable of its folder."""
         datastore = getattr(value, "datastore", value)
         if not hasattr(datastore, "datastore_type"):

@@ -28,16 +28,16 @@ _KNOWN_FIELDS = {"$schema", "nodeCount", "mountVolumes", "inputDirectories", "ou
 #: Variables that Batch AI set in every job, with their values in a rank.
 _VARIABLES = {"AZ_BATCHAI_TASK_INDEX": "$DISTDL_RANK", "AZ_BATCHAI_PYTORCH_INIT_METHOD": "env://"}
 #: A path below the mount root, in an argument or a value.
-_MOUNT_PATH = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
+_MOUNT_PATH_PATTERN = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^\s\"':;,]*[^\s\"':;,/])/*")
 #: A command that runs a script, up to the next command of the line.
-_COMMAND = re.compile(
+_COMMAND_PATTERN = re.compile(
     r"""(?:^|;|&&|\n)\s*(?:[\w./]*(?:mpirun|mpiexec|horovodrun)(?P<flags>\s(?:[^;&\n]*\s)?))?
         (?:[\w./-]*/)?python[\d.]*\s+(?:-[uBOsS]+\s+)*(?P<script>[^\s;&'"-][^\s;&'"]*\.py)
         (?P<arguments>(?:\s[^;&\n]*)?)(?=$|;|&&|\n)""",
     re.VERBOSE,
 )
 #: Syntax that needs a shell: pipes, redirections, substitutions, and several programs for ``mpirun``.
-_SHELL_SYNTAX = re.compile(r"[`|<>]|\$\(|\s:\s")
+_SHELL_PATTERN = re.compile(r"[`|<>]|\$\(|\s:\s")
 
 
 def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = None, **options: Any) -> client.Job:
@@ -115,8 +115,8 @@ class _ImportedJob:
         settings, nodes, backend = fields.get(toolkit, {}), fields.get("nodeCount", 1), _BACKENDS.get(toolkit)
         line = settings.get("commandLine", "").replace("\\\n", " ")
         script = f"python {settings.get('pythonScriptFilePath')} {settings.get('commandLineArgs', '')}"
-        commands = list(_COMMAND.finditer(line or script))
-        if len(commands) != 1 or _SHELL_SYNTAX.search(commands[0][0]):
+        commands = list(_COMMAND_PATTERN.finditer(line or script))
+        if len(commands) != 1 or _SHELL_PATTERN.search(commands[0][0]):
             raise InvalidSpec(
                 "The command line of the job cannot be converted.",
                 code="batchai-command-unsupported",
@@ -136,22 +136,22 @@ class _ImportedJob:
         return commands[0]
 
     def _find_script(self, text: str) -> Path:
-        match = _MOUNT_PATH.fullmatch(text)
-        tail = match[1] if match else text
-        paths: list[str | Path] = [self._address(tail), self._folder / tail, self._folder / PurePosixPath(tail).name]
+        match = _MOUNT_PATH_PATTERN.fullmatch(text)
+        name = match[1] if match else text
+        paths: list[str | Path] = [self._locate(name), self._folder / name, self._folder / PurePosixPath(name).name]
         script = next((path for text in paths if (path := Path(text)).is_file()), None)
         if script is None:
-            raise _missing_path(tail)
+            raise _make_missing_path_error(name)
         return script.resolve()
 
     def _to_rank_path(self, text: str) -> str:
         """Replace paths below the mount root by the variables of data sources. Raises InvalidSpec for unknown ones."""
-        return _MOUNT_PATH.sub(self._add_data, text)
+        return _MOUNT_PATH_PATTERN.sub(self._add_data, text)
 
     def _add_data(self, match: re.Match[str]) -> str:
-        address = self._address(match[1])
+        address = self._locate(match[1])
         if not address:
-            raise _missing_path(match[1])
+            raise _make_missing_path_error(match[1])
         name = re.sub(r"[^A-Za-z0-9]", "_", match[1])[:40]
         self._data[name] = address
         return f"${VARIABLE}{name.upper()}"
@@ -160,11 +160,11 @@ class _ImportedJob:
         folder = f"$DISTDL_JOB_DIR/outputs/{output.get('pathSuffix', output['id'])}"
         self.folders.append(folder)
         self.variables[f"AZ_BATCHAI_OUTPUT_{output['id']}"] = folder
-        match = _MOUNT_PATH.fullmatch(output["pathPrefix"])
-        if match and self._address(match[1]).startswith("blob:"):
-            self.options["outputs"] = self._address(match[1])
+        match = _MOUNT_PATH_PATTERN.fullmatch(output["pathPrefix"])
+        if match and self._locate(match[1]).startswith("blob:"):
+            self.options["outputs"] = self._locate(match[1])
 
-    def _address(self, subpath: str) -> str:
+    def _locate(self, subpath: str) -> str:
         """Return the current location of a path below the mount root: a mount, Blob, beside job.json, or ""."""
         for parent in (subpath, *map(str, PurePosixPath(subpath).parents)):
             if address := self._mounts.get(parent) or self._containers.get(parent):
@@ -173,7 +173,7 @@ class _ImportedJob:
         return next((str(path) for path in paths if path.exists()), "")
 
 
-def _missing_path(subpath: str) -> InvalidSpec:
+def _make_missing_path_error(subpath: str) -> InvalidSpec:
     return InvalidSpec(
         f"The job uses {subpath}, which is not available here.",
         code="batchai-path-missing",

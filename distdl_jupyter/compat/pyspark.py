@@ -31,11 +31,11 @@ class TorchDistributor:
 
     def run(self, train_object: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any | None:
         """Run it and return the value of rank 0, None for a file. Raises JobFailed, and the errors of ``submit``."""
-        job = compat.run(train_object, args, kwargs, **self._options())
+        job = compat.run(train_object, args, kwargs, **self._build_options())
         return job.result() if callable(train_object) else None
 
-    def _options(self) -> dict[str, Any]:
-        placement = compat.ranks(self.num_processes, local=self.local_mode)
+    def _build_options(self) -> dict[str, Any]:
+        placement = compat.build_rank_options(self.num_processes, is_local=self.local_mode)
         return {**placement, "distributed_backend": self._backend, "use_gpu": None if self.use_gpu else False}
 
 
@@ -56,7 +56,7 @@ class DeepspeedTorchDistributor(TorchDistributor):
         super().__init__(numGpus, localMode, useGpu)
         self.nnodes, self.deepspeed_config = nnodes, deepspeedConfig
 
-    def _options(self) -> dict[str, Any]:
+    def _build_options(self) -> dict[str, Any]:
         nodes = {"node_count": self.nnodes, "process_count_per_node": self.num_processes}
         config = {} if self.deepspeed_config is None else {"deepspeed_config": self.deepspeed_config}
-        return {**super()._options(), **nodes, **config}
+        return {**super()._build_options(), **nodes, **config}

@@ -1,7 +1,6 @@
 """Uploads a job's files to Blob: outputs, values, and the log of a failed job.
 
-Each job uses its own prefix ``<prefix>/<job id>/``. A blob with the same size and MD5 is not uploaded again. Local
-files are kept.
+Each job has its own prefix ``<prefix>/<job id>/``. Blobs with the same size and MD5 are skipped. Local files are kept.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: The number of concurrent uploads, and of concurrent parts of a file.
+#: Maximum numbers of concurrent uploads, and of concurrent parts of a file.
 _MAX_UPLOADS, _MAX_PARTS = 4, 2
-_FOLDERS = ("outputs", "results")
-LOG = "log.txt"
+_UPLOADED_FOLDERS = ("outputs", "results")
+LOG_NAME = "log.txt"
 
 
 class UploadStopped(Exception):
@@ -37,15 +36,15 @@ class UploadStopped(Exception):
 
 
 class UploadSummary(NamedTuple):
-    """The result: uploaded files and bytes, and the number of files that existed already (``existing``)."""
+    """Counts of uploaded files and bytes, and of files that already existed."""
 
-    files: int
-    bytes: int
-    existing: int
+    file_count: int
+    byte_count: int
+    existing_count: int
 
 
-def url(spec: JobSpec) -> str:
-    """Return the address of a job's files."""
+def build_url(spec: JobSpec) -> str:
+    """Return the address of a job's files in Blob."""
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 
@@ -54,53 +53,54 @@ def upload(
     spec: JobSpec,
     open_account: Callable[[str], BlobServiceClient],
     *,
-    with_log: bool,
-    stopped: Callable[[], bool] = lambda: False,
+    include_log: bool,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> UploadSummary:
-    """Upload the files of an ended job, and its log if requested.
+    """Upload the files of an ended job, with ``include_log`` also its log.
 
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
-    UploadStopped soon after ``stopped`` returns true.
+    UploadStopped soon after ``is_stopped`` returns true.
     """
-    target = parse_blob(url(spec), "outputs")
+    target = parse_blob(build_url(spec), "outputs")
     account = open_account(target.account)
-    with translate_errors(url(spec), writing=True), closing(account):
+    with translate_errors(build_url(spec), for_writing=True), closing(account):
         container = account.get_container_client(target.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_MAX_UPLOADS) as pool:
-            files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
-            if with_log:
-                log.writelines(_log_lines(folder))
+            files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _get_files(folder)}
+            if include_log:
+                log.writelines(_iter_log_lines(folder))
                 log.flush()
-                files[f"{target.prefix}/{LOG}"] = Path(log.name)
+                files[f"{target.prefix}/{LOG_NAME}"] = Path(log.name)
             blobs = container.list_blobs(name_starts_with=f"{target.prefix}/") if files else ()
-            known = {blob.name: blob for blob in blobs}
-            work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in files.items()]
+            existing = {blob.name: blob for blob in blobs}
+            send = partial(_send, container, is_stopped)
+            futures = [pool.submit(send, name, path, existing.get(name)) for name, path in files.items()]
             try:
-                sizes = [future.result() for future in as_completed(work)]
+                sizes = [future.result() for future in as_completed(futures)]
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     uploaded = [size for size in sizes if size is not None]
     return UploadSummary(len(uploaded), sum(uploaded), len(sizes) - len(uploaded))
 
 
-def _files(folder: JobFolder) -> Iterator[Path]:
-    """Yield the regular files, except links to outside the job's folder."""
+def _get_files(folder: JobFolder) -> Iterator[Path]:
+    """Yield the regular files, except links that point outside the job's folder."""
     root = folder.path.resolve()
-    for name in _FOLDERS:
+    for name in _UPLOADED_FOLDERS:
         for path in sorted((folder.path / name).rglob("*")):
             if path.is_file() and path.resolve().is_relative_to(root):
                 yield path
 
 
 def _send(
-    container: ContainerClient, name: str, path: Path, existing: BlobProperties | None, stopped: Callable[[], bool]
+    container: ContainerClient, is_stopped: Callable[[], bool], name: str, path: Path, existing: BlobProperties | None
 ) -> int | None:
-    """Upload one file and return its size, None if an identical blob exists."""
+    """Upload one file and return its size, or None if an identical blob exists."""
     from azure.core import MatchConditions
     from azure.storage.blob import ContentSettings
 
     def raise_if_stopped(*_: int | None) -> None:
-        if stopped():
+        if is_stopped():
             raise UploadStopped
 
     raise_if_stopped()
@@ -123,7 +123,7 @@ def _send(
     return size
 
 
-def _log_lines(folder: JobFolder) -> Iterator[bytes]:
+def _iter_log_lines(folder: JobFolder) -> Iterator[bytes]:
     """Yield the lines of the log as text; equal events give equal bytes."""
     for events, _ in batches(folder.log):
         for line in lines_of(events):

@@ -1,7 +1,7 @@
 """Lists a job's data sources, and signs requests to read them.
 
-Listings have names, sizes, versions and MD5 sums; nothing is downloaded. Blob Storage is listed as the signed-in
-user with Azure's SDK, which has sums, tiers and folders; other stores with obstore and this machine's credentials.
+Listings contain names, sizes, versions and MD5 sums; nothing is downloaded. Blob Storage is listed as the signed-in
+user with Azure's SDK, which reports sums, tiers and folders; other stores with obstore and this machine's credentials.
 
 A node gets a user-delegation SAS (learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas): https only,
 read-only, valid for at most an hour, for a single blob or a directory (in an account with a hierarchical namespace),
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
 
 #: The maximum lifetime of a signature, and how far its start is backdated, because clocks differ.
-LIFETIME, _BACKDATED = timedelta(hours=1), timedelta(minutes=15)
+SIGNATURE_LIFETIME, _CLOCK_TOLERANCE = timedelta(hours=1), timedelta(minutes=15)
 
 
 # listings ------------------------------------------------------------------------------
 
 
 class Listing(NamedTuple):
-    """All objects of a source by name; ``single`` is true if its prefix is one object."""
+    """All objects of a source by name; ``is_single`` is true if its prefix is one object."""
 
     items: tuple[Item, ...]
-    single: bool = False
+    is_single: bool = False
 
 
-def address(source: DataSource) -> str:
+def get_address(source: DataSource) -> str:
     """Return the address that the stager opens for a source in S3, Google Cloud Storage or on a web server."""
     return f"{source.scheme}://{source.container}"
 
 
-def s3_settings(source: DataSource) -> dict[str, str]:
+def get_s3_settings(source: DataSource) -> dict[str, str]:
     """Return this machine's S3 endpoint settings, without credentials, for nodes that lack them."""
     if source.scheme != "s3":
         return {}
@@ -58,8 +58,8 @@ def s3_settings(source: DataSource) -> dict[str, str]:
 
 
 def list_store(source: DataSource) -> Listing:
-    """Return the listing of a source outside Blob. Raises DataUnavailable, also if it is empty."""
-    access = stores.Access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
+    """Return the listing of a source outside Blob. Raises DataUnavailable if it is empty or cannot be listed."""
+    access = stores.Reader(source.name, source.scheme, get_address(source), settings=get_s3_settings(source), retries=4)
     try:
         return access.use(lambda store: _list_objects(store, source))
     except StagingFailed as failure:
@@ -76,38 +76,39 @@ def _list_objects(store: Any, source: DataSource) -> Listing:
     import obstore
 
     if source.scheme != "https":
-        metas = [meta for page in obstore.list(store, prefix=source.prefix or None) for meta in page]
+        metas = (meta for page in obstore.list(store, prefix=source.prefix or None) for meta in page)
         # Some tools create an empty object for the folder itself.
-        if metas := [meta for meta in metas if meta["size"] or meta["path"] != source.prefix]:
-            return Listing(tuple(sorted(Item(meta["path"], meta["size"], stores.version(meta), "") for meta in metas)))
+        objects = [meta for meta in metas if meta["size"] or meta["path"] != source.prefix]
+        if items := [Item(meta["path"], meta["size"], stores.get_version(meta), "") for meta in objects]:
+            return Listing(tuple(sorted(items)))
     try:
         meta = obstore.head(store, source.prefix) if source.prefix else None
     except FileNotFoundError:
         meta = None
     if meta is None:
-        raise _empty_error(source)
-    if not stores.version(meta):
+        raise _make_empty_error(source)
+    if not stores.get_version(meta):
         raise DataUnavailable(
             f"{source.container} sends neither an ETag nor a modification time for {source.prefix!r}.",
             code="data-without-version",
             hint="Download the file and use its path, or upload it to a store.",
         )
-    return Listing((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
+    return Listing((Item(source.prefix, meta["size"], stores.get_version(meta), ""),), is_single=True)
 
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
-    """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
+    """Return the listing of a source in Blob. Raises DataUnavailable if it is empty or cannot be listed."""
     prefix = source.prefix.strip("/")
     with translate_errors(source.address):
         if items := tuple(sorted(_iter_blobs(account, source, f"{prefix}/" if prefix else ""))):
             return Listing(items)
         blob = next(_iter_blobs(account, source, prefix), None) if prefix else None
     if blob is None or blob.name != prefix:
-        raise _empty_error(source)
-    return Listing((blob,), single=True)
+        raise _make_empty_error(source)
+    return Listing((blob,), is_single=True)
 
 
-def _empty_error(source: DataSource) -> DataUnavailable:
+def _make_empty_error(source: DataSource) -> DataUnavailable:
     return DataUnavailable(
         f"{source.address} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
     )
@@ -129,34 +130,34 @@ def _iter_blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> 
             yield Item(blob.name, int(blob.size or 0), str(blob.etag).strip('"'), md5)
 
 
-def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
-    """Return the files of one node of ``nodes``: each file goes to one node.
+def shard(items: Sequence[Item], node: int, node_count: int) -> tuple[Item, ...]:
+    """Return the files for one of ``node_count`` nodes; each file is copied to only one of them.
 
-    The files are distributed by size, so the bytes of two nodes differ by at most the largest file.
+    The files are distributed by size, so the totals of two nodes differ by at most the size of the largest file.
     """
-    return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::nodes]))
+    return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::node_count]))
 
 
 # signatures ---------------------------------------------------------------------------------------
 
 
-def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
-    """Return the query string of a shared access signature for reading a source; it is valid for ``LIFETIME``.
+def sign_source(account: BlobServiceClient, source: DataSource, *, is_blob: bool) -> str:
+    """Return the query string of a shared access signature for reading a source; valid for ``SIGNATURE_LIFETIME``.
 
-    ``blob`` is true if the prefix is a single blob. Raises DataUnavailable.
+    ``is_blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """
     from azure.storage.blob import generate_blob_sas, generate_container_sas
 
-    start = datetime.now(UTC) - _BACKDATED
-    expiry = start + _BACKDATED + LIFETIME
+    start = datetime.now(UTC) - _CLOCK_TOLERANCE
+    expiry = start + _CLOCK_TOLERANCE + SIGNATURE_LIFETIME
     with translate_errors(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
-    common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
-    common["permission"] = "r"
-    if source.prefix and (blob or _has_directories(account)):
-        is_directory = None if blob else True
-        return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **common)
-    return generate_container_sas(source.account, source.container, **common)
+    options: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
+    options["permission"] = "r"
+    if source.prefix and (is_blob or _has_directories(account)):
+        is_directory = None if is_blob else True
+        return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **options)
+    return generate_container_sas(source.account, source.container, **options)
 
 
 def _has_directories(account: BlobServiceClient) -> bool:
@@ -172,17 +173,17 @@ def _has_directories(account: BlobServiceClient) -> bool:
 
 
 @contextlib.contextmanager
-def translate_errors(location: str, *, writing: bool = False) -> Iterator[None]:
+def translate_errors(location: str, *, for_writing: bool = False) -> Iterator[None]:
     """Translate errors of azure-core and azure-storage-blob into DataUnavailable, which names ``location``."""
     from azure.core.exceptions import AzureError
 
     try:
         yield
     except AzureError as error:
-        raise _unavailable(location, error, stores.WRITER if writing else stores.READER) from None
+        raise _to_data_unavailable(location, error, stores.WRITER_ROLE if for_writing else stores.READER_ROLE) from None
 
 
-def _unavailable(location: str, error: object, role: str) -> DataUnavailable:
+def _to_data_unavailable(location: str, error: object, role: str) -> DataUnavailable:
     code = getattr(error, "error_code", None) or ""
     code, status = str(getattr(code, "value", code)), getattr(error, "status_code", None)
     text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")

@@ -2,7 +2,7 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-starts over. The stager reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and
+starts over. The stager reads one line of JSON, its request (the arguments of ``DataStager`` and ``StagedSource``), and
 writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
@@ -15,9 +15,9 @@ writes lines of JSON:
         "fingerprint": what ``data_cache.fingerprint`` returned elsewhere, or null}],
      "packages": null or the fields of ``packages.PackageRequest``}
 
-    {"type": "renew", "source": "train"}         waits for an answer on standard input (Blob only):
+    {"type": "renew", "source": "train"}         waits for a response on standard input (Blob only):
         {"type": "sas", "source": "train", "sas": "sv=...&sig=..."}
-    {"type": "progress", "source", "done", "total", "cached" (bytes that the disk had), "files", "of"}
+    {"type": "progress", "source", "done", "total", "cached" (bytes from the cache), "files", "of"}
     {"type": "note", "source": name or "", "level": "info" or "warning", "text", "code"}
     {"type": "failed", "source": name or "", "text", "remedy"}              and exit code 1
     {"type": "staged", "paths": {variable: folder}, "bytes": fetched, "cached", "seconds",
@@ -49,25 +49,25 @@ from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import Cache, LinkTree, PartialFile, StagingFailed
 
 #: Bytes per request; larger files are read by several concurrent requests.
-RANGE = 16 * 2**20
+RANGE_BYTES = 16 * 2**20
 #: Bytes per write.
-_CHUNK = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 #: Seconds between two progress messages.
 _REPORT_SECONDS = 0.25
 #: Timeout in seconds for a signature; it is long because the user may have to sign in first.
-_RENEW_SECONDS = 600.0
+_RENEW_TIMEOUT_SECONDS = 600.0
 #: The maximum number of downloads of a file with a wrong checksum.
 _MAX_DOWNLOADS = 3
 #: Control characters, which obstore does not allow in names.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 #: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
 _MAX_NAME, _MAX_PATH = 255, 3000
-_RENAME = "Rename the object, or use another prefix."
-#: Exit code if the program that sent the order has ended.
-_ORPHANED = 3
+_RENAME_HINT = "Rename the object, or use another prefix."
+#: Exit code if the program that sent the request has ended.
+_ORPHANED_EXIT_CODE = 3
 
 
-# the order ------------------------------------------------------------------------------------------
+# the request ----------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):
@@ -94,7 +94,7 @@ class StagedSource:
     fingerprint: dict[str, Any] | None = None
 
 
-def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
+def plan_layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     """Return the objects of a source by their path below its folder, and the empty folders.
 
     A name with a trailing slash is an empty folder, and so is an empty object whose name is a prefix of others.
@@ -103,22 +103,22 @@ def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     files: dict[str, Item] = {}
     folders: set[str] = set()
     for item in map(Item._make, source.items):
-        path = _relative_path(source, item.name)
+        path = _get_relative_path(source, item.name)
         if not path or path.endswith("/"):
             if item.size:
                 text = f"The object {item.name!r} has the name of a folder but contains data."
-                raise StagingFailed(text, _RENAME, source.name)
+                raise StagingFailed(text, _RENAME_HINT, source.name)
             folders.add(path.removesuffix("/"))
         else:
             files[path] = item
     paths = [*files, *(f"{folder}/" for folder in folders)]
     for folder in {path[:end] for path in paths for end, char in enumerate(path) if char == "/"} & files.keys():
         if files.pop(folder).size:
-            raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
+            raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME_HINT, source.name)
     return files, folders
 
 
-def _relative_path(source: StagedSource, name: str) -> str:
+def _get_relative_path(source: StagedSource, name: str) -> str:
     """Return the path of an object below its prefix, with a trailing slash for a folder. Raises StagingFailed."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
@@ -128,7 +128,7 @@ def _relative_path(source: StagedSource, name: str) -> str:
     parts = path.removesuffix("/").split("/") if path else []
     is_short = len(os.fsencode(path)) <= _MAX_PATH and all(len(os.fsencode(part)) <= _MAX_NAME for part in parts)
     if {"", ".", ".."} & {*parts} or not is_short or _CONTROL_CHARACTER.search(path):
-        raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
+        raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME_HINT, source.name)
     return path
 
 
@@ -142,37 +142,37 @@ class StdioChannel:
         self._source = source
         self._sink = sink
         self._write_lock = threading.Lock()
-        self._ask_lock = threading.Lock()
+        self._request_lock = threading.Lock()
         self._responses: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._has_finished = False
 
-    def order(self) -> dict[str, Any]:
+    def read_request(self) -> dict[str, Any]:
         """Return the first line; from then on, the program exits when its input ends."""
-        order: dict[str, Any] = json.loads(self._source.readline())
+        request: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
-        return order
+        return request
 
-    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
-        """Write a message; after the ``last`` one, the other side may close both streams."""
-        self._has_finished = last
+    def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
+        """Write a message; after one with ``is_last``, the other side may close both streams."""
+        self._has_finished = is_last
         with self._write_lock:
             try:
                 self._sink.write(json.dumps(message).encode() + b"\n")
                 self._sink.flush()
             except OSError:
-                os._exit(_ORPHANED)
+                os._exit(_ORPHANED_EXIT_CODE)
 
-    def ask(self, source: str) -> str:
+    def request_signature(self, source: str) -> str:
         """Request a signature for a source and return it. Raises StagingFailed."""
-        with self._ask_lock:
+        with self._request_lock:
             self.send({"type": "renew", "source": source})
             try:
                 # A new supervisor may repeat a response of the previous one.
-                while (response := self._responses.get(timeout=_RENEW_SECONDS))["source"] != source:
+                while (response := self._responses.get(timeout=_RENEW_TIMEOUT_SECONDS))["source"] != source:
                     pass
             except queue.Empty:
                 raise StagingFailed(
-                    f"The access token for {source} was not renewed within {_RENEW_SECONDS / 60:.0f} minutes.",
+                    f"The access token for {source} was not renewed within {_RENEW_TIMEOUT_SECONDS / 60:.0f} minutes.",
                     "Sign in to Azure again, and submit the job again.",
                     source,
                 ) from None
@@ -184,24 +184,24 @@ class StdioChannel:
                 self._responses.put(json.loads(line))
         finally:
             if not self._has_finished:
-                os._exit(_ORPHANED)
+                os._exit(_ORPHANED_EXIT_CODE)
 
 
 # the run --------------------------------------------------------------------------------------------
 
 
 class StagedFile(NamedTuple):
-    """An object that becomes a file: ``path`` in the folder of its source, ``final`` in the cache."""
+    """An object that becomes a file: ``path`` in the folder of its source, ``cache_path`` in the cache."""
 
     source: StagedSource
-    access: stores.Access
+    access: stores.Reader
     item: Item
     path: str
-    final: str
+    cache_path: str
 
 
 class DataStager:
-    """Executes an order, whose fields are the arguments; ``run`` raises StagingFailed."""
+    """Executes a request, whose fields are the arguments; ``run`` raises StagingFailed."""
 
     def __init__(
         self,
@@ -219,13 +219,12 @@ class DataStager:
         self._channel = channel
         self._job, self._node = job, node
         self._sources = [StagedSource(**source) for source in sources]
-        self._limit_bytes = limit_bytes
-        self._ca = ca
+        self._limit_bytes, self._ca = limit_bytes, ca
         self._packages = packages
         self._cache = Cache(base)
         #: By source: completed and total bytes and files, and cached bytes.
         self._counts: dict[str, dict[str, int]] = {}
-        self._reported: dict[str, dict[str, int]] = {}
+        self._sent_counts: dict[str, dict[str, int]] = {}
         self._count_lock = threading.Lock()
         self._sent_notes: set[tuple[str, str]] = set()
         self._clear_lock = threading.Lock()
@@ -245,29 +244,30 @@ class DataStager:
             if stored_sources := [source for source in self._sources if source.kind != "path"]:
                 paths |= self._fetch_all(stored_sources)
         except OSError as error:
-            raise self._disk_failure(error) from None
+            raise self._to_staging_failed(error) from None
         finally:
             for pool in (self._file_pool, self._range_pool):
                 pool.shutdown(wait=False, cancel_futures=True)
         python = ""
         if self._packages:
             request = packages.PackageRequest(**self._packages)
-            python = packages.PackageEnvironment(request, self._cache, self._show_packages).make()
+            python = packages.PackageEnvironment(request, self._cache, self._show_package_progress).make()
         self._send_progress()
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
         result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}
         seconds = round(time.monotonic() - started, 3)
-        self._channel.send({"type": "staged", **result, "seconds": seconds}, last=True)
+        self._channel.send({"type": "staged", **result, "seconds": seconds}, is_last=True)
 
     def _fetch_all(self, sources: list[StagedSource]) -> dict[str, str]:
         self._cache.prepare()
         self._tree = LinkTree(self._cache, self._job, self._node)
-        files = [file for source in sources for file in self._files_of(source)]
+        files = [file for source in sources for file in self._list_files(source)]
         missing = [file for file in files if not self._link_cached(file)]
-        gap = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit_bytes)
-        if gap and self._limit_bytes is not None:
-            excess = data_cache.format_size(gap)
-            text = f"The data is {excess} larger than the cache limit. The excess is deleted when the job ends."
+        sizes = {file.cache_path: file.item.size for file in missing}
+        excess = self._cache.make_room(sum(sizes.values()), self._limit_bytes)
+        if excess and self._limit_bytes is not None:
+            size = data_cache.format_size(excess)
+            text = f"The data is {size} larger than the cache limit. The excess is deleted when the job ends."
             self._send_note("", "cache-limit", text)
         pending: set[Future[None]] = {self._file_pool.submit(self._fetch, file) for file in missing}
         while pending:
@@ -277,26 +277,26 @@ class DataStager:
             self._send_progress()
         return {source.variable: self._tree.folder(source.name) for source in sources}
 
-    def _files_of(self, source: StagedSource) -> list[StagedFile]:
+    def _list_files(self, source: StagedSource) -> list[StagedFile]:
         """Create the folders of a source and return its files."""
-        files, folders = layout(source)
+        files, folders = plan_layout(source)
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
-        ask = partial(self._channel.ask, source.name)
-        access = stores.Access(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
+        ask = partial(self._channel.request_signature, source.name)
+        access = stores.Reader(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
         return [
             StagedFile(source, access, item, path, self._cache.path(source.address, item.name, item.version))
             for path, item in files.items()
         ]
 
     def _link_cached(self, file: StagedFile) -> bool:
-        """Link to a file in the cache; return whether it was there."""
+        """Link to a file in the cache; return whether the cache has the file."""
         try:
-            if not self._cache.has(file.final, file.item.size):
+            if not self._cache.has(file.cache_path, file.item.size):
                 return False
-            self._tree.add(file.source.name, file.path, file.final)
+            self._tree.add(file.source.name, file.path, file.cache_path)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
         self._add_counts(file.source.name, done=file.item.size, cached=file.item.size, files=1)
@@ -306,7 +306,7 @@ class DataStager:
         """Fetch a file unless another program or source is already fetching it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
-        part = PartialFile(file.final, lambda: self._send_note(name, "elsewhere", text))
+        part = PartialFile(file.cache_path, lambda: self._send_note(name, "elsewhere", text))
         if self._link_cached(file):
             part.close()
             return
@@ -322,7 +322,7 @@ class DataStager:
         """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
         # Not every web server supports ranges.
-        range_size = item.size if file.source.kind == "https" else RANGE
+        range_size = item.size if file.source.kind == "https" else RANGE_BYTES
         starts = range(0, item.size, range_size) if item.size else ()
         for _ in range(_MAX_DOWNLOADS):
             list(self._range_pool.map(lambda start: self._read_range(file, part, start, start + range_size), starts))
@@ -341,15 +341,15 @@ class DataStager:
         def read(store: Any) -> None:
             import obstore
 
-            options: Any = stores.condition(file.source.kind, item.version)
+            options: Any = stores.build_condition(file.source.kind, item.version)
             if end - start < item.size:
                 options["range"] = (start, end)
             response = obstore.get(store, item.name, options=options)
-            if (stores.version(response.meta), response.meta["size"]) != (item.version, item.size):
+            if (stores.get_version(response.meta), response.meta["size"]) != (item.version, item.size):
                 raise stores.StoreError(412, "")  # the object has changed since the listing
             position = start
             try:
-                for chunk in response.stream(min_chunk_size=_CHUNK):
+                for chunk in response.stream(min_chunk_size=_CHUNK_BYTES):
                     self._write(part, position, memoryview(chunk))
                     position += len(chunk)
                     self._add_counts(name, done=len(chunk))
@@ -360,7 +360,7 @@ class DataStager:
         try:
             file.access.use(read)
         except stores.StoreError as error:
-            raise stores.refusal(name, file.source.address, item.name, error) from None
+            raise stores.make_read_error(name, file.source.address, item.name, error) from None
 
     def _write(self, part: PartialFile, position: int, content: memoryview) -> None:
         """Write bytes; if the disk is full, remove unused cache entries and retry once."""
@@ -373,23 +373,23 @@ class DataStager:
                 self._cache.make_room(0, limit=0)
             part.write(position, content)
 
-    def _add_counts(self, source: str, **added: int) -> None:
+    def _add_counts(self, source: str, **increments: int) -> None:
         """Add to the counts of a source; thread-safe."""
         with self._count_lock:
-            for name, number in added.items():
-                self._counts[source][name] += number
+            for name, increment in increments.items():
+                self._counts[source][name] += increment
 
-    def _show_packages(self, done: int, total: int, files: int) -> None:
-        self._counts[packages.NAME] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
+    def _show_package_progress(self, done: int, total: int, files: int) -> None:
+        self._counts[packages.LABEL] = {"done": done, "total": total, "cached": 0, "files": files, "of": 1}
         self._send_progress()
 
     def _send_progress(self) -> None:
         with self._count_lock:
             counts = {name: dict(count) for name, count in self._counts.items()}
         for name, count in counts.items():
-            if self._reported.get(name) != count:
+            if self._sent_counts.get(name) != count:
                 self._channel.send({"type": "progress", "source": name, **count})
-        self._reported = counts
+        self._sent_counts = counts
 
     def _send_note(self, source: str, code: str, text: str) -> None:
         """Send a note once for each source."""
@@ -399,7 +399,7 @@ class DataStager:
             note = {"source": source, "level": level, "code": code, "text": data_cache.mask_secrets(text)}
             self._channel.send({"type": "note", **note})
 
-    def _disk_failure(self, error: OSError) -> StagingFailed:
+    def _to_staging_failed(self, error: OSError) -> StagingFailed:
         if error.errno == errno.EDQUOT:
             return StagingFailed(f"Your disk quota for {self._cache.base} is exhausted.", data_cache.SPACE_REMEDY)
         if error.errno in (errno.ENOSPC, errno.EFBIG):
@@ -413,11 +413,11 @@ class DataStager:
 
 
 def main() -> int:
-    """Execute the order on standard input and return the exit code."""
+    """Execute the request on standard input and return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        DataStager(channel, **channel.order()).run()
+        DataStager(channel, **channel.read_request()).run()
     except StagingFailed as failure:
         error = failure
     except OSError as caught:
@@ -426,7 +426,7 @@ def main() -> int:
         error = StagingFailed(f"Cannot copy the data ({type(caught).__name__}).")
     else:
         return 0
-    channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, last=True)
+    channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, is_last=True)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""Stages a job's data sources and packages: creates the orders for the nodes' stagers and handles their messages.
+"""Stages a job's data sources and packages: creates the requests for the nodes' stagers and handles their messages.
 
 All sources are listed, and a signature is tested, before any stager starts, so that errors are reported immediately.
 Signatures are only sent to stagers; events only contain counts.
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.data.sources import Listing
 
 #: The number of concurrent downloads of a node.
-WORKERS = 16
-#: The cache limit of a node in bytes; the default is a tenth of its disk, at most 100 GB (see ``node.data_cache``).
-LIMIT = "DISTDL_DATA_CACHE_BYTES"
+WORKER_COUNT = 16
+#: Variable that limits a node's cache in bytes; the default is a tenth of the disk, at most 100 GB.
+LIMIT_VARIABLE = "DISTDL_DATA_CACHE_BYTES"
 #: Prefixes of variables that configure package installers.
-_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
+_TOOL_PREFIXES = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
 _NO_VARIABLES: Mapping[str, str] = {}
 #: Seconds between two events about a source on a node.
 _PROGRESS_SECONDS = 0.5
@@ -40,9 +40,9 @@ _PROGRESS_SECONDS = 0.5
 class JobStaging:
     """The staging of one job (see ``clusters.base.Context``).
 
-    ``write`` writes events in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
-    user. ``variables`` are the environment of the ranks, from which installers get their settings; ``modules`` must be
-    importable after the job's packages are installed.
+    ``write`` writes events in the thread of ``handle_message``. ``open_account`` opens a storage account as the
+    signed-in user. ``variables`` are the ranks' environment variables, which configure the installers; ``modules`` must
+    be importable after the job's packages are installed.
     """
 
     def __init__(
@@ -55,8 +55,7 @@ class JobStaging:
         modules: Sequence[str] = (),
     ) -> None:
         self._spec = spec
-        self._variables = variables
-        self._modules = modules
+        self._variables, self._modules = variables, modules
         self._write = write
         self._open_account = open_account
         self._sources = {source.name: source for source in spec.data}
@@ -69,7 +68,7 @@ class JobStaging:
 
     def prepare(self) -> None:
         """List every source and test its signature; thread-safe. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
-        _cache_limit()  # fails before anything is listed
+        _read_cache_limit()  # fails before anything is listed
         for name, source in self._sources.items():
             if source.scheme == "blob":
                 account = self._accounts[name] = self._open_account(source.account)
@@ -99,46 +98,47 @@ class JobStaging:
         return "; ".join(f"{name}: {counts.get(name) or source.address}" for name, source in self._sources.items())
 
     @property
-    def what(self) -> str:
+    def content(self) -> str:
         """The kind of content to copy: data, packages, or both."""
-        return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._package_order() else [])])
+        parts = {"data": self._sources, "packages": self._build_package_request()}
+        return " and ".join(name for name, part in parts.items() if part)
 
-    # the contract -----------------------------------------------------------------------------
+    # called by clusters -----------------------------------------------------------------------
 
-    def order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return the order for a node's stager, without secrets (see ``stager``)."""
+    def build_request(self, node: int, *, base: str = "") -> dict[str, Any]:
+        """Return the request for a node's stager, without secrets (see ``stager``)."""
         return {
             "job": self._spec.id,
             "node": node,
             "base": base,
-            "limit_bytes": _cache_limit(),
-            "workers": WORKERS,
-            "ca": stores.certificates() if self._listings else "",
-            "sources": [self._source_order(source, node) for source in self._sources.values()],
-            "packages": self._package_order(),
+            "limit_bytes": _read_cache_limit(),
+            "workers": WORKER_COUNT,
+            "ca": stores.read_certificates() if self._listings else "",
+            "sources": [self._build_source_request(source, node) for source in self._sources.values()],
+            "packages": self._build_package_request(),
         }
 
-    def _package_order(self) -> dict[str, Any] | None:
-        if (request := packages.packages_to_install(self._spec)) is None:
+    def _build_package_request(self) -> dict[str, Any] | None:
+        if (request := packages.find_missing_packages(self._spec)) is None:
             return None
-        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_PREFIXES)}
-        return {**request.content(), "modules": self._modules, "variables": settings}
+        settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_TOOL_PREFIXES)}
+        return {**request.to_json(), "modules": self._modules, "variables": settings}
 
-    def _source_order(self, source: DataSource, node: int) -> dict[str, Any]:
-        common = {"name": source.name, "variable": source.variable}
+    def _build_source_request(self, source: DataSource, node: int) -> dict[str, Any]:
+        fields = {"name": source.name, "variable": source.variable}
         if not source.stored:
-            return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
+            return {**fields, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
         listing, account = self._listings[source.name], self._accounts.get(source.name)
         return {
-            **common,
+            **fields,
             "kind": source.scheme,
-            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.address(source),
-            "prefix": source.prefix if listing.single or not source.prefix else f"{source.prefix}/",
-            "settings": sources.s3_settings(source),
+            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.get_address(source),
+            "prefix": source.prefix if listing.is_single or not source.prefix else f"{source.prefix}/",
+            "settings": sources.get_s3_settings(source),
             "items": sources.shard(listing.items, node, self._spec.node_count) if source.shard else listing.items,
         }
 
-    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
+    def handle_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
         """Handle a message of a node's stager; only the response to ``renew`` may be computed in another thread."""
         match message.get("type"):
             case "renew":
@@ -159,11 +159,11 @@ class JobStaging:
 
     def _sign(self, source: DataSource) -> str:
         """Return a recent signature; it is cached because every node requests one."""
-        account, is_single = self._accounts[source.name], self._listings[source.name].single
+        account, is_single = self._accounts[source.name], self._listings[source.name].is_single
         with self._sign_lock:
             signed_at, sas = self._signatures.get(source.name, (0.0, ""))
-            if not sas or time.monotonic() - signed_at > sources.LIFETIME.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=is_single)
+            if not sas or time.monotonic() - signed_at > sources.SIGNATURE_LIFETIME.total_seconds() / 4:
+                sas = sources.sign_source(account, source, is_blob=is_single)
                 self._signatures[source.name] = (time.monotonic(), sas)
             return sas
 
@@ -186,7 +186,7 @@ class JobStaging:
             self._write("log", rank=None, stream="sys", text=f"{text}, {seconds:.1f} s")
 
 
-def _cache_limit() -> int | None:
+def _read_cache_limit() -> int | None:
     """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
-    value = os.environ.get(LIMIT)
-    return 0 if value == "0" else byte_count(value, LIMIT)
+    value = os.environ.get(LIMIT_VARIABLE)
+    return 0 if value == "0" else byte_count(value, LIMIT_VARIABLE)

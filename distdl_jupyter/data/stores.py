@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The maximum number of credentials to try for one request.
 _MAX_ATTEMPTS = 3
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
-_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_STATUS_PATTERN = re.compile(r"status code: (\d{3})")
+_CODE_PATTERN = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_CERTIFICATE_PATTERN = re.compile(r"InvalidCertificate\(\s*(\w+)")
 #: Substring of an obstore error: reason to show.
 _REASONS = {
     "failed to lookup address": "its name cannot be resolved",
@@ -41,9 +41,9 @@ _REASONS = {
     "169.254.169.254": "this machine has no role",
 }
 #: HTTP statuses that may be temporary.
-_TEMPORARY = {408, 429, 500, 502, 503, 504}
-READER, WRITER = "Storage Blob Data Reader", "Storage Blob Data Contributor"
-_FIREWALL = (
+_TEMPORARY_STATUSES = {408, 429, 500, 502, 503, 504}
+READER_ROLE, WRITER_ROLE = "Storage Blob Data Reader", "Storage Blob Data Contributor"
+_FIREWALL_REFUSAL = (
     "The storage account blocks requests from this network",
     "Allow this machine's network in the account's networking settings, or use a private endpoint.",
 )
@@ -53,8 +53,8 @@ AZURE_REFUSALS = {
         "The signed-in account does not have permission",
         "Assign it the role {role} (and Storage Blob Delegator, to sign) on the account, and wait a few minutes.",
     ),
-    "AuthorizationFailure": _FIREWALL,
-    "AuthorizationSourceIPMismatch": _FIREWALL,
+    "AuthorizationFailure": _FIREWALL_REFUSAL,
+    "AuthorizationSourceIPMismatch": _FIREWALL_REFUSAL,
     "AuthenticationFailed": (
         "Azure rejected the sign-in for this storage account",
         "Sign in to Azure again, and check the clock of this machine.",
@@ -87,20 +87,20 @@ class StoreError(Exception):
         self.status, self.code = status, code
 
 
-def _store_error(error: BaseException) -> StoreError:
+def _to_store_error(error: BaseException) -> StoreError:
     text = str(error)
-    if match := _CERTIFICATE.search(text):
+    if match := _CERTIFICATE_PATTERN.search(text):
         return StoreError(0, f"its certificate is not trusted: {match[1]}")
-    match = _STATUS.search(text)
+    match = _STATUS_PATTERN.search(text)
     if status := 404 if isinstance(error, FileNotFoundError) else int(match[1]) if match else 0:
-        return StoreError(status, code[1] if (code := _CODE.search(text)) else "")
+        return StoreError(status, code[1] if (code := _CODE_PATTERN.search(text)) else "")
     reasons = (reason for substring, reason in _REASONS.items() if substring in text)
     return StoreError(0, next(reasons, type(error).__name__))
 
 
-def refusal(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
+def make_read_error(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
     """Return the error for an object that cannot be read."""
-    if error.status and error.status not in _TEMPORARY:
+    if error.status and error.status not in _TEMPORARY_STATUSES:
         problem, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
         return StagingFailed(f"{name!r} of {source} {problem} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
@@ -112,14 +112,14 @@ def refusal(source: str, address: str, name: str, error: StoreError) -> StagingF
     )
 
 
-def _error_types() -> tuple[type[BaseException], ...]:
+def _get_error_types() -> tuple[type[BaseException], ...]:
     """Return the exception types of obstore."""
     from obstore.exceptions import BaseError
 
     return (BaseError, FileNotFoundError, ValueError)
 
 
-def version(meta: ObjectMeta) -> str:
+def get_version(meta: ObjectMeta) -> str:
     """Return the version of an object: its ETag without quotes, else its modification time, "" if both are missing."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
@@ -127,24 +127,24 @@ def version(meta: ObjectMeta) -> str:
     return f"time-{modified_at:.0f}" if modified_at else ""
 
 
-def condition(kind: str, version_: str) -> dict[str, Any]:
+def build_condition(scheme: str, version: str) -> dict[str, Any]:
     """Return the options of a request that reads only this version; {} if the store cannot check it."""
-    is_weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
-    return {} if kind == "https" and is_weak else {"if_match": f'"{version_}"'}
+    is_weak = version.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
+    return {} if scheme == "https" and is_weak else {"if_match": f'"{version}"'}
 
 
-def certificates() -> str:
+def read_certificates() -> str:
     """Return the CA certificates that environment variables name, as PEM text; "" if there are none."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
     files = [Path(path) for path in sorted(filter(None, paths)) if os.access(path, os.R_OK)]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-# opening --------------------------------------------------------------------------------------------
+# opening stores -------------------------------------------------------------------------------------
 
 
-class Access:
-    """Read access to one source at ``address`` (see ``stager``).
+class Reader:
+    """Reads one source at ``address`` (see ``stager``).
 
     ``ask`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates as PEM text.
     """
@@ -152,7 +152,7 @@ class Access:
     def __init__(
         self,
         source: str,
-        kind: str,
+        scheme: str,
         address: str,
         *,
         ca: str = "",
@@ -161,64 +161,64 @@ class Access:
         retries: int = 12,
     ) -> None:
         self._source = source
-        self._kind = kind
+        self._scheme = scheme
         self._address = address
-        self._stores = _stores(kind, address, f"{ca}\n{certificates()}", settings or {}, ask, retries)
+        self._stores = _iter_stores(scheme, address, f"{ca}\n{read_certificates()}", settings or {}, ask, retries)
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
 
-    def use(self, call: Callable[[ObjectStore], T]) -> T:
-        """Return ``call(store)`` with an open store; if access is denied, try other credentials.
+    def use(self, operation: Callable[[ObjectStore], T]) -> T:
+        """Return ``operation(store)`` with an open store; if access is denied, try other credentials.
 
-        Thread-safe. Raises StagingFailed, StoreError, and any exception of ``call``.
+        Thread-safe. Raises StagingFailed, StoreError, and any exception of ``operation``.
         """
         store: ObjectStore | None = None
-        refused = StoreError(0, "")
+        denied = StoreError(0, "")
         for _ in range(_MAX_ATTEMPTS):
             with self._lock:
                 if self._store is store:  # else another thread has already opened the next store
-                    self._store = self._open(refused)
+                    self._store = self._open(denied)
                 store = self._store
             assert store is not None
             try:
-                return call(store)
-            except _error_types() as caught:
-                error = _store_error(caught)
+                return operation(store)
+            except _get_error_types() as caught:
+                error = _to_store_error(caught)
                 if error.status in (401, 403):
-                    refused = error
-                elif error.status or not refused.status:  # without a machine role, the error has no status
+                    denied = error
+                elif error.status or not denied.status:  # without a machine role, the error has no status
                     raise error from None
-        raise self._denial(refused)
+        raise self._to_denial(denied)
 
-    def _open(self, refused: StoreError) -> ObjectStore:
+    def _open(self, denied: StoreError) -> ObjectStore:
         try:
             return next(self._stores)
         except StopIteration:
-            raise self._denial(refused) from None
+            raise self._to_denial(denied) from None
         except ImportError:
             raise StagingFailed(
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
-        except _error_types() as error:  # for example, if one of two keys is missing
-            raise self._denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
+        except _get_error_types() as error:  # for example, if one of two keys is missing
+            raise self._to_denial(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
-    def _denial(self, error: StoreError) -> StagingFailed:
-        if self._kind == "blob":
+    def _to_denial(self, error: StoreError) -> StagingFailed:
+        if self._scheme == "blob":
             problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
-            return StagingFailed(text, problem[1].format(role=READER), self._source)
+            return StagingFailed(text, problem[1].format(role=READER_ROLE), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
-        return StagingFailed(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
+        return StagingFailed(f"{text} ({error}).", _REMEDIES[self._scheme], self._source)
 
 
-def _stores(
-    kind: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
+def _iter_stores(
+    scheme: str, address: str, certificates_pem: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
     """Yield the stores to try for a source, each with different credentials."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-    client: dict[str, Any] = {
+    client_options: dict[str, Any] = {
         "timeout": "1h",
         "read_timeout": "30s",
         "connect_timeout": "10s",
@@ -226,24 +226,24 @@ def _stores(
         "allow_http": settings.get("endpoint", "").startswith("http://"),
     }
     if "BEGIN CERTIFICATE" in certificates_pem:
-        client["root_certificate"] = certificates_pem
+        client_options["root_certificate"] = certificates_pem
     backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
-    retry = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
-    options: Any = {"client_options": client, "retry_config": retry}
+    retry_config = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
+    options: Any = {"client_options": client_options, "retry_config": retry_config}
     endpoint, _, container = address.rpartition("/")
-    if kind == "https":
+    if scheme == "https":
         yield HTTPStore(address, **options)
-    elif kind == "gs":
+    elif scheme == "gs":
         has_credentials = any(map(os.environ.get, _GOOGLE_VARIABLES)) or _GOOGLE_KEY_FILE.expanduser().is_file()
         for is_anonymous in (False,) if has_credentials else (True, False):
             yield GCSStore(container, skip_signature=is_anonymous, **options)
-    elif kind == "s3":
-        keys = _aws_profile()
+    elif scheme == "s3":
+        keys = _read_aws_profile()
         has_credentials = bool(keys) or any(map(os.environ.get, _AWS_VARIABLES))
         options |= {**keys, **{name: value for name, value in settings.items() if value}}
         for is_anonymous in (False,) if has_credentials else (True, False):
             yield S3Store(container, skip_signature=is_anonymous, **options)
-    while kind == "blob":
+    while scheme == "blob":
         # Use a credential provider, because AzureStore prefers a service principal in the environment to a SAS token.
         # Use each token until the service rejects it, because clocks may differ.
         provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)
@@ -267,7 +267,7 @@ _GOOGLE_VARIABLES = (
 _GOOGLE_KEY_FILE = Path("~/.config/gcloud/application_default_credentials.json")
 
 
-def _aws_profile() -> dict[str, str]:
+def _read_aws_profile() -> dict[str, str]:
     """Return the keys of the profile in the AWS credentials file, which obstore does not read."""
     if any(map(os.environ.get, _AWS_VARIABLES)):
         return {}

@@ -1,1 +1,1 @@
-"""Checks of the Python environment, and the build of Horovod. It does not depend on jobs or backends."""
+"""Checks the Python environment and builds Horovod. Independent of jobs and backends."""

@@ -61,7 +61,7 @@ class BuildFailed(PluginUnavailable):
         return "\n".join(part for part in (self.output, super().__str__()) if part)
 
 
-def compile_step(log: Path) -> str:
+def find_compile_step(log: Path) -> str:
     """Return the percentage and the file of the last progress line of CMake in a log, "" without one."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -69,7 +69,7 @@ def compile_step(log: Path) -> str:
     return f"{steps[-1][0]} % ({steps[-1][1].removesuffix('.o')})" if steps else ""
 
 
-def first_errors(log_text: str) -> str:
+def extract_errors(log_text: str) -> str:
     """Return at most 25 lines of a log, from the first error, or from the end if there is none.
 
     A compiler prints the cause first; make and pip then add many lines about their own failure.
@@ -105,7 +105,7 @@ def run_step(
     step = ""
     try:
         while process.poll() is None:
-            step = compile_step(log) or step
+            step = find_compile_step(log) or step
             progress(f"{name}: {step}{', ' if step else ''}{duration(time.monotonic() - started)} elapsed")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1.0)
@@ -116,10 +116,10 @@ def run_step(
     if process.returncode != 0:
         log_text = log.read_text(encoding="utf-8", errors="replace")
         raise BuildFailed(
-            f"{name.capitalize()} failed after {duration(time.monotonic() - started)}.",
+            f"{name[0].upper()}{name[1:]} failed after {duration(time.monotonic() - started)}.",
             code="build-step-failed",
-            hint=f"{remedy_for(log_text)} Full log: {log}",
-            output=first_errors(log_text),
+            hint=f"{find_remedy(log_text)} Full log: {log}",
+            output=extract_errors(log_text),
         )
 
 
@@ -144,7 +144,7 @@ _REMEDIES = {
 }
 
 
-def remedy_for(log_text: str) -> str:
+def find_remedy(log_text: str) -> str:
     """Return the remedy for a failed build from its log."""
     for pattern, remedy in _REMEDIES.items():
         if re.search(pattern, log_text):
@@ -202,12 +202,12 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     The output of the tools is written to a log in the cache, which is removed after a success. Raises BuildFailed with
     the first errors in the log, and PluginUnavailable if a prerequisite is missing.
     """
-    toolchain.require(toolchain.missing_to_build())
+    toolchain.require(toolchain.find_missing_for_build())
     log = cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The system's temporary folder may be small or in memory. The name depends on the key, so that the next build with
     # this key removes the files of a killed build.
-    workspace = _wheel_folder() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
+    workspace = _create_wheel_folder() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
     shutil.rmtree(workspace, ignore_errors=True)
     workspace.mkdir()
     run = partial(run_step, log=log, progress=progress, started=time.monotonic())
@@ -215,17 +215,17 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     requirement = workspace / "horovod.txt"
     requirement.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{_SOURCE_SHA256}\n")
     try:
-        run("fetching the build tools", [*pip("install"), "--target", tools, *_BUILD_TOOLS])
-        environment = build_environment(recipe, workspace)
+        run("fetching the build tools", [*get_pip_args("install"), "--target", tools, *_BUILD_TOOLS])
+        environment = get_build_variables(recipe, workspace)
         options = ["--no-deps", "--no-build-isolation"]
-        download = [*pip("download"), *options, "--require-hashes", "--no-binary", "horovod", "--dest", sources]
-        run("fetching Horovod's source", [*download, "-r", str(requirement)], environment)
+        fetch = [*get_pip_args("download"), *options, "--require-hashes", "--no-binary", "horovod", "--dest", sources]
+        run("fetching Horovod's source", [*fetch, "-r", str(requirement)], environment)
         with tarfile.open(next(Path(sources).glob("horovod-*.tar.gz"))) as archive:
             archive.extractall(sources, filter="data")
         source = Path(sources, f"horovod-{HOROVOD_VERSION}")
-        apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.moves_with_environment)
+        apply_patches(source, system_mpi=recipe.mpi is not None and not recipe.mpi.is_in_environment)
         # -v shows the compiler's progress.
-        compilation = [*pip("wheel"), "-v", "--no-cache-dir", *options, "--wheel-dir", wheels, str(source)]
+        compilation = [*get_pip_args("wheel"), "-v", "--no-cache-dir", *options, "--wheel-dir", wheels, str(source)]
         run("compiling Horovod", compilation, environment)
         wheel = store_wheel(recipe.key, next(Path(wheels).glob("horovod-*.whl")))
     finally:
@@ -234,20 +234,20 @@ def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     return wheel
 
 
-def pip(command: str) -> list[str]:
+def get_pip_args(command: str) -> list[str]:
     """Return the start of a pip command line for this interpreter."""
     return [sys.executable, "-m", "pip", command, "--disable-pip-version-check", "--no-input"]
 
 
-def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
+def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
     """Return the environment variables of the build, including those of this process."""
     tools = workspace / "tools"
     programs = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
     compilers = min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER)
     return {
-        **(recipe.cuda.build_variables(workspace) if recipe.cuda else {}),
+        **(recipe.cuda.prepare_variables(workspace) if recipe.cuda else {}),
         **os.environ,
-        "CXX": toolchain.compiler_command() or "c++",
+        "CXX": toolchain.find_compiler() or "c++",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(tools), os.environ.get("PYTHONPATH")))),
         "PATH": os.pathsep.join([*programs, str(tools / "bin"), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
@@ -275,7 +275,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
     Raises PermissionError if the cache belongs to another user.
     """
-    folder = _wheel_folder() / key
+    folder = _create_wheel_folder() / key
     if permissions.tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
     cached = permissions.private_folder(folder) / wheel.name
@@ -284,24 +284,24 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
 
 @contextlib.contextmanager
-def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
-    """Hold the lock of ``key``; ``waiting`` is called every second with the elapsed seconds.
+def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
+    """Hold the lock of ``key``; ``on_wait`` is called every second with the elapsed seconds.
 
     Raises PermissionError if the cache belongs to another user or others can write to it.
     """
     started = time.monotonic()
-    with (_wheel_folder() / f"{key}.lock").open("a") as file:
+    with (_create_wheel_folder() / f"{key}.lock").open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                waiting(time.monotonic() - started)
+                on_wait(time.monotonic() - started)
                 time.sleep(1.0)
         yield
 
 
-def _wheel_folder() -> Path:
+def _create_wheel_folder() -> Path:
     """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
     return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")
 
@@ -311,9 +311,9 @@ def _wheel_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Replace ``before`` by ``after`` in the file ``path`` of the source; ``why`` is the reason."""
+    """A replacement of ``before`` with ``after`` in the file ``path`` of the source, and its reason."""
 
-    why: str
+    reason: str
     path: str
     before: str
     after: str
@@ -359,7 +359,7 @@ _PYTHON_HEADERS = "from distutils.sysconfig import get_python_inc; print(get_pyt
 
 _COMPILER_FLAGS = 'set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -pthread -fPIC'
 
-_HEADERS = "".join(
+_HEADER_FLAGS = "".join(
     f" -include {header}" for header in ("string", "cstdint", "stdexcept", "algorithm", "functional", "memory")
 )
 
@@ -375,11 +375,11 @@ endif()
 PATCHES = (
     Patch("torch's headers need C++17", "CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
     Patch("torch's headers need C++17", "horovod/torch/CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
-    Patch("the same C++ in Gloo", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
-    Patch("CMake 4 refuses older ones", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
-    Patch("GCC 13 includes fewer headers", "CMakeLists.txt", _COMPILER_FLAGS, _COMPILER_FLAGS + _HEADERS),
+    Patch("Gloo also needs C++17", "third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+    Patch("CMake 4 rejects older versions", "third_party/gloo/CMakeLists.txt", "VERSION 2.8.12", "VERSION 3.13"),
+    Patch("GCC 13 includes fewer headers", "CMakeLists.txt", _COMPILER_FLAGS, _COMPILER_FLAGS + _HEADER_FLAGS),
     Patch(
-        "GCC 14 refuses an operator that assigns to constants",
+        "GCC 14 rejects an operator that assigns to constants",
         "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
         _SPAN_ASSIGNMENT,
         "  span &operator=(const span &other) = delete;\n",
@@ -391,39 +391,39 @@ PATCHES = (
         "import sysconfig; print(sysconfig.get_path('include'))",
     ),
     Patch(
-        "TensorFlow's wheels lack the headers of its XLA operations; only HOROVOD_ENABLE_XLA_OPS is lost",
+        "TensorFlow's wheels lack the headers of its XLA operations; only HOROVOD_ENABLE_XLA_OPS stops working",
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
         "",
     ),
     Patch(
-        "an nvcc on PATH without the CUDA libraries must not end a build for CPUs",
+        "an nvcc on PATH without the CUDA libraries must not stop a build for CPUs",
         "cmake/Modules/FindPytorch.cmake",
         _TORCH_CUDA,
         _COMPLETE_CUDA + _TORCH_CUDA,
     ),
     Patch(
-        "the same: CMake stops if it looks for a compiler in an incomplete CUDA toolkit",
+        "CMake stops if it looks for a compiler in an incomplete CUDA toolkit",
         "CMakeLists.txt",
         "if(CUDAToolkit_BIN_DIR)",
         "if(CUDAToolkit_FOUND)",
     ),
     Patch("debug information makes the wheel larger", "setup.py", "'RelWithDebInfo'", "'Release'"),
-    Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
+    Patch("a wheel must fit any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
 )
 
 #: The patch for an MPI outside of the Python environment, whose libraries do not move with the environment.
-SYSTEM_MPI = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)
+SYSTEM_MPI_PATCH = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)
 
 
 def apply_patches(source: Path, *, system_mpi: bool) -> None:
     """Patch the unpacked ``source``. Raises BuildFailed unless each text to replace occurs exactly once."""
-    for patch in (*PATCHES, *((SYSTEM_MPI,) if system_mpi else ())):
+    for patch in (*PATCHES, *((SYSTEM_MPI_PATCH,) if system_mpi else ())):
         file = source / patch.path
         text = file.read_text(encoding="utf-8")
         if text.count(patch.before) != 1:
             raise BuildFailed(
-                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.why}).",
+                f"Horovod's source is not the expected version: {patch.path} cannot be patched ({patch.reason}).",
                 code="horovod-source-changed",
                 hint="Run `pip cache purge`, then `distdl install horovod` again.",
             )

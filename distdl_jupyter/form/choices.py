@@ -48,7 +48,7 @@ def all_choices() -> FormChoices:
     """Return all current choices."""
     return FormChoices(
         sizes=vm_sizes(),
-        catalogue_date=str(azure.catalogue_date()),
+        catalogue_date=str(azure.get_catalogue_date()),
         backends=backends(),
         clusters=clusters(),
         max_restarts_allowed=MAX_RESTARTS,
@@ -128,13 +128,13 @@ def vm_sizes() -> tuple[VmSizeChoice, ...]:
 
 @functools.cache
 def _size_rows() -> tuple[VmSizeChoice, ...]:
-    return tuple(_size_row(size) for size in sorted(azure.catalogue(), key=_sort_key))
+    return tuple(_size_row(size) for size in sorted(azure.load_catalogue(), key=_sort_key))
 
 
 def _sort_key(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
     memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
     network_unknown = size.infiniband is None and size.ethernet_gbps is None
-    return size.retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
+    return size.is_retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
 
 
 def _size_row(size: azure.VmSize) -> VmSizeChoice:
@@ -146,7 +146,7 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         memory_gib=size.gpu_memory_gib,
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
         rate=size.fabric_text if size.infiniband else size.ethernet_text,
-        retired=str(size.retirement_date) if size.retired else "",
+        retired=str(size.retirement_date) if size.is_retired else "",
         search_text=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         price="",
     )
@@ -154,7 +154,7 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
 
 def _cached_price(name: str) -> str:
     """Return ``3.50 USD/h (source)``, "" if none is cached."""
-    price = prices.cached(name)
+    price = prices.find_cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""
 
 
@@ -236,7 +236,7 @@ def current_cost(values: FormValues) -> CostNow | None:
     elif not nodes.size:
         problem = "The price is unknown because no VM size is selected."
     else:
-        price, problem = prices.lookup(nodes.size)
+        price, problem = prices.look_up(nodes.size)
     if price is None:
         return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=is_wrong)
     return CostNow(

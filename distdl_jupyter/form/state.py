@@ -278,7 +278,7 @@ def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
     if values.use_gpu == "no":
         return 0
     if values.vm_size:
-        return azure.find(values.vm_size).whole_gpus
+        return azure.find_size(values.vm_size).whole_gpus
     return len(machine.gpu_numbers()) if status is None else min_gpus_per_node(status)
 
 
@@ -310,17 +310,17 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         process_count_per_node=values.process_count_per_node,
         distributed_backend=values.distributed_backend,
         compute_target=values.compute_target,
-        vm_size=azure.find(values.vm_size) if values.vm_size else None,
+        vm_size=azure.find_size(values.vm_size) if values.vm_size else None,
         use_gpu=USE_GPU[values.use_gpu],
         name=values.name,
         cores=cores(),
         gpus=len(machine.gpu_numbers()),
-        bills=nodes.bills,
-        rate=cost.text if cost else "",
-        interruptible=nodes.interruptible,
+        is_billed=nodes.bills,
+        price_text=cost.text if cost else "",
+        is_preemptible=nodes.interruptible,
         max_run_duration_seconds=values.max_run_duration_seconds or None,
     )
-    return advise(request, azure.catalogue(), past_jobs())
+    return advise(request, azure.load_catalogue(), past_jobs())
 
 
 #: Number of earlier jobs for the advice, read from their folders.
@@ -341,7 +341,7 @@ def past_jobs() -> list[PastJob]:
                 process_count=spec.process_count,
                 code=spec.source.code,
                 arguments=(*sorted(f"{item.name}: {item.detail}" for item in captured), *spec.script_arguments),
-                completed=row.state == "completed",
+                is_completed=row.state == "completed",
                 seconds=None if row.ended is None else row.ended - row.created,
             )
             jobs.append(job)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.capture import CapturedCode, capture_cell, capture_function
-from distdl_jupyter.capture.cell import plain_python
+from distdl_jupyter.capture.cell import check_plain_python
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
@@ -135,7 +135,7 @@ class Target:
                 "The cell is empty.", code="cell-empty", field="cell", hint="Choose a cell with training code."
             )
         if self.kernel.namespace is None:
-            plain_python(body, first_line=self.text.first_line)
+            check_plain_python(body, first_line=self.text.first_line)
             return None
         return capture_cell(
             body,

@@ -59,7 +59,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         if name in common
     }
     if "vm_size" in common:
-        values["vm_size"] = azure.find(common["vm_size"]).name
+        values["vm_size"] = azure.find_size(common["vm_size"]).name
     if "price_per_hour" in common:
         values["price_per_hour"] = str(common["price_per_hour"])
     return values, common.get("environment_variables", {})

@@ -644,9 +644,9 @@ def _write_first_events(folder: JobFolder, spec: JobSpec, code: Code) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")
-        writer.write("phase", phase="capture", detail=code.heading(), seconds=round(spec.capture_seconds, 3))
+        writer.write("phase", phase="capture", detail=code.format_heading(), seconds=round(spec.capture_seconds, 3))
         if spec.captured:
-            writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.summary()}"))
+            writer.write("log", rank=None, stream="sys", text=redact.text(f"Captured {code.format_summary()}"))
         for finding in spec.findings:
             if finding.get("level") in ("warning", "error"):
                 text = format_finding(finding)

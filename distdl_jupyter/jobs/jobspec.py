@@ -351,9 +351,9 @@ def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster
 def _vm_size(name: Any) -> str | None:
     if name in (None, ""):
         return None
-    from distdl_jupyter.azure import find
+    from distdl_jupyter.azure import find_size
 
-    return find(str(name)).size
+    return find_size(str(name)).size
 
 
 def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
@@ -369,7 +369,7 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
         return prices.parse_price(price)
     size = vm_size or options.get("vm_size")
     interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
-    return prices.cached(size) if size and not interruptible else None
+    return prices.find_cached(size) if size and not interruptible else None
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
@@ -380,5 +380,5 @@ def _versions(backend: Backend, options: Any) -> dict[str, str]:
 
 def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
     findings = preflight.check(draft, spec)
-    preflight.refuse(findings)
+    preflight.raise_errors(findings)
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

@@ -108,14 +108,14 @@ class EarlierCode:
                 hint="Try again in a moment, or use a later checkpoint.",
             )
 
-    def heading(self) -> str:
+    def format_heading(self) -> str:
         """Return the number and size of the captured variables, and the job that they come from."""
         if not self._spec.captured:
             return f"as in {self._folder.id}"
         bytes_ = sum(variable.size for variable in self._spec.captured)
         return f"{plural(len(self._spec.captured), 'name')}, {size(bytes_)}, as in {self._folder.id}"
 
-    summary = heading
+    format_summary = format_heading
 
 
 #: Spec, secret values and code of a new job.

@@ -73,7 +73,8 @@ def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> Non
         magic = "%%distributed" if owner(ip) is None else "%%distdl"
         kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, session.form_cache)
         query = wire.from_data(FormRequest, request)
-        return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
+        notebook = capture.current_location().path or query.notebook
+        return cell_state(msgspec.structs.replace(query, notebook=notebook), kernel)
 
     comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
 

@@ -61,7 +61,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
         return study
     with_panel = getattr(args, "panel", True)
     if not with_panel:
-        say(f"Captured {draft.summary()}")
+        say(f"Captured {draft.format_summary()}")
     job = client.launch(draft, **options)
     session.newest = job.id
     session.store(out, job)
@@ -114,7 +114,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
     """Capture the running cell below its magic line ``command``, with the variables of ``namespace`` that it uses."""
-    notebook = capture.here()
+    notebook = capture.current_location()
     first_line = _line_below_magic(notebook.raw, cell)
     timer = threading.Timer(_SLOW_SECONDS, say, ("Packing the variables and modules that the cell uses ...",))
     timer.start()

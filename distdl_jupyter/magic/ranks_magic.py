@@ -192,7 +192,7 @@ class RanksMagics:
         args = cell_parser().parse(line)
         identifier(args.out)
         ranks = self._get()
-        on, notebook = _parse_ranks(args.on, ranks), capture.here()
+        on, notebook = _parse_ranks(args.on, ranks), capture.current_location()
         label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
 
         def run(on_event: Callable[[Event], None]) -> Answer:

@@ -5,6 +5,6 @@ The checks read source texts, captured code and attributes of imported modules. 
 
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.preflight.advice import Advice, PastJob, Request
-from distdl_jupyter.preflight.engine import advise, check, refuse, report
+from distdl_jupyter.preflight.engine import advise, check, raise_errors, report
 
-__all__ = ["Advice", "Check", "Finding", "PastJob", "Request", "advise", "check", "refuse", "report"]
+__all__ = ["Advice", "Check", "Finding", "PastJob", "Request", "advise", "check", "raise_errors", "report"]

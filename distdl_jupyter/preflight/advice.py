@@ -68,9 +68,9 @@ class Request:
     gpus: int | None = None
     #: Whether nodes are billed by the hour, their total price (such as "about 7.35 USD/h for 2 nodes"), and whether
     #: nodes may be preempted (low priority, Spot).
-    bills: bool = False
-    rate: str = ""
-    interruptible: bool = False
+    is_billed: bool = False
+    price_text: str = ""
+    is_preemptible: bool = False
     max_run_duration_seconds: float | None = None
 
     @property
@@ -88,12 +88,12 @@ class PastJob:
     process_count: int
     code: str = ""
     arguments: tuple[str, ...] = ()
-    completed: bool = False
+    is_completed: bool = False
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleInput:
     """The input of a rule. Without a ``catalogue``, no size is suggested."""
 
     request: Request
@@ -104,14 +104,14 @@ class Case:
 # rented machines --------------------------------------------------------------------------------------
 
 #: Suggested time limit in seconds: Amazon SageMaker's default for training jobs.
-DAY = 86_400.0
-LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
+SUGGESTED_LIMIT_SECONDS = 86_400.0
+LOW_PRIORITY_URL = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
 
 
-def preemptible_without_checkpoints(case: Case) -> Advice | None:
+def check_checkpoints(case: RuleInput) -> Advice | None:
     """Warn if the nodes are preemptible and the code saves no checkpoints."""
     request = case.request
-    if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
+    if not request.is_preemptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
     return Advice(
         "no-checkpoints",
@@ -121,23 +121,23 @@ def preemptible_without_checkpoints(case: Case) -> Advice | None:
         "beginning, because this code writes no checkpoints.",
         action=f"Copy {frameworks.SAVE.partition('(')[0]}(...)",
         snippet=frameworks.SAVE,
-        source=LOW_PRIORITY,
+        source=LOW_PRIORITY_URL,
     )
 
 
-def no_time_limit(case: Case) -> Advice | None:
+def check_time_limit(case: RuleInput) -> Advice | None:
     """Suggest a time limit on rented nodes, where a hanging job costs money until it is stopped."""
     request = case.request
-    if not request.bills or request.max_run_duration_seconds:
+    if not request.is_billed or request.max_run_duration_seconds:
         return None
-    rate = f", {request.rate}" if request.rate else ""
+    rate = f", {request.price_text}" if request.price_text else ""
     return Advice(
         "no-time-limit",
         "info",
         "No time limit",
         f"If this job hangs, nothing stops it, and its nodes cost money for every hour{rate}.",
         action="Stop after 24 h",
-        change={"max_run_duration_seconds": DAY},
+        change={"max_run_duration_seconds": SUGGESTED_LIMIT_SECONDS},
     )
 
 
@@ -150,11 +150,11 @@ SMALL_JOB_SECONDS = 300.0
 GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
 MAX_PROVEN_BATCH = 8192
 #: Minimum number of runs of the same code with different values that count as a search.
-SEARCH_RUNS = 3
+MIN_SEARCH_RUNS = 3
 _SINGLE_PROCESS_ACTION: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
 
 
-def learning_rate(case: Case) -> Advice | None:
+def suggest_learning_rate(case: RuleInput) -> Advice | None:
     """Suggest scaling the learning rate linearly with the global batch size, with a warm-up."""
     request, count = case.request, case.request.process_count
     if count < 2 or request.scales_learning_rate or request.batch_size is None:
@@ -166,10 +166,10 @@ def learning_rate(case: Case) -> Advice | None:
         return Advice("global-batch", "info", "Global batch", f"{batch} Scale the learning rate with it.", source=GOYAL)
     name, scaled = request.learning_rate_name, _format_rate(request.learning_rate * count)
     reason = f"{batch} Linear scaling suggests {name} {_format_rate(request.learning_rate)} → {scaled} with a warm-up."
-    return Advice("learning-rate", "info", "Learning rate", reason, source=GOYAL, **_scaling(request, name, scaled))
+    return Advice("learning-rate", "info", "Learning rate", reason, source=GOYAL, **_get_scaling(request, name, scaled))
 
 
-def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
+def _get_scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
     if request.learning_rate_is_argument:
         return {"action": f"Use {name} = {scaled}", "change": {"kwargs": {name: float(scaled)}}}
     world = registry.backend(request.distributed_backend, {})[0].usage.world_size
@@ -183,38 +183,38 @@ def _format_rate(value: float) -> str:
     return f"{value:.6g}"
 
 
-def small_job(case: Case) -> Advice | None:
+def check_job_size(case: RuleInput) -> Advice | None:
     """Advise against several processes if one process finished the job quickly."""
     request = case.request
     if request.process_count < 2:
         return None
-    single = _newest_single(request, case.history)
-    if single is None or single.seconds is None or single.seconds > SMALL_JOB_SECONDS:
+    past_job = _find_newest_single(request, case.history)
+    if past_job is None or past_job.seconds is None or past_job.seconds > SMALL_JOB_SECONDS:
         return None
     return Advice(
         "small-job",
         "info",
         "Small job",
-        f"One process finished {single.name} in {duration(single.seconds)} (job {short_id(single.id)}). "
+        f"One process finished {past_job.name} in {duration(past_job.seconds)} (job {short_id(past_job.id)}). "
         f"{plural(request.process_count, 'process').capitalize()} may not be faster.",
         **_SINGLE_PROCESS_ACTION,
     )
 
 
-def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
+def _find_newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | None:
     """Return the newest completed single-process run of the same code, else of the same name."""
-    completed = [job for job in history if job.completed and job.process_count == 1 and job.seconds is not None]
+    completed = [job for job in history if job.is_completed and job.process_count == 1 and job.seconds is not None]
     matches = [job for job in completed if request.code and job.code == request.code]
     matches = matches or [job for job in completed if request.name and job.name == request.name]
     return max(matches, key=lambda job: job.id, default=None)
 
 
 #: Packages for hyperparameter search, and scikit-learn's classes for it.
-_SEARCHERS = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
-_GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
+_SEARCH_LIBRARIES = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
+_SEARCH_CLASSES = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
 
 
-def settings_search(case: Case) -> Advice | None:
+def suggest_search_jobs(case: RuleInput) -> Advice | None:
     """Suggest single-process jobs for hyperparameter search, which needs no gradient exchange.
 
     A search is assumed if the same code runs repeatedly with other values, or imports a search library.
@@ -222,27 +222,27 @@ def settings_search(case: Case) -> Advice | None:
     request = case.request
     if request.process_count < 2 or not request.code:
         return None
-    if tool := searcher(request.code):
-        return _search(f"This code already runs a hyperparameter search ({tool}).")
+    if tool := find_search_library(request.code):
+        return _advise_search(f"This code already runs a hyperparameter search ({tool}).")
     runs = [job for job in case.history if job.code == request.code and job.process_count > 1]
-    if len({job.arguments for job in runs}) < SEARCH_RUNS:
+    if len({job.arguments for job in runs}) < MIN_SEARCH_RUNS:
         return None
-    newest = sorted(runs, key=lambda job: job.id)[-SEARCH_RUNS:]
-    names = listing([short_id(job.id) for job in newest])
-    return _search(f"This code ran {len(runs)} times on several processes with other values, most recently as {names}.")
+    job_ids = listing([short_id(job.id) for job in sorted(runs, key=lambda job: job.id)[-MIN_SEARCH_RUNS:]])
+    reason = f"This code ran {len(runs)} times on several processes with other values, most recently as {job_ids}."
+    return _advise_search(reason)
 
 
-def searcher(code: str) -> str:
+def find_search_library(code: str) -> str:
     """Return the name of a known search library that the code imports, else ""."""
     for name in imported_names(parsed(code) or ast.Module([], [])):
-        if library := next((library for library in _SEARCHERS if f"{name}.".startswith(f"{library}.")), ""):
+        if library := next((library for library in _SEARCH_LIBRARIES if f"{name}.".startswith(f"{library}.")), ""):
             return library
-        if (grid := name.rpartition(".")[2]) in _GRIDS:
+        if (grid := name.rpartition(".")[2]) in _SEARCH_CLASSES:
             return grid
     return ""
 
 
-def _search(reason: str) -> Advice:
+def _advise_search(reason: str) -> Advice:
     return Advice(
         "settings-search",
         "info",

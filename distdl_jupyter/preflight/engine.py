@@ -11,7 +11,7 @@ from distdl_jupyter.core.findings import LEVELS, Check, Finding
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.preflight import advice, files, machines
-from distdl_jupyter.preflight.advice import Advice, Case, PastJob, Request
+from distdl_jupyter.preflight.advice import Advice, PastJob, Request, RuleInput
 from distdl_jupyter.worker.sources import deep_recursion
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class CheckReport:
         findings = [finding for check in self.checks for finding in check.findings]
         return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         """Return one line: ``All 6 checks passed``, ``4 of 6 checks passed, 1 error, 1 warning``."""
         passed = sum(check.passed for check in self.checks)
         if passed == len(self.checks):
@@ -44,38 +44,38 @@ class CheckReport:
 def report(draft: CapturedCode, spec: JobSpec) -> CheckReport:
     """Return the result of every check."""
     with deep_recursion():
-        return CheckReport(tuple(_checks(draft, spec)))
+        return CheckReport(tuple(_run_checks(draft, spec)))
 
 
-def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
+def _run_checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
     from distdl_jupyter.preflight import names, training  # lazy: the server gives advice without these
 
     code = draft.facts
-    backend = training.backend_of(spec)
+    backend = training.find_backend(spec)
     checks: list[Check | None] = [
-        names.names(draft, spec),
-        names.captured_values(draft),
-        training.called(draft),
-        training.processes(code, spec),
+        names.check_names(draft, spec),
+        names.check_values(draft),
+        training.check_calls(draft),
+        training.check_processes(code, spec),
     ]
     if backend is not None:
         checks += [
-            training.backend(code, draft, spec, backend),
-            training.gradients(code, spec, backend.usage),
-            training.data(code, draft, spec, backend.usage),
+            training.check_backend(code, draft, spec, backend),
+            training.check_gradients(code, spec, backend.usage),
+            training.check_data(code, draft, spec, backend.usage),
         ]
-    checks += [files.sources(code, spec), files.files(code, spec)]
+    checks += [files.check_sources(code, spec), files.check_files(code, spec)]
     if backend is not None:
         checks += backend.checks(code, spec)
     yield from (check for check in checks if check is not None)
 
 
 def check(draft: CapturedCode, spec: JobSpec) -> list[Finding]:
-    """Return the findings, errors first; ``refuse`` raises if there are errors."""
+    """Return the findings, errors first; ``raise_errors`` raises if there are errors."""
     return report(draft, spec).findings
 
 
-def refuse(findings: Iterable[Finding]) -> None:
+def raise_errors(findings: Iterable[Finding]) -> None:
     """Raise InvalidSpec with all errors in the findings, and each remedy once."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
@@ -88,21 +88,21 @@ def refuse(findings: Iterable[Finding]) -> None:
 
 
 #: The most expensive problems first: jobs that cannot start, wasted machines, wasted runs, then other information.
-RULES: tuple[Callable[[Case], Advice | None], ...] = (
-    machines.retired_size,
+RULES: tuple[Callable[[RuleInput], Advice | None], ...] = (
+    machines.check_retired_size,
     machines.prefer_one_machine,
-    machines.more_processes_than_gpus,
-    advice.preemptible_without_checkpoints,
-    advice.no_time_limit,
-    advice.settings_search,
-    advice.small_job,
-    advice.learning_rate,
-    machines.more_processes_than_cores,
-    machines.open_local_disk,
+    machines.check_gpu_count,
+    advice.check_checkpoints,
+    advice.check_time_limit,
+    advice.suggest_search_jobs,
+    advice.check_job_size,
+    advice.suggest_learning_rate,
+    machines.check_core_count,
+    machines.check_local_disk,
 )
 
 
 def advise(request: Request, catalogue: Sequence[VmSize], history: Sequence[PastJob] = ()) -> list[Advice]:
     """Return the advice on ``request``, most expensive problems first."""
-    case = Case(request, catalogue, history)
+    case = RuleInput(request, catalogue, history)
     return [item for rule in RULES if (item := rule(case)) is not None]

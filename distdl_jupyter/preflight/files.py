@@ -13,24 +13,24 @@ from distdl_jupyter.core.source import Call, Code, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
 
 #: Calls whose first argument is the path that they write to, and calls whose second argument is.
-_PATH_FIRST = re.compile(
+_PATH_FIRST_PATTERN = re.compile(
     r"numpy\.save(z|z_compressed|txt)?|horovod\.save|"
     r".*\.(to_(csv|parquet|json|pickle|feather)|save_(pretrained|weights|model)|savefig)"
 )
-_PATH_SECOND = ("torch.save", "joblib.dump")
+_PATH_SECOND_CALLS = ("torch.save", "joblib.dump")
 #: Maximum number of findings that are listed individually.
-_MAX_LISTED = 3
+_MAX_LISTED_FINDINGS = 3
 
 
-def files(code: Code, spec: JobSpec) -> Check:
+def check_files(code: Code, spec: JobSpec) -> Check:
     """Check that no two ranks write to the same file."""
     name = "Files"
     if spec.process_count == 1:
         return Check(name, "only one process writes")
-    writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
-    findings = [_finding(call, path) for call, path in writes[:_MAX_LISTED]]
-    if len(writes) > _MAX_LISTED:
-        findings.append(_summary_finding([call for call, _ in writes[_MAX_LISTED:]]))
+    writes = [(call, path) for call in code.calls if (path := _find_fixed_path(call, code)) is not None]
+    findings = [_make_finding(call, path) for call, path in writes[:_MAX_LISTED_FINDINGS]]
+    if len(writes) > _MAX_LISTED_FINDINGS:
+        findings.append(_summarize_calls([call for call, _ in writes[_MAX_LISTED_FINDINGS:]]))
     return Check(
         name,
         "several ranks write the same file" if findings else "no file is written by several ranks",
@@ -38,7 +38,7 @@ def files(code: Code, spec: JobSpec) -> Check:
     )
 
 
-def _summary_finding(calls: Sequence[Call]) -> Finding:
+def _summarize_calls(calls: Sequence[Call]) -> Finding:
     """Return one finding for all calls that are not listed individually."""
     location = f"for example {calls[0].location}" if len(calls) > 1 else calls[0].location
     return Finding(
@@ -49,7 +49,7 @@ def _summary_finding(calls: Sequence[Call]) -> Finding:
     )
 
 
-def _finding(call: Call, path: str) -> Finding:
+def _make_finding(call: Call, path: str) -> Finding:
     return Finding(
         "warning",
         "shared-file",
@@ -58,29 +58,29 @@ def _finding(call: Call, path: str) -> Finding:
     )
 
 
-def _fixed_path(call: Call, code: Code) -> str | None:
+def _find_fixed_path(call: Call, code: Code) -> str | None:
     """Return the path's source text if the call writes to the same path on all ranks, else None."""
-    path = None if call.one_rank else _written_path(call)
+    path = None if call.one_rank else _find_written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
-    if path is None or not _is_text(path) or depends_on_rank(path, code.ranks):
+    if path is None or not _is_literal_path(path) or depends_on_rank(path, code.ranks):
         return None
     return ast.unparse(path)[:60]
 
 
-def _written_path(call: Call) -> ast.expr | None:
+def _find_written_path(call: Call) -> ast.expr | None:
     if call.name in ("open", "io.open", "builtins.open"):
-        return _argument(call, 0) if _opens_for_writing(call, 1) else None
+        return _find_argument(call, 0) if _opens_for_writing(call, 1) else None
     if call.last == "open" and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value if _opens_for_writing(call, 0) else None
     if call.last in ("write_text", "write_bytes") and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value
-    if call.name in _PATH_SECOND:
-        return _argument(call, 1)
-    return _argument(call, 0) if _PATH_FIRST.fullmatch(call.name) else None
+    if call.name in _PATH_SECOND_CALLS:
+        return _find_argument(call, 1)
+    return _find_argument(call, 0) if _PATH_FIRST_PATTERN.fullmatch(call.name) else None
 
 
-def _argument(call: Call, position: int) -> ast.expr | None:
+def _find_argument(call: Call, position: int) -> ast.expr | None:
     if position < len(call.node.args):
         return call.node.args[position]
     keywords = ("file", "f", "path", "path_or_buf", "fname", "filename", "save_directory")
@@ -94,41 +94,41 @@ def _opens_for_writing(call: Call, position: int) -> bool:
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set("wxa+") & set(mode.value))
 
 
-def _is_text(node: ast.expr) -> bool:
+def _is_literal_path(node: ast.expr) -> bool:
     """Return whether an expression is a path that is built from literals in the code."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and not node.value.startswith("/dev/")
     if isinstance(node, ast.JoinedStr):
         return True
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add | ast.Mod):
-        return _is_text(node.left) or _is_text(node.right)
+        return _is_literal_path(node.left) or _is_literal_path(node.right)
     if isinstance(node, ast.Call):
-        return any(_is_text(argument) for argument in node.args)
+        return any(_is_literal_path(argument) for argument in node.args)
     return False
 
 
 # data sources -----------------------------------------------------------------------------------------
 
 
-def sources(code: Code, spec: JobSpec) -> Check | None:
+def check_sources(code: Code, spec: JobSpec) -> Check | None:
     """Check that each ``data_path("name")`` in the code has a data source; None if no data are used."""
-    calls = _data_path_calls(code)
+    calls = _find_data_path_calls(code)
     if not (spec.data or calls):
         return None
-    findings = (*_missing_sources(calls, spec.data), *_mounted_sources(spec.data))
+    findings = (*_check_missing_sources(calls, spec.data), *_check_mounted_sources(spec.data))
     names = [source.name for source in spec.data]
     return Check("Data sources", listing(names) if names else "none", findings)
 
 
-def _data_path_calls(code: Code) -> list[Call]:
+def _find_data_path_calls(code: Code) -> list[Call]:
     """Return the calls of ``data_path`` outside sent modules, because the job may not use these."""
     return [call for call in code.calls if call.last == "data_path" and call.label in code.training_labels]
 
 
-def _missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+def _check_missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:
     names = {source.name.lower() for source in sources}
     for call in calls:
-        name = _source_name(call.node)
+        name = _read_source_name(call.node)
         if name is not None and name.lower() not in names:
             available = f"only {listing(sorted(names))}" if names else "none"
             yield Finding(
@@ -139,7 +139,7 @@ def _missing_sources(calls: list[Call], sources: tuple[DataSource, ...]) -> Iter
             )
 
 
-def _source_name(call: ast.Call) -> str | None:
+def _read_source_name(call: ast.Call) -> str | None:
     """Return the literal name in a call or the default; None if it is not a literal."""
     argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
     if argument is None:
@@ -147,7 +147,7 @@ def _source_name(call: ast.Call) -> str | None:
     return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
 
 
-def _mounted_sources(sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+def _check_mounted_sources(sources: tuple[DataSource, ...]) -> Iterator[Finding]:
     if names := [source.name for source in sources if source.mode == "mount"]:
         yield Finding(
             "warning",

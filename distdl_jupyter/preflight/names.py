@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 from distdl_jupyter.capture.captured_code import CapturedCode
-from distdl_jupyter.capture.references import instructions
+from distdl_jupyter.capture.references import iter_instructions
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.findings import LARGE_BYTES, Check, Finding
 from distdl_jupyter.core.source import module_name, parsed
@@ -20,13 +20,13 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 
-def names(draft: CapturedCode, spec: JobSpec) -> Check:
+def check_names(draft: CapturedCode, spec: JobSpec) -> Check:
     """Check that all names that the code uses are defined."""
     summary = f"{humanize.plural(len(draft.captured), 'name')} captured, none missing"
-    return Check("Names", summary, tuple(_undefined(draft, spec)))
+    return Check("Names", summary, tuple(_check_undefined(draft, spec)))
 
 
-def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
+def _check_undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     option = "--allow-undefined" if draft.kind == "cell" else "allow_undefined=True"
     for name in draft.undefined:
         is_error = name.certain and not spec.allow_undefined
@@ -39,14 +39,15 @@ def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
         )
 
 
-def captured_values(draft: CapturedCode) -> Check:
+def check_values(draft: CapturedCode) -> Check:
     """Check that captured values are small, on the CPU and not secret."""
     total = sum(variable.size for variable in draft.captured)
-    findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_omitted_files(draft), *_changed_attributes(draft))
+    checks = (_check_sizes, _check_gpu_values, _check_secrets, _check_omitted_files, _check_attributes)
+    findings = tuple(finding for check in checks for finding in check(draft))
     return Check("Captured values", f"{humanize.size(total)} in total", findings)
 
 
-def _large(draft: CapturedCode) -> Iterator[Finding]:
+def _check_sizes(draft: CapturedCode) -> Iterator[Finding]:
     for variable in draft.captured:
         if variable.size >= LARGE_BYTES:
             yield Finding(
@@ -58,8 +59,8 @@ def _large(draft: CapturedCode) -> Iterator[Finding]:
             )
 
 
-def _on_gpu(draft: CapturedCode) -> Iterator[Finding]:
-    for name in draft.on_gpu:
+def _check_gpu_values(draft: CapturedCode) -> Iterator[Finding]:
+    for name in draft.names_on_gpu:
         yield Finding(
             "warning",
             "gpu-value",
@@ -68,13 +69,10 @@ def _on_gpu(draft: CapturedCode) -> Iterator[Finding]:
         )
 
 
-def _secret(draft: CapturedCode) -> Iterator[Finding]:
+def _check_secrets(draft: CapturedCode) -> Iterator[Finding]:
     for variable in draft.captured:
-        if (
-            variable.kind == "value"
-            and looks_secret(variable.name)
-            and variable.detail.partition(",")[0] in ("str", "bytes")
-        ):
+        is_text = variable.kind == "value" and variable.detail.partition(",")[0] in ("str", "bytes")
+        if is_text and looks_secret(variable.name):
             yield Finding(
                 "warning",
                 "secret-value",
@@ -90,35 +88,35 @@ def _secret(draft: CapturedCode) -> Iterator[Finding]:
         )
 
 
-def _omitted_files(draft: CapturedCode) -> Iterator[Finding]:
+def _check_omitted_files(draft: CapturedCode) -> Iterator[Finding]:
     for module in draft.modules:
         if module.omitted:
             listed = humanize.listing([file.name for file in module.omitted[:3]])
-            rest = f" and {len(module.omitted) - 3} more" if len(module.omitted) > 3 else ""
+            suffix = f" and {len(module.omitted) - 3} more" if len(module.omitted) > 3 else ""
             yield Finding(
                 "info",
                 "left-out-file",
-                f"{module.label} is sent without its large files {listed}{rest}.",
+                f"{module.label} is sent without its large files {listed}{suffix}.",
                 "Use absolute paths to read them.",
             )
 
 
-def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
+def _check_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Report module attributes that were set in the notebook, because ranks import the unchanged file."""
     if draft.kind == "script":  # a script does not see the notebook's changes
         return
-    set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
-    for piece in draft.texts:
-        module = _find_module(piece.label) if piece.beside else None
+    set_by_code = {name for source in draft.texts for name in _find_set_attributes(source.text)}
+    for source in draft.texts:
+        module = _find_module(source.label) if source.beside else None
         if module is None:
             continue
-        values = {name: value for name, value in _plain_values(piece.text).items() if name not in set_by_code}
-        changed = [f"{module.__name__}.{name}" for name, value in values.items() if _differs(module, name, value)]
+        values = {name: value for name, value in _read_constants(source.text).items() if name not in set_by_code}
+        changed = [f"{module.__name__}.{name}" for name, value in values.items() if _is_changed(module, name, value)]
         if changed:
             yield Finding(
                 "warning",
                 "module-attribute-changed",
-                f"{humanize.listing(changed)} {'differs' if len(changed) == 1 else 'differ'} from {piece.label}: the "
+                f"{humanize.listing(changed)} {'differs' if len(changed) == 1 else 'differ'} from {source.label}: the "
                 "ranks import the file and do not see what the notebook has set.",
                 f"Pass the value as an argument, or set it inside the {draft.kind}.",
             )
@@ -131,7 +129,7 @@ def _find_module(path: str) -> ModuleType | None:
     return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
 
 
-def _differs(module: ModuleType, name: str, value: object) -> bool:
+def _is_changed(module: ModuleType, name: str, value: object) -> bool:
     try:
         return name in vars(module) and bool(vars(module)[name] != value)
     except Exception:  # noqa: BLE001 - a user's object can raise anything in a comparison
@@ -139,14 +137,14 @@ def _differs(module: ModuleType, name: str, value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1000)
-def _attributes_set(text: str) -> frozenset[str]:
+def _find_set_attributes(text: str) -> frozenset[str]:
     """Return the names of the attributes that a source text assigns."""
     nodes = ast.walk(parsed(text) or ast.Module([], []))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
 
 
 @functools.lru_cache(maxsize=1000)
-def _plain_values(text: str) -> Mapping[str, object]:
+def _read_constants(text: str) -> Mapping[str, object]:
     """Return the constants (numbers, strings, tuples) of a module's source by name; each name is assigned once."""
     tree = parsed(text)
     if tree is None or any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
@@ -156,7 +154,7 @@ def _plain_values(text: str) -> Mapping[str, object]:
             compiled = compile(tree, "<module>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return {}
-    steps = instructions(compiled, ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL"))
+    steps = iter_instructions(compiled, ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL"))
     writes = Counter(step.argval for step in steps)
     values: dict[str, object] = {}
     for statement in tree.body:

@@ -22,42 +22,42 @@ from distdl_jupyter.core.spec import JobSpec
 _SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
 _RANK_NAMES = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
 #: Calls that start training processes; below, calls that join a process group.
-_SPAWN_CALLS = re.compile(
+_SPAWN_PATTERN = re.compile(
     r"torch\.multiprocessing\.(spawn\.)?(spawn|start_processes)|accelerate\.(notebook|debug)_launcher|horovod\.run"
 )
-_GROUP_INITS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
-_NOT_READ = "the code is not available, so it was not checked"
+_GROUP_CALLS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
+_NOT_READ_TEXT = "the code is not available, so it was not checked"
 
 
-def backend_of(spec: JobSpec) -> Any:
+def find_backend(spec: JobSpec) -> Any:
     """Return the backend of the job, None if it is unknown here."""
     with contextlib.suppress(DistDLError):
         return registry.backend(spec.distributed_backend, {})[0]
     return None
 
 
-def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Check:
+def check_backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Check:
     """Check that the code initializes the selected backend."""
     name, usage = "Backend", selected.usage
     if spec.process_count == 1:
-        return Check(name, "not needed for one process", tuple(_single_process(code, spec, selected)))
+        return Check(name, "not needed for one process", tuple(_check_single_process(code, spec, selected)))
     if not code.read:
-        return Check(name, _NOT_READ)
-    helper = next((library for library in usage.trainers if library in code.imports), None)
-    if helper is not None and usage.trainers_initialize:
-        return Check(name, f"{helper} initializes it")
+        return Check(name, _NOT_READ_TEXT)
+    trainer = next((library for library in usage.trainers if library in code.imports), None)
+    if trainer is not None and usage.trainers_initialize:
+        return Check(name, f"{trainer} initializes it")
     if (call := usage.find_initializer(code)) is not None:
         return Check(name, f"{usage.format_call(call)} in {call.location}")
     if not usage.initializers:
         return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
-    finding = _mismatch(code, spec, selected)
+    finding = _find_mismatch(code, spec, selected)
     if finding is None and (call := code.helper()) is not None:
         return Check(name, f"{call.last}() in {call.location} may initialize it")
-    finding = finding or _not_initialized(usage, draft, spec, code)
+    finding = finding or _make_not_initialized(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
 
-def _other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
+def _find_other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
     """Yield each backend other than the selected one that the code initializes, with the call."""
     for other in registry.backends():
         call = other.usage.find_initializer(code)
@@ -65,13 +65,13 @@ def _other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
             yield other, call
 
 
-def _suggest(backend: Any) -> str:
+def _suggest_backend(backend: Any) -> str:
     return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
 
 
-def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
+def _check_single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
-    for other, call in _other_backends(code, selected):
+    for other, call in _find_other_backends(code, selected):
         clause = f"{call.beginning} calls {other.usage.format_call(call)}"
         if (
             other.usage.effect_on_one_process == "fails"
@@ -79,11 +79,11 @@ def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Findin
             and not _has_explicit_address(call)
         ):
             text = f"{clause}, but the backend {label} does not tell the processes how to connect."
-            remedy = f"{_suggest(other)}, and any number of processes."
+            remedy = f"{_suggest_backend(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
         elif other.usage.effect_on_one_process == "idle":
             text = f"{clause}, which has no effect on one process of the backend {label}."
-            yield Finding("info", f"{other.name}-alone", text, f"{_suggest(other)} and more processes.")
+            yield Finding("info", f"{other.name}-alone", text, f"{_suggest_backend(other)} and more processes.")
 
 
 def _has_explicit_address(call: Call) -> bool:
@@ -91,16 +91,16 @@ def _has_explicit_address(call: Call) -> bool:
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
-def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
+def _find_mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
-    for other, call in _other_backends(code, selected):
+    for other, call in _find_other_backends(code, selected):
         clause = f"The code calls {other.usage.format_call(call)} in {call.location}"
         text = f"{clause}, but the job runs on {spec.distributed_backend}."
-        return Finding("error", "other-backend", text, f"{_suggest(other)}.")
+        return Finding("error", "other-backend", text, f"{_suggest_backend(other)}.")
     return None
 
 
-def _not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
+def _make_not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
     return Finding(
         "warning",
         "backend-not-initialised",
@@ -110,29 +110,29 @@ def _not_initialized(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code)
     )
 
 
-def called(draft: CapturedCode) -> Check | None:
+def check_calls(draft: CapturedCode) -> Check | None:
     """Check that a cell or script does more than define functions and classes; None if it does, and for functions."""
     if draft.kind == "function" or not draft.texts:
         return None
     tree = parsed(draft.texts[0].text)
     body = tree.body if tree is not None else []
-    defined = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
-    if not defined or not all(_only_defines(node) for node in body):
+    definitions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    if not definitions or not all(_is_definition(node) for node in body):
         return None
-    tests = [node.test for node in body if isinstance(node, ast.If) and _never_runs(node)]
+    tests = [node.test for node in body if isinstance(node, ast.If) and _is_never_run(node)]
     if tests:
         text = f"No code in the {draft.kind} runs, because 'if {ast.unparse(tests[0])}' is never true in a job."
         remedy = 'Write if __name__ == "__main__":'
     else:
-        functions = [node for node in defined if not isinstance(node, ast.ClassDef)]
-        name = functions[-1].name if functions else defined[-1].name
+        functions = [node for node in definitions if not isinstance(node, ast.ClassDef)]
+        name = functions[-1].name if functions else definitions[-1].name
         parentheses, verb = ("()", "calls") if functions else ("", "uses")
         text = f"The {draft.kind} defines {name}{parentheses} but never {verb} it."
         remedy = f"Call {name}(...) at the end of the {draft.kind}."
     return Check("Calls", "nothing is called", (Finding("warning", "never-called", text, remedy),))
 
 
-def processes(code: Code, spec: JobSpec) -> Check | None:
+def check_processes(code: Code, spec: JobSpec) -> Check | None:
     """Check that the code does not start training processes itself; None if it does not, or for a single process.
 
     This is only a warning, because every process of the job may run workers that do not communicate.
@@ -143,7 +143,7 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
     if spec.process_count == 1 or call is None:
         return None
     text = f"{call.beginning} starts new processes in each of the {spec.process_count} processes of the job."
-    worker = ast.unparse(target) if (target := _target(call)) is not None else "the worker function"
+    worker = ast.unparse(target) if (target := _find_target(call)) is not None else "the worker function"
     remedy = (
         f"Use one process (-p 1), or call {worker}(rank, size) directly with the rank and world size of the job: "
         'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]).'
@@ -153,15 +153,15 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
 
 def _starts_processes(call: Call, code: Code) -> bool:
     """Return whether a call starts processes that train together."""
-    if _SPAWN_CALLS.fullmatch(call.name):
+    if _SPAWN_PATTERN.fullmatch(call.name):
         return True
-    target = _target(call) if call.last == "Process" else None
+    target = _find_target(call) if call.last == "Process" else None
     return isinstance(target, ast.Name) and any(
-        other.function == target.id and other.name in _GROUP_INITS for other in code.calls
+        other.function == target.id and other.name in _GROUP_CALLS for other in code.calls
     )
 
 
-def _target(call: Call) -> ast.expr | None:
+def _find_target(call: Call) -> ast.expr | None:
     """Return the function that the started processes run."""
     functions = [
         argument.value for argument in call.node.keywords if argument.arg in ("target", "fn", "function", "func")
@@ -172,7 +172,7 @@ def _target(call: Call) -> ast.expr | None:
     )
 
 
-def _never_runs(node: ast.stmt) -> bool:
+def _is_never_run(node: ast.stmt) -> bool:
     """Return whether a statement is an ``if __name__`` test that is false in every job."""
     if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
         return False
@@ -184,25 +184,25 @@ def _never_runs(node: ast.stmt) -> bool:
     return not is_main if isinstance(node.test.ops[0], ast.Eq) else is_main and isinstance(node.test.ops[0], ast.NotEq)
 
 
-def _only_defines(node: ast.stmt) -> bool:
+def _is_definition(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return not node.decorator_list
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return not any(isinstance(part, ast.Call) for part in ast.walk(node))
     return (
-        _never_runs(node)
+        _is_never_run(node)
         or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.Pass)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     )
 
 
-def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
+def check_gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     """Check that gradients are averaged over ranks and that all ranks start from the same weights."""
     name = "Gradients"
     if spec.process_count == 1 or not usage.averaging_names:
         return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
     if not code.read:
-        return Check(name, _NOT_READ)
+        return Check(name, _NOT_READ_TEXT)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
     call = code.called("backward")
@@ -225,17 +225,17 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
     return Check(name, "averaged across ranks")
 
 
-def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
+def check_data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     """Check that each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if spec.process_count == 1:
         return Check(name, "one process reads all data")
     if not code.read:
-        return Check(name, _NOT_READ)
-    batch = tuple(_global_batch(code, draft, spec))
+        return Check(name, _NOT_READ_TEXT)
+    batch = tuple(_check_batch_size(code, draft, spec))
     loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
     if sampler is not None:
-        return Check(name, f"split by the sampler in {sampler.location}", (*_order(code, sampler), *batch))
+        return Check(name, f"split by the sampler in {sampler.location}", (*_check_order(code, sampler), *batch))
     if loader is None or code.uses(*_RANK_NAMES) or code.needs(*usage.trainers):
         return Check(name, "no unsplit DataLoader", batch)
     finding = Finding(
@@ -247,7 +247,7 @@ def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
     return Check(name, "not split", (finding, *batch))
 
 
-def _order(code: Code, sampler: Call) -> Iterator[Finding]:
+def _check_order(code: Code, sampler: Call) -> Iterator[Finding]:
     shuffle = next((k.value for k in sampler.node.keywords if k.arg == "shuffle"), None)
     keeps_order = isinstance(shuffle, ast.Constant) and shuffle.value is False
     if not keeps_order and not code.uses("set_epoch"):
@@ -259,7 +259,7 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
         )
 
 
-def _global_batch(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
+def _check_batch_size(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
     expressions = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
     for expression in [code.assigned.get("batch_size"), *expressions]:

@@ -18,11 +18,11 @@ from typing import Any
 
 from distdl_jupyter import capture, preflight
 from distdl_jupyter.capture import listing
-from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
-from distdl_jupyter.capture.cell import plain_python
-from distdl_jupyter.capture.modules import search_path
-from distdl_jupyter.capture.notebook import cell_label
-from distdl_jupyter.capture.pickler import refuse
+from distdl_jupyter.capture.captured_code import CapturedCode, build_payload, pickle_values
+from distdl_jupyter.capture.cell import check_plain_python
+from distdl_jupyter.capture.modules import build_search_path
+from distdl_jupyter.capture.notebook import format_cell_label
+from distdl_jupyter.capture.pickler import raise_errors
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
@@ -89,19 +89,19 @@ class Ranks:
         RanksBusy, CellInterrupt (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
         JobFailed or JobNotRunning if the ranks are gone.
         """
-        notebook, number = capture.here(), time.time_ns() // 1000
+        notebook, number = capture.current_location(), time.time_ns() // 1000
         raw = raw_cell or notebook.raw
         position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
         first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
         match = _CELL_LABEL.fullmatch(label)
         count = int(match[1]) if match else notebook.execution_count if first_line else None
-        title = cell_label(count, notebook.name) if count is not None or not label else label
+        title = format_cell_label(count, notebook.name) if count is not None or not label else label
         filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
         value_fields, body = _pack_values(values or {})
         header = {
             "do": "run",
             "id": number,
-            "code": plain_python(code, first_line=first_line or 1, filename=filename, awaits=True),
+            "code": check_plain_python(code, first_line=first_line or 1, filename=filename, allow_await=True),
             "filename": filename,
             "label": label or (f"In [{count}]" if count is not None else title),
             "cell": count,
@@ -129,7 +129,7 @@ class Ranks:
         The ranks stay connected to each other. Raises InvalidSpec if a check of the code fails, and the errors of
         ``run``.
         """
-        preflight.refuse(preflight.check(draft, self.job.spec))
+        preflight.raise_errors(preflight.check(draft, self.job.spec))
         # The files are sent, because ranks on other machines cannot read the job's folder.
         packed = io.BytesIO()
         with tempfile.TemporaryDirectory(prefix="distdl-") as name, tarfile.open(fileobj=packed, mode="w") as archive:
@@ -268,15 +268,16 @@ def _pack_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return ``names``, ``sources`` and pickles of a request. Raises InvalidSpec for values that cannot be sent."""
     if not values:
         return {}, b""
-    with pickled(values.items()) as (notes, file), file:
-        refuse(notes, values, unit="cell")
+    with pickle_values(values.items()) as (notes, file), file:
+        raise_errors(notes, values, unit="cell")
         file.seek(0)
-        return {"names": list(values), "sources": listing.sources_of(notes, capture.here())}, file.read()
+        sources = listing.collect_sources(notes, capture.current_location())
+        return {"names": list(values), "sources": sources}, file.read()
 
 
 def build_draft() -> CapturedCode:
     """Return the draft of a job of persistent ranks."""
-    notebook = capture.here()
+    notebook = capture.current_location()
     name = notebook.name.removesuffix(".ipynb")[:100]
     source = CodeSource(
         notebook=notebook.path,
@@ -284,7 +285,7 @@ def build_draft() -> CapturedCode:
         execution_count=notebook.execution_count,
         command="ranks.start()",
     )
-    payload = payload_fields("ranks", path=search_path(notebook))
+    payload = build_payload("ranks", path=build_search_path(notebook))
     return CapturedCode(kind="ranks", name=f"{name} ranks".strip(), source=source, payload_json=payload)
 
 

@@ -101,7 +101,7 @@ class Launch:
         self._check(cluster_options)
         context, modules = self._context(), backend.modules(options)
         # The job's packages are not installed yet, so their contents are not checked.
-        context.modules = () if packages.packages_to_install(spec) else modules
+        context.modules = () if packages.find_missing_packages(spec) else modules
         context.programs, context.rank_ports = backend.programs(options), backend.rank_ports
         if cluster.has_agents:
             context.staging = self._stage(self.raise_if_canceled, modules)
@@ -163,7 +163,7 @@ class Launch:
             reason = f"the secret value of {listing(missing)} was known only to the supervisor that died"
             hint = "Resume the job where the variable is set: job.resume()"
             raise LaunchFailed(f"The ranks cannot restart: {reason}.", code="restart-secret-lost", hint=hint)
-        is_remote = self.cluster.is_remote or packages.packages_to_install(self._spec)
+        is_remote = self.cluster.is_remote or packages.find_missing_packages(self._spec)
         if problem := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(problem, code="cluster-not-usable")
         if not is_remote and (problem := self.backend.unavailable(self._options)):
@@ -219,13 +219,13 @@ class Launch:
         ``check`` is called while this method waits, and may raise. Raises DataUnavailable, NotSignedIn.
         """
         spec, recorder = self._spec, self._recorder
-        if not spec.data and not packages.packages_to_install(spec):
+        if not spec.data and not packages.find_missing_packages(spec):
             return None
-        from distdl_jupyter.azure.identity import blob_service
+        from distdl_jupyter.azure.identity import open_blob_service
         from distdl_jupyter.data.staging import JobStaging
 
         variables = {**spec.environment_variables, **self._secrets}
-        staging = JobStaging(spec, recorder.write, blob_service, variables=variables, modules=modules)
+        staging = JobStaging(spec, recorder.write, open_blob_service, variables=variables, modules=modules)
         if not spec.data:
             return staging
         recorder.record_phase("stage", f"checking {plural(len(spec.data), 'data source')}")

@@ -317,14 +317,14 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     """
     if not spec.outputs:
         return
-    from distdl_jupyter.azure.identity import blob_service
+    from distdl_jupyter.azure.identity import open_blob_service
     from distdl_jupyter.data import outputs
 
     stop = threading.Event()
-    destination = outputs.url(spec)
+    destination = outputs.build_url(spec)
     recorder.record_phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
-        lambda: outputs.upload(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
+        lambda: outputs.upload(recorder.folder, spec, open_blob_service, include_log=failed, is_stopped=stop.is_set)
     )
     deadline: float | None = None
     while not wait([call], _TICK_SECONDS).done and (deadline is None or time.monotonic() < deadline):
@@ -338,8 +338,8 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         except (DistDLError, OSError) as error:
             problem = f"The outputs were not sent: {str(error).rstrip('.')}."
         else:
-            existing = f", {plural(sent.existing, 'file')} already existed" if sent.existing else ""
-            recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{existing}")
-            recorder.record_phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+            existing = f", {plural(sent.existing_count, 'file')} already existed" if sent.existing_count else ""
+            recorder.log(f"Sent {plural(sent.file_count, 'file')}, {size(sent.byte_count)}, to {destination}{existing}")
+            recorder.record_phase("collect", f"{plural(sent.file_count, 'file')} to {destination}")
             return
     recorder.note("warning", f"{problem} The files are still in {recorder.folder.path}.", "outputs")

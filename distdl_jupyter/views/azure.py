@@ -35,7 +35,7 @@ METHODS: dict[CredentialKind, str] = {
 
 def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn:
     """Return the sign-in for a page (default: its current status, which may request a token)."""
-    status = identity.status() if now is None else now
+    status = identity.get_status() if now is None else now
     return from_fields(AzureSignIn, status, note=note, settings=msgspec.structs.replace(settings.read(), record=""))
 
 
@@ -69,7 +69,7 @@ def doctor_rows() -> list[Verdict]:
         return [Verdict("Azure", "fail", error.message, error.hint)]
     if not (credential or os.environ.get("AZURE_CLIENT_ID")):
         return []
-    status = identity.status()
+    status = identity.get_status()
     if status.account is not None:
         return [Verdict("Azure", "ok", f"{status.account.name} ({status.kind})")]
     message, hint = (status.problem.message, status.problem.hint) if status.problem else ("not signed in", "")
@@ -83,10 +83,10 @@ def _change_settings(**changes: Any) -> Any:
 
 #: The functions that pages may call, by name. Each may raise DistDLError.
 CALLS: dict[str, Callable[..., Any]] = {
-    "azure.status": lambda: sign_in_view(identity.status()),
+    "azure.status": lambda: sign_in_view(identity.get_status()),
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
     "azure.cancel": lambda: sign_in_view(identity.cancel()),
     "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE),
     "azure.settings": _change_settings,
-    "azure.subscriptions": identity.subscriptions,
+    "azure.subscriptions": identity.list_subscriptions,
 }

@@ -21,13 +21,13 @@ BLOB = "https://storage.azure.com/.default"
 
 
 def test_an_app_of_the_environment_signs_in(signed_in):
-    account = identity.status().account
+    account = identity.get_status().account
     assert (account.name, account.kind, account.tenant_id) == (f"app {CLIENT}", "default", TENANT)
     assert "ey" not in repr(account)
 
 
 def test_a_token_is_for_the_requested_audience_and_used_while_it_is_valid(signed_in):
-    credential = identity.credential()
+    credential = identity.get_credential()
     first = credential.get_token(BLOB)
     assert credential.get_token(BLOB).token == first.token
     assert signed_in.login.access[first.token]["aud"] == "https://storage.azure.com"
@@ -47,7 +47,7 @@ def test_what_entra_id_refuses_is_one_sentence_without_a_token(signed_in):
     text = "Assertion eyJhbGciOiJub25l.eyJzdWIiOiJtZSJ9.c2lnbmVk is bad."
     signed_in.login.refuse("AADSTS700027", "invalid_client", text, times=9)
     with pytest.raises(NotSignedIn) as caught:
-        identity.credential().get_token(BLOB)
+        identity.get_credential().get_token(BLOB)
     assert caught.value.code == "azure-sign-in-failed"
     assert "AADSTS700027: Assertion " in caught.value.message
     assert not re.search(r"Trace ID|eyJ|\n", str(caught.value))
@@ -56,7 +56,7 @@ def test_what_entra_id_refuses_is_one_sentence_without_a_token(signed_in):
 def test_a_wrong_secret_is_not_repeated(signed_in, monkeypatch):
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "a-wrong-secret")
     with pytest.raises(NotSignedIn, match="AADSTS7000215") as caught:
-        identity.credential().get_token(BLOB)
+        identity.get_credential().get_token(BLOB)
     assert "a-wrong-secret" not in str(caught.value)
 
 
@@ -64,7 +64,7 @@ def test_no_network(signed_in):
     cloud = signed_in.cloud
     cloud.write_text(cloud.read_text().replace(signed_in.server.address, "https://nowhere.invalid"))
     with pytest.raises(NotSignedIn) as caught:
-        identity.credential().get_token(BLOB)
+        identity.get_credential().get_token(BLOB)
     assert caught.value.hint.startswith("Check the network connection")
 
 
@@ -87,8 +87,8 @@ def test_the_account_of_az_login(azure, tmp_path, monkeypatch):
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
     status = identity.sign_in("default")
     assert (status.state, status.account.name, status.account.tenant_id) == ("signed_in", USER, TENANT)
-    identity.credential().get_token(BLOB)
-    identity.credential().get_token(BLOB)
+    identity.get_credential().get_token(BLOB)
+    identity.get_credential().get_token(BLOB)
     calls = log.read_text().splitlines()
     assert len(calls) == 2  # a token of each audience
     assert "--resource https://storage.azure.com" in calls[1]
@@ -111,7 +111,7 @@ def test_a_managed_identity(azure, monkeypatch, client):
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "ManagedIdentityCredential")
     status = identity.sign_in("default", client_id=client)
     assert (status.state, status.account.name) == ("signed_in", f"app {CLIENT}"), status
-    assert identity.credential().get_token(BLOB).token
+    assert identity.get_credential().get_token(BLOB).token
     assert requests[-1]["resource"] == "https://storage.azure.com"
     assert requests[-1].get("client_id", "") == client
 
@@ -127,10 +127,10 @@ def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):
 
 def test_subscriptions_are_requested_with_a_token(signed_in):
     subscriptions(signed_in)
-    assert [row.name for row in identity.subscriptions()] == ["Lab", "Teaching"]
+    assert [row.name for row in identity.list_subscriptions()] == ["Lab", "Teaching"]
     signed_in.server.route("GET", "/subscriptions", lambda _: refusal(403, "AuthorizationFailed", "no"))
     with pytest.raises(AzureRefused, match="AuthorizationFailed"):
-        identity.subscriptions()
+        identity.list_subscriptions()
 
 
 def subscriptions(azure):

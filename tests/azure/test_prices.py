@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distdl_jupyter.azure import prices, settings
-from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec
 from distdl_jupyter.jobs import jobspec
@@ -28,7 +28,7 @@ def amounts(found):
 
 def test_one_size_has_its_linux_price_of_nodes_that_stay(service) -> None:
     assert amounts(prices.fetch("Standard_NC24ads_A100_v4")) == {"nc24ads_a100_v4": 3.5}
-    price = prices.cached("NC24ads_A100_v4")
+    price = prices.find_cached("NC24ads_A100_v4")
     assert price.source == f"Retail Prices API, westeurope, {time.strftime('%Y-%m-%d')}"
     assert (price.currency, price.per_hour) == ("USD", 3.5)
 
@@ -39,7 +39,7 @@ def test_all_sizes_of_a_region_come_over_pages(service) -> None:
     assert found["nc4as_t4_v3"] == 0.5
     assert len(service.server.asked("/api/retail/prices")) >= 2
     assert "nc48ads_a100_v4" not in found  # it costs nothing, so it is no price
-    assert prices.cached("ND96isr_H100_v5") is None  # another currency
+    assert prices.find_cached("ND96isr_H100_v5") is None  # another currency
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_all_sizes_of_a_region_come_over_pages(service) -> None:
 )
 def test_what_is_not_plainly_the_hourly_price_is_none(change) -> None:
     items = [meter("NC24ads_A100_v4", 9.0, **change)]
-    assert prices.hourly_prices(items, "westeurope", "USD", "2026-11-20") == {}
+    assert prices.select_prices(items, "westeurope", "USD", "2026-11-20") == {}
 
 
 def test_two_meters_that_differ_give_no_price_and_the_newest_goes_first(service) -> None:
@@ -70,25 +70,25 @@ def test_a_new_answer_replaces_what_it_was_asked_for_and_leaves_the_rest(service
     prices.fetch()
     service.items = []
     prices.fetch("NC4as_T4_v3")
-    assert prices.cached("NC4as_T4_v3") is None
-    assert prices.cached("NC24ads_A100_v4").per_hour == 3.5
+    assert prices.find_cached("NC4as_T4_v3") is None
+    assert prices.find_cached("NC24ads_A100_v4").per_hour == 3.5
 
 
 def test_regions_and_currencies_are_kept_apart(service) -> None:
     prices.fetch()
-    assert prices.cached("NC4as_T4_v3", "eastus") is None
+    assert prices.find_cached("NC4as_T4_v3", "eastus") is None
     prices.fetch("NC4as_T4_v3", "eastus")
-    assert prices.cached("NC4as_T4_v3", "eastus").per_hour == 0.25
+    assert prices.find_cached("NC4as_T4_v3", "eastus").per_hour == 0.25
     prices.fetch(currency="eur")
-    assert prices.cached("ND96isr_H100_v5", currency="EUR").currency == "EUR"
+    assert prices.find_cached("ND96isr_H100_v5", currency="EUR").currency == "EUR"
 
 
 def test_without_a_region_nothing_is_known_and_asking_says_what_to_set(service) -> None:
     settings.change(region="")
-    assert prices.cached("NC4as_T4_v3") is None
+    assert prices.find_cached("NC4as_T4_v3") is None
     with pytest.raises(InvalidSpec, match=r"Prices need a valid Azure region.*%dist_config azure region=westeurope"):
         prices.fetch()
-    assert "Prices need a valid Azure region" in prices.lookup("NC4as_T4_v3")[1]
+    assert "Prices need a valid Azure region" in prices.look_up("NC4as_T4_v3")[1]
     settings.change(region="westeurope", currency="DOLLARS")
     with pytest.raises(InvalidSpec, match="currency"):
         prices.fetch()
@@ -96,7 +96,7 @@ def test_without_a_region_nothing_is_known_and_asking_says_what_to_set(service) 
 
 def test_a_lookup_fetches_once_a_day(service) -> None:
     for _ in range(2):
-        price, problem = prices.lookup("NC4as_T4_v3")
+        price, problem = prices.look_up("NC4as_T4_v3")
         assert (price.per_hour, problem) == (0.5, "")
     assert len(service.server.asked("/api/retail/prices")) == 1
 
@@ -106,13 +106,13 @@ def test_an_old_price_serves_where_no_new_one_comes(service, monkeypatch) -> Non
         past.setattr(time, "strftime", lambda _: "2026-11-01")
         prices.fetch("NC4as_T4_v3")
     service.refuses = (400, "BadRequest", "Invalid filter.")
-    price, problem = prices.lookup("NC4as_T4_v3")
+    price, problem = prices.look_up("NC4as_T4_v3")
     assert (price.per_hour, price.day, problem) == (0.5, "2026-11-01", "")
 
 
 def test_a_missing_price_is_reported_and_not_requested_again_at_once(service) -> None:
     for _ in range(2):
-        assert prices.lookup("NC48ads_A100_v4") == (
+        assert prices.look_up("NC48ads_A100_v4") == (
             None,
             "The Retail Prices API has no price for NC48ads_A100_v4 in westeurope.",
         )
@@ -123,15 +123,15 @@ def test_a_refusal_is_told_in_the_services_words(service) -> None:
     service.refuses = (400, "BadRequest", "Invalid filter.")
     with pytest.raises(AzureRefused, match=r"responded with 400 BadRequest: Invalid filter\."):
         prices.fetch()
-    assert "Invalid filter" in prices.lookup("NC4as_T4_v3")[1]
+    assert "Invalid filter" in prices.look_up("NC4as_T4_v3")[1]
 
 
 def test_the_next_page_may_name_the_port_of_https() -> None:
-    from distdl_jupyter.azure.rest import _host
+    from distdl_jupyter.azure.rest import _get_host
 
-    assert _host("https://prices.azure.com:443/api/retail/prices?$skip=100") == _host("https://prices.azure.com/x")
+    assert _get_host("https://prices.azure.com:443/api/retail/prices") == _get_host("https://prices.azure.com/x")
     with pytest.raises(AzureRefused, match="is not trusted with a token"):
-        Rest("https://prices.azure.com", None).get("https://elsewhere.example/x")
+        RestClient("https://prices.azure.com", None).get("https://elsewhere.example/x")
 
 
 # what a node costs ------------------------------------------------------------------------------
@@ -168,5 +168,5 @@ def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
 
 def test_a_broken_settings_file_costs_the_price_and_not_the_job(azure_settings):
     settings.change(region="westeurope")
-    settings.FILE.path.write_text("{")
-    assert prices.cached("NC4as_T4_v3") is None
+    settings.SETTINGS_FILE.path.write_text("{")
+    assert prices.find_cached("NC4as_T4_v3") is None

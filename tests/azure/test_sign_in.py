@@ -20,7 +20,7 @@ from tests.conftest import wait_for
 from tests.standin.login import DEVELOPER_CLIENT, TENANT, USER
 
 BLOB = "https://storage.azure.com/.default"
-TOKEN = f"print(identity.credential().get_token('{BLOB}').token)"
+TOKEN = f"print(identity.get_credential().get_token('{BLOB}').token)"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def secrets_in(people, *folders):
 
 
 def completed():
-    return wait_for(lambda: (now := identity.status()).state != "waiting" and now, what="the sign-in")
+    return wait_for(lambda: (now := identity.get_status()).state != "waiting" and now, what="the sign-in")
 
 
 def signed_in_by_code(people, **changes):
@@ -67,7 +67,7 @@ def test_a_device_code_is_shown_and_entered(people):
     assert status.prompt.user_code in {code.user_code for code in people.login.codes.values()}
     assert 800 < status.prompt.seconds_left <= 900
     with pytest.raises(NotSignedIn):
-        identity.credential()
+        identity.get_credential()
     people.login.approve()
     status = completed()
     assert (status.account.name, status.account.kind, status.account.tenant_id) == (USER, "device_code", TENANT)
@@ -94,7 +94,7 @@ def test_cancel_ends_the_polling(people):
     requests = len(people.server.asked("/token"))
     time.sleep(1.5 * people.login.interval)
     assert len(people.server.asked("/token")) == requests
-    assert identity.status().state == "signed_out"
+    assert identity.get_status().state == "signed_out"
 
 
 def test_a_cancelled_second_sign_in_leaves_the_first(people):
@@ -102,7 +102,7 @@ def test_a_cancelled_second_sign_in_leaves_the_first(people):
     people.login.user = "bob@example.org"
     status = identity.sign_in("device_code", tenant_id=TENANT)
     assert (status.state, status.account.name) == ("waiting", USER)
-    assert identity.credential().get_token(BLOB).token in people.login.access
+    assert identity.get_credential().get_token(BLOB).token in people.login.access
     assert identity.cancel().account.name == USER
     assert settings.read().tenant_id == ""
     identity.sign_in("device_code", tenant_id=TENANT)
@@ -134,7 +134,7 @@ def test_a_browser_on_this_machine(people, tmp_path, monkeypatch):
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", f"{browser} %s &")
     assert f"Signed in to Azure as {USER}, by browser." in by_browser(0)
-    status = identity.status()
+    status = identity.get_status()
     assert (status.state, status.account.name, status.account.kind) == ("signed_in", USER, "browser"), status
 
 
@@ -148,12 +148,12 @@ def test_a_machine_without_a_browser_says_what_to_do(people, monkeypatch):
 def test_a_token_is_renewed_and_an_expired_sign_in_is_reported(people):
     people.login.lifetime = 200  # shorter than the margin, so each request renews
     signed_in_by_code(people)
-    assert identity.credential().get_token(BLOB).token != identity.credential().get_token(BLOB).token
+    assert identity.get_credential().get_token(BLOB).token != identity.get_credential().get_token(BLOB).token
     people.login.revoke()
-    held = identity.credential()
+    held = identity.get_credential()
     with pytest.raises(NotSignedIn, match=r"AADSTS700082: The refresh token has expired .* Sign in again\."):
         held.get_token(BLOB)
-    status = identity.status()
+    status = identity.get_status()
     assert (status.state, status.account, status.problem.code) == ("failed", None, "azure-sign-in-failed")
 
 
@@ -161,18 +161,18 @@ def test_settings_that_change_after_the_sign_in_need_another(people):
     signed_in_by_code(people)
     settings.change(tenant_id=TENANT)
     with pytest.raises(NotSignedIn) as caught:
-        identity.credential()
+        identity.get_credential()
     assert caught.value.code == "azure-signed-out"
-    assert identity.status().account is None
+    assert identity.get_status().account is None
 
 
 def test_a_cache_that_another_process_writes_is_read_again(people):
     signed_in_by_code(people)
     content = cache_file().read_text()
     cache_file().write_text("")  # azure-identity empties the file before it writes it
-    identity.forget()
+    identity.clear_cache()
     threading.Timer(0.1, cache_file().write_text, (content,)).start()
-    assert identity.credential().get_token(BLOB).token in people.login.access
+    assert identity.get_credential().get_token(BLOB).token in people.login.access
 
 
 def test_processes_renew_the_sign_in_at_once(people):
@@ -182,12 +182,12 @@ def test_processes_renew_the_sign_in_at_once(people):
         tokens = list(pool.map(lambda _: elsewhere(TOKEN), range(4)))
     assert len(set(tokens)) == 4
     assert set(tokens) <= set(people.login.access)
-    assert identity.status().state == "signed_in"
+    assert identity.get_status().state == "signed_in"
 
 
 def test_another_account_that_signs_in_counts_at_once(people):
     signed_in_by_code(people)
-    held = identity.credential()
+    held = identity.get_credential()
     people.login.user = "bob@example.org"
     signed_in_by_code(people)
     assert people.login.access[held.get_token(BLOB).token]["upn"] == "bob@example.org"
@@ -195,25 +195,25 @@ def test_another_account_that_signs_in_counts_at_once(people):
 
 def test_sign_out_counts_in_every_process_and_leaves_the_librarys_cache(people):
     signed_in_by_code(people)
-    held = identity.credential()
+    held = identity.get_credential()
     held.get_token(BLOB)
     said = elsewhere("from distdl_jupyter.cli import main; main(['azure', 'sign-out'])")
     assert said == f"Signed out of Azure. {identity.SIGN_OUT_NOTE}"
     with pytest.raises(NotSignedIn):
         held.get_token(BLOB)
-    assert (identity.status().state, settings.read().credential) == ("signed_out", "")
+    assert (identity.get_status().state, settings.read().credential) == ("signed_out", "")
     assert settings.read().record == ""
     assert secrets_in(people, Path.home()) == [cache_file()]  # as SIGN_OUT_NOTE says
 
 
 def test_tokens_are_in_the_cache_and_nowhere_else(people, tmp_path):
     signed_in_by_code(people)
-    identity.credential().get_token(BLOB)
+    identity.get_credential().get_token(BLOB)
     assert len(people.login.given) >= 4
     assert secrets_in(people, tmp_path) == [cache_file()]
     assert not [secret for secret in people.login.given if secret in repr(dict(os.environ))]
     assert USER in settings.read().record
-    for path in (cache_file(), settings.FILE.path):
+    for path in (cache_file(), settings.SETTINGS_FILE.path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
@@ -224,7 +224,7 @@ def test_a_user_may_refuse_the_file(people):
     signed_in_by_code(people)
     settings.change(token_cache="keyring")
     with pytest.raises(NotSignedIn) as caught:
-        identity.credential().get_token(BLOB)
+        identity.get_credential().get_token(BLOB)
     assert "no keyring" in caught.value.hint
     with pytest.raises(InvalidSpec):
         settings.change(token_cache="memory")
@@ -233,7 +233,7 @@ def test_a_user_may_refuse_the_file(people):
 def test_a_broken_record_says_to_sign_in_again(people):
     signed_in_by_code(people)
     settings.change(record="{}")
-    status = identity.status()
+    status = identity.get_status()
     assert (status.state, status.account, status.problem.hint) == ("failed", None, "Sign in again.")
     assert signed_in_by_code(people).state == "signed_in"
 

@@ -9,13 +9,13 @@ from fractions import Fraction
 
 import pytest
 
-from distdl_jupyter.azure import catalogue, find, vm_sizes
+from distdl_jupyter.azure import find_size, load_catalogue, vm_sizes
 from distdl_jupyter.core.errors import InvalidSpec
 
 
 def test_every_row_has_a_source_and_a_gpu() -> None:
-    assert len(catalogue()) == 49
-    for size in catalogue():
+    assert len(load_catalogue()) == 49
+    for size in load_catalogue():
         assert size.sources, size.name
         assert size.gpu_count > 0
         assert re.fullmatch(r"[A-Z]{1,2}\d+X?|RTX PRO 6000", size.gpu), size.gpu
@@ -24,21 +24,21 @@ def test_every_row_has_a_source_and_a_gpu() -> None:
 
 
 def test_what_no_page_states_stays_unknown() -> None:
-    small_t4, part = find("NC4as_T4_v3"), find("NC24lds_xl_RTXPRO6000BSE_v6")
+    small_t4, part = find_size("NC4as_T4_v3"), find_size("NC24lds_xl_RTXPRO6000BSE_v6")
     assert small_t4.infiniband is None
-    assert find("NC64as_T4_v3").infiniband is False
+    assert find_size("NC64as_T4_v3").infiniband is False
     assert part.gpu_memory_gib is None
     assert part.memory_text == "not stated"
     assert part.ethernet_gbps is None
     assert part.ethernet_text == ""
     assert part.status == ""
-    assert find("NC24rs_v3").infiniband_gbps_per_vm is None
+    assert find_size("NC24rs_v3").infiniband_gbps_per_vm is None
 
 
 def test_shares_of_a_gpu_are_exact() -> None:
-    assert find("NV6ads_A10_v5").gpu_count == Fraction(1, 6)
-    assert find("NV6ads_A10_v5").gpus_text == "1/6 × A10"
-    assert find("NV6ads_A10_v5").whole_gpus == 1
+    assert find_size("NV6ads_A10_v5").gpu_count == Fraction(1, 6)
+    assert find_size("NV6ads_A10_v5").gpus_text == "1/6 × A10"
+    assert find_size("NV6ads_A10_v5").whole_gpus == 1
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_shares_of_a_gpu_are_exact() -> None:
     ],
 )
 def test_the_fabric_is_written_as_far_as_it_is_known(name: str, text: str) -> None:
-    assert find(name).fabric_text == text
+    assert find_size(name).fabric_text == text
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_the_fabric_is_written_as_far_as_it_is_known(name: str, text: str) -> No
     ],
 )
 def test_a_size_is_found_however_it_is_written(written: str, name: str) -> None:
-    assert find(written).name == name
+    assert find_size(written).name == name
 
 
 @pytest.mark.readme("sizes")
 def test_every_size_finds_itself() -> None:
-    for size in catalogue():
-        assert find(size.name) is size
-        assert find(size.size.upper()) is size
+    for size in load_catalogue():
+        assert find_size(size.name) is size
+        assert find_size(size.size.upper()) is size
 
 
 def test_an_unknown_size_is_answered_with_the_nearest() -> None:
     with pytest.raises(InvalidSpec, match=r"Unknown GPU size 'NC96_A100'\. Did you mean NC96ads_A100_v4") as caught:
-        find("NC96_A100")
+        find_size("NC96_A100")
     assert caught.value.field == "vm_size"
 
 
@@ -103,21 +103,21 @@ def test_unknown_values_are_missing_in_the_table_and_pass_no_condition() -> None
 
 
 def test_the_catalogue_is_read_without_pandas() -> None:
-    code = "import sys, distdl_jupyter.azure as a; a.catalogue(); print(sys.modules.keys() & {'pandas', 'numpy'})"
+    code = "import sys, distdl_jupyter.azure as a; a.load_catalogue(); print(sys.modules.keys() & {'pandas', 'numpy'})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "set()"
 
 
-@pytest.mark.parametrize("size", catalogue(), ids=lambda size: size.name)
+@pytest.mark.parametrize("size", load_catalogue(), ids=lambda size: size.name)
 def test_a_retired_size_has_a_successor_that_can_be_rented_and_holds_the_training(size) -> None:
-    assert bool(size.successor) is bool(size.successor_reason) is size.retired
-    assert size.retired is (size.retirement_date is not None)
-    if size.retired:
-        new = find(size.successor)
+    assert bool(size.successor) is bool(size.successor_reason) is size.is_retired
+    assert size.is_retired is (size.retirement_date is not None)
+    if size.is_retired:
+        new = find_size(size.successor)
         assert new.name == size.successor
-        assert not new.retired
-        assert new.nvidia
-        assert not new.arm_host
+        assert not new.is_retired
+        assert new.is_nvidia
+        assert not new.has_arm_host
         assert new.gpu_memory_gib >= size.gpu_memory_gib
         assert new.gpu_count >= size.gpu_count
         assert size.successor_reason.startswith(f"{new.gpus_text} {new.memory_text} instead of {size.gpus_text} ")

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.data.stager import RANGE, DataStager, StdioChannel
+from distdl_jupyter.data.stager import RANGE_BYTES, DataStager, StdioChannel
 from tests.azurite import install
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
@@ -37,15 +37,15 @@ class Answering(StdioChannel):
     def __init__(self, sas: str) -> None:
         self._sas = sas
 
-    def send(self, message: dict[str, Any], *, last: bool = False) -> None:
+    def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
         return
 
-    def ask(self, source: str) -> str:
+    def request_signature(self, source: str) -> str:
         return self._sas
 
 
 class Blobs:
-    """Blobs on a server: ``address`` of their container, ``items`` as an order has them."""
+    """Blobs on a server: ``address`` of their container, ``items`` as a request has them."""
 
     def __init__(self, address: str, ca: str, items: list[list[Any]], sas: str) -> None:
         self.address, self.ca, self.items, self.sas = address, ca, items, sas
@@ -53,15 +53,15 @@ class Blobs:
 
     def stage(self, folder: Path) -> None:
         source = {"name": "x", "variable": "X", "kind": "blob", "address": self.address, "items": self.items}
-        order: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
-        DataStager(Answering(self.sas), ca=Path(self.ca).read_text(), **order).run()
+        request: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
+        DataStager(Answering(self.sas), ca=Path(self.ca).read_text(), **request).run()
 
     def sdk(self, folder: Path, *, checked: bool) -> None:
         """Several connections for one large blob after the other, or for many small blobs at a time."""
         from azure.storage.blob import ContainerClient
 
-        large = self.items[0][1] > RANGE
-        step = 4 * MB if checked else RANGE  # Azure sends no MD5 of a longer range
+        large = self.items[0][1] > RANGE_BYTES
+        step = 4 * MB if checked else RANGE_BYTES  # Azure sends no MD5 of a longer range
         with ContainerClient.from_container_url(
             f"{self.address}?{self.sas}", connection_verify=self.ca, max_single_get_size=step, max_chunk_get_size=step
         ) as container:

@@ -18,7 +18,7 @@ from tests.standin.login import TENANT, USER
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PANEL = "from distdl_jupyter import azure_sign_in\nazure_sign_in()"
-WHO = "from distdl_jupyter.azure import identity\nprint('here', identity.status().account)"
+WHO = "from distdl_jupyter.azure import identity\nprint('here', identity.get_status().account)"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 def lab(signed_in: Any, own_lab: Lab) -> Lab:
     """A JupyterLab whose user may manage a workspace."""
     (own_lab.home / "config").mkdir()
-    shutil.copy(settings.FILE.path, own_lab.home / "config")
+    shutil.copy(settings.SETTINGS_FILE.path, own_lab.home / "config")
     own_lab.start()
     return own_lab
 

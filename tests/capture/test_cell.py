@@ -22,8 +22,8 @@ def test_names_that_the_cell_uses_are_sent_and_listed(notebook, rank):
         "epochs": ("value", "int = 100"),
     }
     assert [one.kind for one in draft.captured] == ["class", "function", "value", "value"]
-    assert draft.heading() == "4 names, 921 kB"
-    assert draft.summary().startswith("4 names, 921 kB: digits 920 kB, ")
+    assert draft.format_heading() == "4 names, 921 kB"
+    assert draft.format_summary().startswith("4 names, 921 kB: digits 920 kB, ")
     assert (draft.name, draft.source.cell_id, draft.source.execution_count) == ("quickstart [7]", "c7", 7)
     done = rank(draft)
     assert done.value == [64, 64]
@@ -135,7 +135,7 @@ def test_imported_modules_are_sent_by_name(notebook, rank):
     )
     draft = notebook.capture("(np.sum([1, 2]).item(), OD(a=1)['a'], floor(2.5), os.path.basename('/a/b'))")
     assert draft.captured == ()
-    assert draft.heading() == "nothing captured"
+    assert draft.format_heading() == "nothing captured"
     assert draft.aliases["np"] == "numpy"
     assert draft.aliases["OD"] == "collections.OrderedDict"
     assert rank(draft).value == (3, 1, 2, "b")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from distdl_jupyter.capture.free_names import free_names
+from distdl_jupyter.capture.free_names import find_free_names
 from distdl_jupyter.core.source import imported, parse
 
 TAKEN = {
@@ -78,11 +78,11 @@ TAKEN = {
 
 @pytest.mark.parametrize("code", TAKEN, ids=range(len(TAKEN)))
 def test_names_taken(code):
-    assert set(free_names(code)) == TAKEN[code]
+    assert set(find_free_names(code)) == TAKEN[code]
 
 
 def test_names_come_in_the_order_of_their_first_use():
-    assert free_names("a = 1\n\nb(c)\ndef f():\n    return d\nc") == ["b", "c", "d"]
+    assert find_free_names("a = 1\n\nb(c)\ndef f():\n    return d\nc") == ["b", "c", "d"]
 
 
 def test_imports_are_found_everywhere():
@@ -91,7 +91,7 @@ def test_imports_are_found_everywhere():
 
 
 def test_warnings_of_the_code_are_left_to_the_ranks():
-    assert set(free_names(r"x = '\d' is y")) == {"y"}
+    assert set(find_free_names(r"x = '\d' is y")) == {"y"}
 
 
 # Random cells: what they compute with the captured names alone must equal what they compute in the notebook.
@@ -163,7 +163,7 @@ def test_a_cell_runs_alike_with_only_the_names_it_takes(code):
         expected = outcome(code, notebook)
     except (NameError, SyntaxError):
         reject()
-    taken = {name: value for name, value in notebook.items() if name in free_names(code)}
+    taken = {name: value for name, value in notebook.items() if name in find_free_names(code)}
     assert outcome(code, taken) == expected
 
 
@@ -177,6 +177,6 @@ NEWER = {
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is Python 3.12's")
 @pytest.mark.parametrize("code", NEWER)
 def test_type_parameters_are_no_names_of_the_notebook(code):
-    taken = set(free_names(code))
+    taken = set(find_free_names(code))
     assert NEWER[code] - {"Bound"} <= taken
     assert "T" not in taken

@@ -20,5 +20,5 @@ def test_gradients_stay_asked_for():
 def test_a_tensor_on_a_gpu_comes_to_the_ranks_own(notebook, rank):
     notebook.run("import torch\nx = torch.ones(3, device='cuda')\nmodel = torch.nn.Linear(2, 2).cuda()")
     draft = notebook.capture("(x.device.type, next(model.parameters()).device.type, x.sum().item())")
-    assert set(draft.on_gpu) == {"x", "model"}
+    assert set(draft.names_on_gpu) == {"x", "model"}
     assert rank(draft).value == ("cuda", "cuda", 3.0)

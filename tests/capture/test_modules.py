@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from distdl_jupyter.capture import capture_function
-from distdl_jupyter.capture.modules import local_modules, roots
+from distdl_jupyter.capture.modules import find_modules, find_roots
 from distdl_jupyter.capture.notebook import CodeLocation
 from distdl_jupyter.core.errors import InvalidSpec
 
@@ -113,7 +113,7 @@ def test_modules_that_are_too_large_to_travel_are_named_before_they_are_read(not
     os.truncate("torchlike/core.so", 300_000_000)
     write("more.py", "(")  # is never read
     with pytest.raises(
-        InvalidSpec, match=r"would send, such as torchlike/ in .*, have 300 MB or more, but the limit is 200 MB"
+        InvalidSpec, match=r"would send, such as torchlike/ in .*, take 300 MB or more, but the limit is 200 MB"
     ):
         notebook.capture("import torchlike")
 
@@ -146,17 +146,17 @@ def test_a_linked_module_belongs_where_the_link_is(notebook, rank, tmp_path):
 
 @pytest.mark.parametrize("name", ["numpy", "json", "sys", "distdl_jupyter", "pytest", "no_such_module", "__main__"])
 def test_installed_and_missing_modules_stay(notebook, name):
-    assert local_modules([name], roots(CodeLocation())) == []
+    assert find_modules([name], find_roots(CodeLocation())) == []
 
 
 def test_a_file_that_is_hidden_by_an_installed_module_stays(notebook):
     write("pickle.py", "raise SystemExit\n")
-    assert local_modules(["pickle"], roots(CodeLocation())) == []
+    assert find_modules(["pickle"], find_roots(CodeLocation())) == []
 
 
 def test_packages_installed_in_editable_form_stay():
-    assert not any((folder / "distdl_jupyter").is_dir() for folder in roots(CodeLocation()) if folder != Path.cwd())
-    assert Path(sys.prefix) not in roots(CodeLocation())
+    assert not any((root / "distdl_jupyter").is_dir() for root in find_roots(CodeLocation()) if root != Path.cwd())
+    assert Path(sys.prefix) not in find_roots(CodeLocation())
 
 
 def test_a_module_that_is_registered_to_travel_by_value_is_not_copied(notebook, rank, monkeypatch):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from distdl_jupyter.capture import here
+from distdl_jupyter.capture import current_location
 
 
 def test_nothing_is_known_without_a_shell():
-    assert here().path == ""
-    assert here().folder is None
+    assert current_location().path == ""
+    assert current_location().folder is None
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ def test_nothing_is_known_without_a_shell():
 def test_the_notebooks_name(notebook, monkeypatch, variable, value, name):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     notebook.shell.user_ns[variable] = value
-    assert here().name == name
+    assert current_location().name == name
 
 
 def test_the_environment_says_it_too(notebook, monkeypatch, tmp_path):
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "n.ipynb"))
-    assert here().path == str(tmp_path / "n.ipynb")
-    assert here().folder == tmp_path
+    assert current_location().path == str(tmp_path / "n.ipynb")
+    assert current_location().folder == tmp_path
 
 
 def test_the_running_cell_is_the_newest_input(notebook):
     notebook.run("x = 1")
-    notebook.run("from distdl_jupyter.capture import here\nplace = here()")
+    notebook.run("from distdl_jupyter.capture import current_location\nplace = current_location()")
     assert notebook["place"].execution_count == 2
     assert notebook["place"].raw.startswith("from distdl_jupyter")

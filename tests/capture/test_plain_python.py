@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.capture.cell import plain_python
+from distdl_jupyter.capture.cell import check_plain_python
 from distdl_jupyter.core.errors import InvalidSpec
 
 
@@ -25,7 +25,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 )
 def test_what_ranks_cannot_run_is_named_with_its_line(code, line, word):
     with pytest.raises(InvalidSpec) as caught:
-        plain_python(code, first_line=2)
+        check_plain_python(code, first_line=2)
     assert f"Line {line} of the cell" in str(caught.value)
     assert word in str(caught.value)
     assert caught.value.hint
@@ -43,11 +43,11 @@ def test_what_ranks_cannot_run_is_named_with_its_line(code, line, word):
     ],
 )
 def test_plain_python_stays_as_it_is(code):
-    assert plain_python(code) == code
+    assert check_plain_python(code) == code
 
 
 def test_common_indentation_is_taken_off():
-    assert plain_python("  x = 1\n  y = 2\n").strip() == "x = 1\ny = 2"
+    assert check_plain_python("  x = 1\n  y = 2\n").strip() == "x = 1\ny = 2"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,6 @@ def test_common_indentation_is_taken_off():
 )
 def test_a_syntax_error_carries_the_cells_line(code, line):
     with pytest.raises(SyntaxError) as caught:
-        plain_python(code, first_line=5, filename="<cell 9>")
+        check_plain_python(code, first_line=5, filename="<cell 9>")
     assert caught.value.lineno == line
     assert caught.value.filename == "<cell 9>"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from distdl_jupyter.capture.pickler import dump, locate
+from distdl_jupyter.capture.pickler import dump, locate_part
 
 LOCK = threading.Lock()
 
@@ -53,7 +53,7 @@ CYCLE.me = CYCLE
 
 def failing_part(value):
     error, culprit = dump([("v", value)], io.BytesIO()).errors["v"]
-    path, part = locate("v", value, culprit)
+    path, part = locate_part("v", value, culprit)
     return path, type(part).__name__, str(error)
 
 

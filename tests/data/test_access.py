@@ -7,7 +7,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.azure.identity import blob_service
+from distdl_jupyter.azure.identity import open_blob_service
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
 from distdl_jupyter.data import sources, stores
@@ -23,8 +23,8 @@ def container(blob):
 
 def signed(place):
     one = source("train", place)
-    account = blob_service(one.account)
-    return sources.signature(account, one, blob=sources.list_blobs(account, one).single)
+    account = open_blob_service(one.account)
+    return sources.sign_source(account, one, is_blob=sources.list_blobs(account, one).is_single)
 
 
 def read(container, sas, name):
@@ -64,9 +64,9 @@ def test_a_key_of_the_environment_is_not_used_without_a_sign_in(container, monke
     monkeypatch.setenv("AZURE_STORAGE_KEY", container.azurite.key)
     monkeypatch.delenv("AZURE_CLIENT_SECRET")
     settings.change(credential="")
-    identity.forget()
+    identity.clear_cache()
     with pytest.raises(NotSignedIn, match="Not signed in"):
-        blob_service("devstoreaccount1")
+        open_blob_service("devstoreaccount1")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_refusal_is_a_sentence_with_its_remedy(container, blob, blob_proxy, st
 def test_an_account_that_no_name_service_knows(blob):
     blob.blob_at("https://{account}.blob.invalid")
     one = source("train", "blob://nobody/data")
-    account = blob_service("nobody")
+    account = open_blob_service("nobody")
     account._config.retry_policy.total_retries = 0
     with pytest.raises(DataUnavailable, match="The name of the storage account cannot be resolved"):
         sources.list_blobs(account, one)
@@ -102,8 +102,8 @@ def test_an_app_of_the_environment_is_not_asked_where_there_is_a_signature(conta
     sas = signed(container.place("cifar"))
     for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"):
         monkeypatch.setenv(name, "11111111-1111-1111-1111-111111111111")
-    opened = stores.Access("train", "blob", address, ask=lambda: sas)
+    opened = stores.Reader("train", "blob", address, ask=lambda: sas)
     store = opened.use(lambda store: store)
     assert bytes(obstore.get(store, "cifar/a.bin").bytes()) == b"hello"
-    with pytest.raises(stores._error_types()):
+    with pytest.raises(stores._get_error_types()):
         obstore.put(store, "cifar/b.bin", b"second", use_multipart=False)

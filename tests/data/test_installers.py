@@ -100,6 +100,6 @@ def test_conda_makes_an_environment_from_the_channels_that_are_named(home, monke
     assert (bar.source, bar.done, bar.total) == ("Python packages", 1, 1)
     failed = submit("oneleaf=7")
     assert failed.view().state is State.FAILED
-    assert "conda ended with 1: " in failed.view().reason
+    assert "conda exited with code 1: " in failed.view().reason
     assert "oneleaf" in failed.view().reason
     assert "Correct the packages of the job." in failed.view().reason

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from distdl_jupyter.azure.identity import blob_service
+from distdl_jupyter.azure.identity import open_blob_service
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
@@ -17,7 +17,7 @@ from distdl_jupyter.data.staging import JobStaging
 
 def listed(place):
     one = source("train", place)
-    return sources.list_blobs(blob_service(one.account), one)
+    return sources.list_blobs(open_blob_service(one.account), one)
 
 
 def test_the_blobs_of_a_prefix_with_size_etag_and_sum(blob):
@@ -37,7 +37,7 @@ def test_a_prefix_that_is_one_blob_and_a_whole_container(blob):
     container.put("mnist.npz", b"123")
     container.put("mnist.npz.old", b"1")
     assert [item.name for item in listed(container.place("mnist.npz")).items] == ["mnist.npz"]
-    assert listed(container.place("mnist.npz")).single
+    assert listed(container.place("mnist.npz")).is_single
     assert len(listed(container.place()).items) == 2
 
 
@@ -83,7 +83,7 @@ def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
 )
 def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
-    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).order(0)["limit_bytes"] == limit
+    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).build_request(0)["limit_bytes"] == limit
 
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):

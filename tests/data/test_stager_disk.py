@@ -113,7 +113,7 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
     old.write_bytes(b"not ours any more")
     with pytest.raises(OSError, match="quota") as caught:
         stager._write(made, 0, memoryview(b"1234"))
-    assert stager._disk_failure(caught.value).text == f"Your disk quota for {tmp_path} is exhausted."
+    assert stager._to_staging_failed(caught.value).text == f"Your disk quota for {tmp_path} is exhausted."
     made.close()
 
 

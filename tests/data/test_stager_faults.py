@@ -124,10 +124,10 @@ def test_a_host_that_does_not_answer_is_named(host, why):
     import obstore
 
     address = f"https://{host}/account/c"
-    access = stores.Access("train", "blob", address, ask=lambda: "sv=1&sig=secret", retries=1)
+    access = stores.Reader("train", "blob", address, ask=lambda: "sv=1&sig=secret", retries=1)
     with pytest.raises(stores.StoreError) as error:
         access.use(lambda store: obstore.get(store, "x"))
-    text = stores.refusal("train", address, "x", error.value).text
+    text = stores.make_read_error("train", address, "x", error.value).text
     assert text == f"The download of 'x' from {host} is incomplete ({why})."
 
 

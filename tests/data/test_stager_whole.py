@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.data.stager import StagedSource, layout
+from distdl_jupyter.data.stager import StagedSource, plan_layout
 from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import StagingFailed
 from tests.data.stage import noise, reading, source
@@ -129,16 +129,16 @@ def of_names(*names, prefix="p", size=1):
 )  # fmt: skip
 def test_a_name_that_would_lead_out_is_refused(name):
     with pytest.raises(StagingFailed, match="The object ") as refused:
-        layout(of_names("p/good", name))
+        plan_layout(of_names("p/good", name))
     assert refused.value.source == "train"
 
 
 def test_one_object_is_a_file_and_objects_that_cannot_be_files_together_are_refused():
-    assert list(layout(of_names("sets/train.csv", prefix="sets/train.csv"))[0]) == ["train.csv"]
+    assert list(plan_layout(of_names("sets/train.csv", prefix="sets/train.csv"))[0]) == ["train.csv"]
     with pytest.raises(StagingFailed, match="'a' would be both a file and a folder"):
-        layout(of_names("a", "a/b", prefix=""))
+        plan_layout(of_names("a", "a/b", prefix=""))
     with pytest.raises(StagingFailed, match="'d/' has the name of a folder but contains data"):
-        layout(of_names("d/", prefix=""))
+        plan_layout(of_names("d/", prefix=""))
 
 
 def test_a_path_is_used_in_its_place_when_it_is_the_same_folder(stage, tmp_path):

@@ -134,7 +134,7 @@ def test_two_nodes_take_their_shards_of_s3_and_no_secret_is_kept(home, bucket):
 def test_an_object_of_s3_is_a_source_and_what_is_not_there_is_named(bucket):
     bucket.put("sets/train.csv", b"1,2")
     listing = listed(f"s3://{bucket.name}/sets/train.csv")
-    assert ([(item.name, item.size) for item in listing.items], listing.single) == ([("sets/train.csv", 3)], True)
+    assert ([(item.name, item.size) for item in listing.items], listing.is_single) == ([("sets/train.csv", 3)], True)
     for place in ("not-there/x", f"{bucket.name}/nothing"):
         with pytest.raises(DataUnavailable, match=r"contains no files|Cannot list"):
             listed(f"s3://{place}")
@@ -174,9 +174,9 @@ def test_the_keys_of_a_profile_are_taken(home, monkeypatch):
     (home / ".aws").mkdir()
     (home / ".aws" / "credentials").write_text("[default]\naws_access_key_id = a\n[lab]\naws_access_key_id = b\n"
                                                "aws_secret_access_key = 5%c\n")  # fmt: skip
-    assert stores._aws_profile() == {}
+    assert stores._read_aws_profile() == {}
     monkeypatch.setenv("AWS_PROFILE", "lab")
-    assert stores._aws_profile() == {"access_key_id": "b", "secret_access_key": "5%c"}
+    assert stores._read_aws_profile() == {"access_key_id": "b", "secret_access_key": "5%c"}
 
 
 @pytest.mark.parametrize("etag", ['"one"', 'W/"weak"', ""])

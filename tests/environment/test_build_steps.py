@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.build import BuildFailed, first_errors, remedy_for, run_step
+from distdl_jupyter.environment.build import BuildFailed, extract_errors, find_remedy, run_step
 from tests.conftest import wait_for
 from tests.processes import is_alive
 
@@ -65,7 +65,7 @@ GCC = (
 def test_the_first_error_is_shown_and_not_what_make_and_pip_add(error: tuple[str, ...]) -> None:
     before = [f"[ {i}%] Building CXX object CMakeFiles/x.dir/error_{i}.cc.o" for i in range(100)]
     after = [f"subprocess.CalledProcessError: line {i}" for i in range(100)]
-    shown = first_errors("\n".join([*before, *error, "", *after])).splitlines()
+    shown = extract_errors("\n".join([*before, *error, "", *after])).splitlines()
     assert shown[: len(error)] == list(error)
     assert len(shown) == 25
 
@@ -81,7 +81,7 @@ def test_the_first_error_is_shown_and_not_what_make_and_pip_add(error: tuple[str
     ],
 )
 def test_known_failures_have_their_own_remedy(log: str, word: str) -> None:
-    assert word in remedy_for(log)
+    assert word in find_remedy(log)
 
 
 def compiler(child: Path) -> str:

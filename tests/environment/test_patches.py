@@ -20,7 +20,7 @@ def source(folder: Path, *names: build.Patch) -> Path:
 
 @pytest.mark.parametrize("system_mpi", [False, True])
 def test_each_text_is_replaced_once(tmp_path: Path, system_mpi: bool) -> None:
-    folder = source(tmp_path, *build.PATCHES, build.SYSTEM_MPI)
+    folder = source(tmp_path, *build.PATCHES, build.SYSTEM_MPI_PATCH)
     apply_patches(folder, system_mpi=system_mpi)
     text = (folder / "CMakeLists.txt").read_text()
     assert "CXX_STANDARD 17)" in text

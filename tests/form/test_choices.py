@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from distdl_jupyter import add_cluster
-from distdl_jupyter.azure import VmSize, catalogue
+from distdl_jupyter.azure import VmSize, load_catalogue
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import choices as menu
 from distdl_jupyter.form.schema import BackendChoice
@@ -19,7 +19,7 @@ from distdl_jupyter.form.values import split_label
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
     rows = menu.vm_sizes()
-    assert {row.name for row in rows} == {size.name for size in catalogue()}
+    assert {row.name for row in rows} == {size.name for size in load_catalogue()}
     retired = [bool(row.retired) for row in rows]
     assert retired == sorted(retired)
     for row in rows:
@@ -29,12 +29,12 @@ def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_th
 
 def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> None:
     alike: dict[tuple[object, ...], list[VmSize]] = {}
-    sizes = {size.name: size for size in catalogue()}
+    sizes = {size.name: size for size in load_catalogue()}
     for row in menu.vm_sizes():
         size = sizes[row.name]
         unknown = size.infiniband is None and size.ethernet_gbps is None
         memory = size.gpu_count * (size.gpu_memory_gib or 0)
-        alike.setdefault((size.retired, size.gpu_count < 1, unknown, memory), []).append(size)
+        alike.setdefault((size.is_retired, size.gpu_count < 1, unknown, memory), []).append(size)
     groups = [[size.vcpus or 0 for size in group] for group in alike.values()]
     assert any(len(set(group)) > 1 for group in groups)
     assert all(group == sorted(group) for group in groups)

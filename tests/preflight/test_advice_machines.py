@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from distdl_jupyter.azure import catalogue, find
+from distdl_jupyter.azure import find_size, load_catalogue
 from distdl_jupyter.preflight import Advice, Request, advise
 
 A100 = "NC24ads_A100_v4"
 
 
 def said(request: Request) -> dict[str, Advice]:
-    return {advice.code: advice for advice in advise(request, catalogue())}
+    return {advice.code: advice for advice in advise(request, load_catalogue())}
 
 
 def rent(name: str, nodes: int = 1, processes: int = 1, **more: object) -> Request:
     return Request(
-        vm_size=find(name), node_count=nodes, process_count_per_node=processes, compute_target="cloud", **more
+        vm_size=find_size(name), node_count=nodes, process_count_per_node=processes, compute_target="cloud", **more
     )
 
 
 def test_good_requests_have_no_advice() -> None:
-    assert advise(Request(), catalogue()) == []
-    assert advise(Request(process_count_per_node=2, cores=2), catalogue()) == []
-    assert advise(rent("ND96isr_H100_v5", 1, 8), catalogue()) == []
-    assert advise(rent("ND96isr_H100_v5", 2, 8), catalogue()) == []
+    assert advise(Request(), load_catalogue()) == []
+    assert advise(Request(process_count_per_node=2, cores=2), load_catalogue()) == []
+    assert advise(rent("ND96isr_H100_v5", 1, 8), load_catalogue()) == []
+    assert advise(rent("ND96isr_H100_v5", 2, 8), load_catalogue()) == []
 
 
 def test_a_retired_size_is_replaced_with_date_numbers_and_processes() -> None:
@@ -82,32 +82,32 @@ def test_scale_up_before_out_even_with_infiniband() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 7, 16])
-@pytest.mark.parametrize("size", [s for s in catalogue() if not s.retired], ids=lambda s: s.name)
+@pytest.mark.parametrize("size", [s for s in load_catalogue() if not s.is_retired], ids=lambda s: s.name)
 def test_every_suggested_machine_exists_fits_and_keeps_the_count(size, nodes: int) -> None:
     request = rent(size.name, nodes, size.whole_gpus)
-    for advice in advise(request, catalogue()):
+    for advice in advise(request, load_catalogue()):
         if not advice.change or "vm_size" not in advice.change:
             continue
-        new = find(advice.change["vm_size"])
-        assert not new.retired
-        assert new.nvidia is size.nvidia
-        assert new.arm_host is size.arm_host
+        new = find_size(advice.change["vm_size"])
+        assert not new.is_retired
+        assert new.is_nvidia is size.is_nvidia
+        assert new.has_arm_host is size.has_arm_host
         assert (new.gpu_memory_gib or 0) >= (size.gpu_memory_gib or 0)
         assert advice.change["process_count_per_node"] <= new.whole_gpus
         assert advice.change["node_count"] * advice.change["process_count_per_node"] == request.process_count
 
 
-@pytest.mark.parametrize("size", [s for s in catalogue() if not s.retired], ids=lambda s: s.name)
+@pytest.mark.parametrize("size", [s for s in load_catalogue() if not s.is_retired], ids=lambda s: s.name)
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_following_the_advice_ends(size, nodes: int) -> None:
     request = rent(size.name, nodes, size.whole_gpus + 1)
     for _ in range(5):
-        changes = [a.change for a in advise(request, catalogue()) if a.change]
+        changes = [a.change for a in advise(request, load_catalogue()) if a.change]
         if not changes:
             return
         change = dict(changes[0])
         if "vm_size" in change:
-            change["vm_size"] = find(change["vm_size"])
+            change["vm_size"] = find_size(change["vm_size"])
         request = replace(request, **change)
     pytest.fail(f"the advice goes round in circles at {request}")
 
@@ -152,7 +152,7 @@ def test_a_local_disk_that_is_not_encrypted() -> None:
 
 
 def test_nodes_that_may_be_taken_away_need_checkpoints() -> None:
-    advice = said(rent(A100, interruptible=True, code="loss.backward()"))["no-checkpoints"]
+    advice = said(rent(A100, is_preemptible=True, code="loss.backward()"))["no-checkpoints"]
     assert "torch.save" in advice.snippet
     for code in (
         "torch.save(model, p)",
@@ -160,14 +160,14 @@ def test_nodes_that_may_be_taken_away_need_checkpoints() -> None:
         "model.save('m.keras')",
         "# Checkpoint each epoch",
     ):
-        assert "no-checkpoints" not in said(rent(A100, interruptible=True, code=code)), code
+        assert "no-checkpoints" not in said(rent(A100, is_preemptible=True, code=code)), code
     assert "no-checkpoints" not in said(rent(A100, code="loss.backward()"))
 
 
 def test_nodes_that_cost_money_want_a_limit() -> None:
-    advice = said(rent(A100, bills=True, rate="about 7.35 USD/h for 2 nodes"))["no-time-limit"]
+    advice = said(rent(A100, is_billed=True, price_text="about 7.35 USD/h for 2 nodes"))["no-time-limit"]
     assert advice.reason.endswith("its nodes cost money for every hour, about 7.35 USD/h for 2 nodes.")
     assert advice.change == {"max_run_duration_seconds": 86_400.0}
-    assert said(rent(A100, bills=True))["no-time-limit"].reason.endswith("for every hour.")
-    assert "no-time-limit" not in said(rent(A100, bills=True, max_run_duration_seconds=600))
+    assert said(rent(A100, is_billed=True))["no-time-limit"].reason.endswith("for every hour.")
+    assert "no-time-limit" not in said(rent(A100, is_billed=True, max_run_duration_seconds=600))
     assert "no-time-limit" not in said(rent(A100))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.azure import catalogue, find
+from distdl_jupyter.azure import find_size, load_catalogue
 from distdl_jupyter.preflight import Advice, PastJob, Request, advise
 
 
 def said(request: Request, *history: PastJob) -> dict[str, Advice]:
-    return {advice.code: advice for advice in advise(request, catalogue(), history)}
+    return {advice.code: advice for advice in advise(request, load_catalogue(), history)}
 
 
 def asked(count: int = 8, **more: object) -> Request:
@@ -17,7 +17,7 @@ def asked(count: int = 8, **more: object) -> Request:
 
 
 def past(number: int, count: int = 1, **more: object) -> PastJob:
-    values = {"name": "digits", "code": "c0de", "completed": True, "seconds": 182.0} | more
+    values = {"name": "digits", "code": "c0de", "is_completed": True, "seconds": 182.0} | more
     return PastJob(id=f"20261121-02491{number}-m8x{number}", process_count=count, **values)
 
 
@@ -89,7 +89,7 @@ def test_the_newest_run_of_the_same_code_counts_before_one_of_the_same_name() ->
         (),
         (past(1, seconds=301.0),),
         (past(1, seconds=None),),
-        (past(1, completed=False),),
+        (past(1, is_completed=False),),
         (past(1, count=2),),
         (past(1, name="cats", code="other"),),
     ],
@@ -126,15 +126,15 @@ def test_other_code_is_no_search() -> None:
 
 def test_the_costliest_comes_first() -> None:
     request = Request(
-        vm_size=find("NC80adis_H100_v5"), node_count=2, process_count_per_node=4, name="digits", cores=2,
+        vm_size=find_size("NC80adis_H100_v5"), node_count=2, process_count_per_node=4, name="digits", cores=2,
         batch_size=32, learning_rate=0.01, distributed_backend="horovod-gloo",
     )  # fmt: skip
-    codes = [advice.code for advice in advise(request, catalogue(), [past(1)])]
+    codes = [advice.code for advice in advise(request, load_catalogue(), [past(1)])]
     assert codes == [
         "no-infiniband", "more-processes-than-gpus", "small-job", "learning-rate", "more-processes-than-cores",
         "open-local-disk",
     ]  # fmt: skip
-    levels = [advice.level for advice in advise(request, catalogue(), [past(1)])]
+    levels = [advice.level for advice in advise(request, load_catalogue(), [past(1)])]
     assert levels == sorted(levels, key=["error", "warning", "info"].index)
 
 

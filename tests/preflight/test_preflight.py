@@ -75,7 +75,7 @@ def test_good_code_passes_all_checks(code, backend):
     draft = capture_cell(code, {}, execution_count=7)
     report = preflight.report(draft, asked(backend))
     assert [finding for finding in report.findings if finding.level != "info"] == []
-    assert report.summary() == "All 6 checks passed"
+    assert report.format_summary() == "All 6 checks passed"
     assert all(check.result and check.passed for check in report.checks)
 
 
@@ -85,7 +85,7 @@ def test_the_quickstart_passes_all_checks():
     arrays = {name: np.zeros(3) for name in ("train_images", "train_labels", "test_images", "test_labels")}
     draft = capture_cell(cell.partition("\n")[2], {**arrays, "DigitsCNN": object})
     report = preflight.report(draft, asked("horovod-gloo", 2))
-    assert report.summary() == "All 6 checks passed"
+    assert report.format_summary() == "All 6 checks passed"
     assert [f.text for f in report.findings] == ["Each step uses 32 × 2 = 64 samples."]
 
 
@@ -182,7 +182,8 @@ def test_captured_functions_and_modules_beside_are_read(tmp_path, monkeypatch):
 
 def test_a_script_is_read(tmp_path):
     (tmp_path / "train.py").write_text(GOOD_TORCH)
-    assert preflight.report(capture_script("train.py", tmp_path), asked("torch")).summary() == "All 6 checks passed"
+    report = preflight.report(capture_script("train.py", tmp_path), asked("torch"))
+    assert report.format_summary() == "All 6 checks passed"
     (tmp_path / "train.py").write_text("print(1)")
     findings = preflight.check(capture_script("train.py", tmp_path, {"--api-token": "x"}), asked("torch"))
     assert [f.code for f in findings] == ["secret-argument", "backend-not-initialised"]
@@ -192,7 +193,7 @@ def test_a_script_is_read(tmp_path):
 def test_code_that_cannot_be_read_is_not_judged():
     report = preflight.report(capture_function(np.sum, ([1],)), asked("torch"))
     assert "not available" in {check.name: check.result for check in report.checks}["Backend"]
-    assert report.summary() == "All 6 checks passed"
+    assert report.format_summary() == "All 6 checks passed"
 
 
 def test_gradients_that_nobody_averages():
@@ -352,10 +353,10 @@ def test_horovod_without_tensorflow_is_told_before_the_start():
 def test_a_report_counts_and_orders():
     draft = capture_cell("import horovod.torch as hvd\nhvd.init()\nmissing", {})
     report = preflight.report(draft, asked("torch"))
-    assert report.summary() == "4 of 6 checks passed, 2 errors"
+    assert report.format_summary() == "4 of 6 checks passed, 2 errors"
     draft = capture_cell("if len('a'):\n    perhaps\nimport torch", {})
     report = preflight.report(draft, asked("torch"))
-    assert report.summary() == "4 of 6 checks passed, 2 warnings"
+    assert report.format_summary() == "4 of 6 checks passed, 2 warnings"
     assert {check.name for check in report.checks} == {
         "Names", "Captured values", "Backend", "Gradients", "Data", "Files",
     }  # fmt: skip

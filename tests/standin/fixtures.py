@@ -100,10 +100,10 @@ def azure(azure_server, azure_settings, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     path = cloud_file(tmp_path, azure_server.address)
     settings.change(cloud=str(path))
-    identity.forget()
+    identity.clear_cache()
     yield Azure(azure_server, Login(azure_server), path)
     identity.sign_out()  # Nobody is waited for any more.
-    identity.forget()
+    identity.clear_cache()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.azure.rest import RestClient
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.worker.secret_patterns import mask
 
@@ -44,7 +44,7 @@ class Workspace:
         #: The path of the workspace in the resource manager.
         self.path = f"/subscriptions/{subscription}/resourceGroups/{group}"
         self.path += f"/providers/Microsoft.MachineLearningServices/workspaces/{name}"
-        self._clients: dict[str, Rest] = {}
+        self._clients: dict[str, RestClient] = {}
 
     @classmethod
     def from_options(cls, options: Any) -> Workspace:
@@ -55,24 +55,24 @@ class Workspace:
         return cls(get_subscription(options), options.resource_group, options.workspace)
 
     @functools.cached_property
-    def _manager(self) -> Rest:
+    def _manager(self) -> RestClient:
         """Client of the resource manager. Raises NotSignedIn."""
-        return identity.rest()
+        return identity.create_client()
 
     @functools.cached_property
-    def _history(self) -> Rest:
+    def _history(self) -> RestClient:
         """Client of the workspace's run history, whose address is in the workspace's discovery document."""
         discovery = str(self.get()["properties"]["discoveryUrl"])
         api = str(self.get_anonymous_client(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
-        return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
+        return RestClient(api, identity.get_credential(), cloud.get_scope(cloud.resource_manager))
 
-    def get_anonymous_client(self, url: str) -> Rest:
+    def get_anonymous_client(self, url: str) -> RestClient:
         """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
         parts = urlsplit(url)
         host = f"{parts.scheme}://{parts.netloc}"
         if host not in self._clients:
-            self._clients[host] = Rest(host, None, retries=1)
+            self._clients[host] = RestClient(host, None, retries=1)
         return self._clients[host]
 
     def get(self, path: str = "", api_version: str = API_WORKSPACE) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def open_ml_client(workspace: Workspace, **variables: str) -> Iterator[Any]:
         os.environ.update(variables)
         try:
             cloud = _get_cloud_options()
-            yield MLClient(identity.credential(), *names, **cloud, enable_telemetry=False, show_progress=False)
+            yield MLClient(identity.get_credential(), *names, **cloud, enable_telemetry=False, show_progress=False)
         finally:
             for name, value in previous.items():
                 os.environ.pop(name, None)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.azure import VmSize, catalogue, identity, prices
+from distdl_jupyter.azure import VmSize, identity, load_catalogue, prices
 from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.clusters.azureml import bootstrap, client, job, run
 from distdl_jupyter.clusters.azureml.client import Workspace, open_computes, translate_azure_errors
@@ -87,9 +87,9 @@ class ComputeSpec:
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
         size = find_size(self.vm_size)
-        if size is not None and size.retired:
+        if size is not None and size.is_retired:
             message = f"{size.size} was retired on {size.retirement_date}."
-            hint = f"Use {prices.PREFIX}{size.successor}: {size.successor_reason}"
+            hint = f"Use {prices.SIZE_PREFIX}{size.successor}: {size.successor_reason}"
             raise InvalidSpec(message, code="azureml-size-retired", field="vm_size", hint=hint)
         return AmlCompute(
             name=name,
@@ -153,7 +153,7 @@ class AzureMLCluster(Cluster, Provisioner):
         Nodes are not checked, because none may be up, and starting one costs money and takes minutes. Therefore
         packages are only checked for the image that this package generates.
         """
-        account = identity.status().account
+        account = identity.get_status().account
         if account is None:
             return [NodeCheck("", "Azure", "error", "not signed in", identity.SIGN_IN_HINT, code="azureml-signed-out")]
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
@@ -263,10 +263,10 @@ class AzureMLCluster(Cluster, Provisioner):
         """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
         values = AzureMLOptions(**{name: str(options.get(name) or "") for name in DYNAMIC_OPTIONS})
         if field == "subscription_id":
-            usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
+            usable = [row for row in identity.list_subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
             return [OptionValue(row.id, row.name) for row in usable]
         if field == "vm_size":
-            return [OptionValue(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
+            return [OptionValue(size.size, "", size.gpus_text) for size in load_catalogue() if not size.is_retired]
         if field == "compute":
             with open_computes(values) as operations:
                 targets = operations.list(compute_type="AmlCompute")
@@ -275,7 +275,7 @@ class AzureMLCluster(Cluster, Provisioner):
             return []
         uri = f"/subscriptions/{client.get_subscription(values)}/providers/Microsoft.MachineLearningServices/workspaces"
         with translate_azure_errors(values):
-            rows = list(identity.rest().pages(uri, _WORKSPACES_API))
+            rows = list(identity.create_client().iter_items(uri, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
             return [OptionValue(group) for group in dict.fromkeys(group for group, _, _ in workspaces)]
@@ -372,7 +372,7 @@ def _find_missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> li
 def find_size(name: str) -> VmSize | None:
     """Return the catalogue's entry for the name of a VM size in any case, None if unknown."""
     short_name = name.strip().lower().removeprefix("standard_")
-    return next((size for size in catalogue() if size.name.lower() == short_name), None)
+    return next((size for size in load_catalogue() if size.name.lower() == short_name), None)
 
 
 def format_size_name(name: str) -> str:
@@ -440,4 +440,4 @@ def _describe_compute(compute: Any) -> str:
 def _get_node_price(compute: Any) -> Price | None:
     """Return the price of a node from the Retail Prices API, None for low-priority nodes, which Azure can preempt."""
     is_preemptible = str(compute.tier).lower().startswith("low")
-    return None if is_preemptible else prices.lookup(format_size_name(compute.size), compute.location)[0]
+    return None if is_preemptible else prices.look_up(format_size_name(compute.size), compute.location)[0]

@@ -372,7 +372,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
     prefix, reasons = f"{match[2].strip('/')}/outputs/", []
     datastore = workspace.get_datastore(match[1])
     url = settings.read().endpoints.blob.format(account=datastore["accountName"])
-    container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.credential())
+    container = ContainerClient(url, datastore["containerName"], datastore.get("sasToken") or identity.get_credential())
     with translate_errors(f"The outputs of {name} in Azure ML"), files.writing(folder.path), container:
         for blob in container.list_blobs(name_starts_with=prefix):
             target = find_target_path(blob.name[len(prefix) :], folder)

@@ -15,9 +15,9 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import check_count
 
 #: Names of this machine in a list of hosts; these need no ssh.
-_HERE = ("localhost", "127.0.0.1", "::1", socket.gethostname())
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", socket.gethostname())
 #: Ignored arguments: a job finds networks itself, and its log is complete.
-_WITHOUT_EFFECT = {
+_IGNORED_ARGUMENTS = {
     "start_timeout", "disable_cache", "verbose", "cooldown_range", "reset_limit", "max_num_proc", "max_np",
     "use_gloo", "network_interface", "network_interfaces", "stdout", "stderr", "nics", "prefix_output_with_timestamp",
 }  # fmt: skip
@@ -43,14 +43,14 @@ def run(
     count = np or num_proc or 1
     options: dict[str, Any] = {"process_count_per_node": count}
     if hosts or hostfile:
-        options = _on_hosts(count, {"hosts": hosts} if hosts else {"hostfile": hostfile})
+        options = _build_host_options(count, {"hosts": hosts} if hosts else {"hostfile": hostfile})
     backend = "horovod-mpi" if use_mpi else "horovod-gloo"
     return compat.run(func, args, kwargs or {}, distributed_backend=backend, **options).results()
 
 
 def refuse(arguments: Mapping[str, Any], call: str) -> None:
     """Raise InvalidSpec for an unsupported argument that would change what a call runs."""
-    for name in arguments.keys() - _WITHOUT_EFFECT:
+    for name in arguments.keys() - _IGNORED_ARGUMENTS:
         if arguments[name] is not None:
             raise InvalidSpec(
                 f"The argument {name} of {call} is not supported.",
@@ -60,17 +60,17 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
             )
 
 
-def _on_hosts(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def _build_host_options(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job on the hosts that Horovod would use: the first ones with enough slots."""
     from distdl_jupyter.clusters.ssh.hosts import SshOptions, parse_hosts
 
     hosts = parse_hosts(SshOptions(**options))
-    if all(host.name in _HERE for host in hosts):
+    if all(host.name in _LOCAL_NAMES for host in hosts):
         return {"process_count_per_node": count}
-    filled: list[int] = []
+    rank_counts: list[int] = []
     for host in hosts:
-        filled.append(min(count - sum(filled), host.slots or 1))
-    return {"compute_target": "ssh", "node_count": len(filled) - filled.count(0), "np": count, **options}
+        rank_counts.append(min(count - sum(rank_counts), host.slots or 1))
+    return {"compute_target": "ssh", "node_count": len(rank_counts) - rank_counts.count(0), "np": count, **options}
 
 
 class HorovodRunner:
@@ -83,5 +83,5 @@ class HorovodRunner:
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Run ``main(**kwargs)`` and return the value of rank 0. Raises JobFailed, and the errors of ``submit``."""
-        options = compat.ranks(abs(self.num_processor), local=self.num_processor < 0)
+        options = compat.build_rank_options(abs(self.num_processor), is_local=self.num_processor < 0)
         return compat.run(main, (), kwargs, **options, distributed_backend="horovod-gloo").result()

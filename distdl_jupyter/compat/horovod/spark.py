@@ -27,6 +27,6 @@ def run(
     Raises InvalidSpec for unsupported arguments that would change the run, JobFailed, and the errors of ``submit``.
     """
     refuse(more, "horovod.spark.run")
-    options = {"environment_variables": dict(env or {}), **compat.ranks(num_proc, local=False)}
+    options = {"environment_variables": dict(env or {}), **compat.build_rank_options(num_proc, is_local=False)}
     backend = "horovod-mpi" if use_mpi else "horovod-gloo"
     return compat.run(fn, args, kwargs or {}, distributed_backend=backend, **options).results()
