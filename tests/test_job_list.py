@@ -193,7 +193,7 @@ def test_a_list_shows_what_can_be_read_when_a_folder_is_no_job():
     broken, folder = job(0), job(1)
     broken.spec_file.write_text("{")
     broken.summary.unlink()
-    assert [row.id for row in client.rows()] == [folder.id]
+    assert [row.id for row in client.list_rows()] == [folder.id]
     assert len(client.jobs()) == 2
     shutil.rmtree(broken.path)
 
@@ -220,7 +220,7 @@ def of_another_version(folder, name, content):
 def test_a_folder_of_another_version_is_left_out_and_refused_with_what_to_do(name, content, code, capsys):
     foreign, folder = job(0), job(1)
     of_another_version(foreign, name, content)
-    assert [row.id for row in client.rows()] == [folder.id]
+    assert [row.id for row in client.list_rows()] == [folder.id]
     assert folder.id in repr(client.jobs())
     with pytest.raises(JobNotFound) as refused:
         client.attach(foreign.id).view()
@@ -241,4 +241,4 @@ def test_a_sweep_folder_without_a_study_does_not_stop_the_list():
     sweeps = JobStore(kind="sweeps").jobs
     sweeps.mkdir()
     shutil.copytree(folder.path, sweeps / folder.id)
-    assert [row.id for row in study_rows.folded(client.rows())] == [folder.id]
+    assert [row.id for row in study_rows.fold_rows(client.list_rows())] == [folder.id]

@@ -116,7 +116,7 @@ def _doctor(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure as azure_view
     from distdl_jupyter.warm import report
 
-    rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.rows()]
+    rows = [*doctor.diagnose_with_progress(), *azure_view.check_sign_in(), *report.rows()]
     wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     text = doctor.render(rows, colour=sys.stdout.isatty() and not wants_plain_text)
     return Reply(rows, text, code=0 if doctor.works(rows) else 1)

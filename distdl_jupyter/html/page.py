@@ -76,18 +76,18 @@ _SHAPES = {
 _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
-def page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
+def render_page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
     """Return the template ``name`` filled with ``about``."""
-    return _templates().get_template(name).render(c=palette, **about)
+    return _load_templates().get_template(name).render(c=palette, **about)
 
 
-def cut(value: object, limit: int = 200) -> Markup:
+def shorten_text(value: object, limit: int = 200) -> Markup:
     """Return escaped text of a job without control characters, cut at ``limit`` characters."""
     text = printable(str(value), limit=4 * limit)
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def data_url(data: bytes, form: str) -> str:
+def make_data_url(data: bytes, form: str) -> str:
     """Return a picture as a data URL; ``form`` is its format, for example "png"."""
     return f"data:image/{form};base64,{base64.b64encode(data).decode()}"
 
@@ -101,7 +101,7 @@ class _Loader(jinja2.FileSystemLoader):
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def _load_templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=_Loader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -109,7 +109,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cut"] = cut
+    environment.filters["cut"] = shorten_text
     for text in (humanize.clock, humanize.plural, humanize.seconds_taken):
         environment.filters[text.__name__] = text
     environment.globals.update(

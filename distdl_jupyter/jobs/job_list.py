@@ -15,13 +15,13 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.job_table import ListedJob, list_entry, read_summary, write_summary
+from distdl_jupyter.views.job_table import ListedJob, make_entry, read_summary, write_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Seconds for which one update of a page may read jobs; its next update reads the remaining jobs.
-TURN = 0.4
+LIST_READ_SECONDS = 0.4
 
 
 class JobIndex:
@@ -41,7 +41,7 @@ class JobIndex:
         at least one more job than the call before.
         """
         ids = self._ids()
-        return _without_check_runs(self._read(ids, seconds), ids)
+        return _drop_check_runs(self._read(ids, seconds), ids)
 
     def ended(self) -> dict[str, ListedJob]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
@@ -83,7 +83,7 @@ class JobIndex:
                 reader.catch_up()
             except JobNotFound:
                 return None
-            entry = list_entry(folder, reader.view, reader.spec)
+            entry = make_entry(folder, reader.view, reader.spec)
             if entry.active:
                 self._readers[id_] = reader
                 return entry
@@ -94,13 +94,13 @@ class JobIndex:
         return entry
 
 
-def _without_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
+def _drop_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
     """Omit completed single-process runs whose check is listed: the page of the check links to them."""
     present = set(ids)
     return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]
 
 
 @functools.cache
-def here() -> JobIndex:
+def get_job_index() -> JobIndex:
     """Return the shared list of this process, which reads each ended job only once."""
     return JobIndex()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.node.slots import QueueEntry
 
-_WAITING_HEAD = ("Place", "Job", "Name", "Waits", "Priority")
-_HOLDING_HEAD = ("Holds", "Job", "Name")
-_JOBS_HEAD = ("Job", "Name", "Asks for", "Partition", "Now")
+_WAITING_HEADER = ("Place", "Job", "Name", "Waits", "Priority")
+_HOLDING_HEADER = ("Holds", "Job", "Name")
+_JOBS_HEADER = ("Job", "Name", "Asks for", "Partition", "Now")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MAX_ROWS = 40
 
@@ -66,7 +66,7 @@ class ClusterQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InUse:
+class MachineUse:
     """The used, total and free resources of this machine, and its queued jobs; counts the jobs of all users.
 
     ``total`` and ``free`` are GPUs, cores and bytes of memory. A job uses the cores and memory that it has requested.
@@ -93,14 +93,14 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_format_holding(job), short_id(job.job), job.called) for job in self.holding]:
-            yield from (table.WholeRows([_HOLDING_HEAD, *running]), "")
+        if running := [(_format_held(job), short_id(job.job), job.called) for job in self.holding]:
+            yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
         waiting_rows = self._waiting_rows()
-        yield table.WholeRows([_WAITING_HEAD, *waiting_rows]) if waiting_rows else "No jobs are queued."
+        yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
         for cluster in self.clusters:
             rows = cluster.rows()
             yield from ("", f"{cluster.name}, your jobs:")
-            yield table.WholeRows([_JOBS_HEAD, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            yield table.WholeRows([_JOBS_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
             if len(rows) > _MAX_ROWS:
                 yield f"and {len(rows) - _MAX_ROWS} more jobs"
 
@@ -117,7 +117,7 @@ class Queue(table.Display):
         ]
 
 
-def _format_holding(job: Holding) -> str:
+def _format_held(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
     parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
@@ -126,17 +126,17 @@ def _format_holding(job: Holding) -> str:
 def queue() -> Queue:
     """Return the queue of this machine with the jobs of all users, and this user's jobs that are queued elsewhere."""
     entries = slots.entries()
-    use = in_use(entries)
+    use = get_machine_use(entries)
     return Queue(
-        waiting=tuple(_waiting(entries)),
+        waiting=tuple(_list_waiting(entries)),
         holding=use.holding,
         total=use.total,
         free=use.free,
-        clusters=tuple(_cluster_queues()),
+        clusters=tuple(_list_cluster_queues()),
     )
 
 
-def in_use(entries: list[QueueEntry] | None = None) -> InUse:
+def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
@@ -148,12 +148,12 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     }
     free["gpus"] = float(sum(gpu not in used for gpu in labels))
     holding = tuple(queueing.holding(entry, labels) for entry in held)
-    return InUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
+    return MachineUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
 
 
-def _cluster_queues() -> Iterator[ClusterQueue]:
+def _list_cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
-    target_names = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
+    target_names = [row.row.compute_target for row in job_list.get_job_index().all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.list_named()]
@@ -170,12 +170,12 @@ def _cluster_queues() -> Iterator[ClusterQueue]:
             yield ClusterQueue(name=name, jobs=tuple(jobs))
 
 
-def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
+def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     """Yield the queued jobs of this machine, in order, then this user's queued jobs elsewhere."""
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row
-        for listed in reversed(job_list.here().all())
+        for listed in reversed(job_list.get_job_index().all())
         if listed.row.state == State.QUEUED.value
     }
     for scheduled in slots.schedule(slot_entries, slots.limits()):
@@ -222,7 +222,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     if value is None:
         priorities = [
             listed.row.queue.priority
-            for listed in job_list.here().all()
+            for listed in job_list.get_job_index().all()
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0

@@ -19,12 +19,12 @@ from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 
 if TYPE_CHECKING:
-    from distdl_jupyter.html.job import ShownPicture
+    from distdl_jupyter.html.job import PictureData
     from distdl_jupyter.jobs.client import Job
 
 JOB_MIME = "application/vnd.distdl.job+json"
 #: Seconds between two updates of a page.
-REDRAW = 1.0
+REDRAW_SECONDS = 1.0
 #: Maximum seconds of reading old curves before a page is drawn.
 _READ_SECONDS = 0.2
 #: Seconds that the thread waits after the end of the job, so that a waiting cell can draw the final page first.
@@ -48,7 +48,7 @@ class JobOutput:
         self._display_id = uuid.uuid4().hex
         self._reader = PageReader(job.folder)
         # A front end with widgets sends the cell's id and accepts updates from a thread.
-        self._accepts_updates = bool(cell_id())
+        self._accepts_updates = bool(get_cell_id())
         self._settling = threading.Lock()
         self._settled = self._waited = False
 
@@ -83,7 +83,7 @@ class JobOutput:
 
     def _redraw(self) -> None:
         while not self._reader.view.state.ended:
-            time.sleep(REDRAW)
+            time.sleep(REDRAW_SECONDS)
             if read_page(self._reader):
                 self._display(update=True)
 
@@ -99,7 +99,7 @@ class JobOutput:
         self._settled = True
 
     def _display(self, *, update: bool, removed: bool = False) -> None:
-        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **forms(self._reader, removed=removed)}
+        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **make_mime_bundle(self._reader, removed=removed)}
         publish(bundle, self._display_id, update)
 
 
@@ -114,20 +114,20 @@ def read_page(reader: PageReader) -> bool:
     return has_changes
 
 
-def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
+def make_mime_bundle(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
     """Return the page and the text of a job for a saved notebook, by MIME type."""
     view = reader.view
     result = view.ranks[0].result or ""
-    pictures = newest_pictures(reader)
+    pictures = select_pictures(reader)
     return {
-        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, pictures, removed=removed),
-        "text/plain": saved.text(view, reader.book, reader.spec, result, removed=removed),
+        "text/html": saved.render_html(view, reader.book, reader.log, reader.spec, result, pictures, removed=removed),
+        "text/plain": saved.render_text(view, reader.book, reader.spec, result, removed=removed),
     }
 
 
-def newest_pictures(reader: PageReader) -> list[ShownPicture]:
+def select_pictures(reader: PageReader) -> list[PictureData]:
     """Return the newest pictures of a job within the notebook's limit, oldest first."""
-    newest: list[ShownPicture] = []
+    newest: list[PictureData] = []
     remaining = _MAX_PICTURE_BYTES
     for picture in reversed(reader.view.pictures):
         data = reader.folder.read_picture(picture.number)
@@ -151,10 +151,10 @@ def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # n
 
 def has_extension() -> bool:
     """Return whether the front end of the running cell may have JupyterLab extensions."""
-    return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
+    return "google.colab" not in sys.modules and not get_cell_id().startswith("vscode-")
 
 
-def cell_id() -> str:
+def get_cell_id() -> str:
     """Return the front end's id of the running cell; "" outside notebooks."""
     try:
         from IPython.core.getipython import get_ipython

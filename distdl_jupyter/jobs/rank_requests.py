@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Seconds between two polls for a response.
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
-def _wait(response: Callable[[], T | None], timeout: float, message: str) -> T:
+def _wait_for_response(response: Callable[[], T | None], timeout: float, message: str) -> T:
     deadline = time.monotonic() + timeout
     while (result := response()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{message} within {timeout:g} s. The job keeps running.")
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     return result
 
 
-def _not_saved_error(
+def _make_not_saved_error(
     folder: JobFolder, kind: str, code: str, numbers: Sequence[int], number: int | None, hint: str
 ) -> JobNotFound:
     """Return the error for missing stacks or profiles; ``hint`` is for a job that has none at all."""
@@ -49,13 +49,13 @@ def _not_saved_error(
 # stacks -----------------------------------------------------------------------------------------
 
 
-def ask_stacks(folder: JobFolder, view: JobView) -> None:
+def request_stacks(folder: JobFolder, view: JobView) -> None:
     """Request stacks without waiting for them. Raises JobNotRunning if no rank is running."""
-    _check_can_answer(folder, view)
+    _check_can_respond(folder, view)
     control.request(folder.control, "stacks")
 
 
-def _check_can_answer(folder: JobFolder, view: JobView) -> None:
+def _check_can_respond(folder: JobFolder, view: JobView) -> None:
     if view.state.ended:
         reason = f"has ended ({view.state.value})"
     elif any(rank.is_running for rank in view.ranks):
@@ -72,41 +72,41 @@ def _check_can_answer(folder: JobFolder, view: JobView) -> None:
     raise JobNotRunning(text, code="stacks-not-running", hint=hint)
 
 
-def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
+def load_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
     """Return saved stacks, by default the newest. Raises JobNotFound if there are none."""
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
-        raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
+        raise _make_not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
     return StacksDisplay(**vars(saved))
 
 
-def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksDisplay:
+def capture_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksDisplay:
     """Request stacks, wait for them and return them; for an ended job return the last saved ones.
 
     Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting; TimeoutError.
     """
     view = read_view()
     if view.state.ended and stacks.numbers(folder):
-        return saved_stacks(folder)
+        return load_stacks(folder)
     last_number = max((dump.number for dump in view.stacks), default=0)
-    ask_stacks(folder, view)
+    request_stacks(folder, view)
 
     def response() -> stacks.StackSnapshot | None:
         view = read_view()
         number = next((dump.number for dump in view.stacks if dump.number > last_number), None)
         saved = None if number is None else stacks.read(folder, number)
         if saved is None:
-            _check_can_answer(folder, view)
+            _check_can_respond(folder, view)
         return saved
 
-    return StacksDisplay(**vars(_wait(response, timeout, f"The ranks of job {folder.id} did not respond")))
+    return StacksDisplay(**vars(_wait_for_response(response, timeout, f"The ranks of job {folder.id} did not respond")))
 
 
 # profile ----------------------------------------------------------------------------------------
 
 
-def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
+def request_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
     """Request a profile without waiting for it.
 
     Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning if no rank can record or a
@@ -128,7 +128,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
                 hint="Use ranks=[0], for example, or leave it out to record all ranks.",
             )
         ranks = sorted(set(ranks))
-    if reason := _cannot_record(view, ranks):
+    if reason := _why_not_recordable(view, ranks):
         hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)"
         raise JobNotRunning(
             f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
@@ -136,7 +136,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
 
-def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
+def _why_not_recordable(view: JobView, ranks: Sequence[int] | None) -> str:
     """Return why no step can be recorded, as the end of a sentence; "" if steps can be recorded."""
     if view.state.ended:
         return f"has ended ({view.state.value}), so it has no step to record."
@@ -151,16 +151,16 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
     return ""
 
 
-def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay:
+def load_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay:
     """Return a saved profile, by default the newest. Raises JobNotFound if there is none."""
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while it trains."
-        raise _not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+        raise _make_not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
     return ProfileDisplay(**vars(saved))
 
 
-def take_profile(
+def record_profile(
     folder: JobFolder, read_view: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
 ) -> ProfileDisplay:
     """Request a profile, wait for it and return it; for an ended job return the last saved one.
@@ -169,9 +169,9 @@ def take_profile(
     """
     view = read_view()
     if view.state.ended and profiles.numbers(folder):
-        return saved_profile(folder)
+        return load_profile(folder)
     last_number = max((profile.number for profile in view.profiles), default=0)
-    ask_profile(folder, view, steps, ranks)
+    request_profile(folder, view, steps, ranks)
 
     def response() -> profiles.Profile | None:
         view = read_view()
@@ -189,4 +189,4 @@ def take_profile(
             )
         return None
 
-    return ProfileDisplay(**vars(_wait(response, timeout, f"The steps of job {folder.id} were not recorded")))
+    return ProfileDisplay(**vars(_wait_for_response(response, timeout, f"The steps of job {folder.id} were not recorded")))

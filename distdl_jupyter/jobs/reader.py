@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.locks import Holder
 
 #: Seconds without events after which a reader checks that the writer is alive.
-_SILENCE = 1.0
+_MAX_SILENCE_SECONDS = 1.0
 #: Seconds between two polls of the file.
-POLL = 0.1
+POLL_SECONDS = 0.1
 #: Maximum bytes of one read: of events; for pages, of events, and of samples, which are slower to decode.
-_BATCH, _PAGE_BATCH, _PAGE_SAMPLES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
+_BATCH_BYTES, _PAGE_BATCH_BYTES, _PAGE_SAMPLE_BYTES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
 #: Number of newest events that are checked for several supervisors that died in a row.
-_LATEST = 100
+_MAX_LATEST_EVENTS = 100
 #: Number of step records whose mean is shown while a job runs.
 NEWEST_STEPS = 100
 
 
-class Untrusted(PermissionError):
+class UntrustedFolderError(PermissionError):
     """Another user could have written to a job's folder, so none of its processes is started, signaled or ended."""
 
 
@@ -83,7 +83,7 @@ class JobReader:
             if batch or (self.cursor, self.log_cursor) == before:
                 return batch
 
-    def read_once(self, max_bytes: int = _BATCH) -> list[Event]:
+    def read_once(self, max_bytes: int = _BATCH_BYTES) -> list[Event]:
         """Read about ``max_bytes`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
@@ -135,7 +135,7 @@ class JobReader:
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.elsewhere is not None:
                 self._note_writer()
-        elif not self.view.state.ended and now - self._received_at > _SILENCE:
+        elif not self.view.state.ended and now - self._received_at > _MAX_SILENCE_SECONDS:
             self._received_at = now
             return self._finalize()
         return False
@@ -151,8 +151,8 @@ class JobReader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
-            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
-                self.fold(_unsaved_end(error))
+            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, UntrustedFolderError)):
+                self.fold(_make_unsaved_end(error))
             ended = False
         self._note_writer()
         return ended
@@ -168,7 +168,7 @@ class JobReader:
             pass
         return self.view
 
-    def follow(self, poll: float = POLL) -> Iterator[list[Event]]:
+    def follow(self, poll: float = POLL_SECONDS) -> Iterator[list[Event]]:
         """Yield batches of events until the job has ended and all of them were read."""
         while True:
             batch = self.read()
@@ -240,14 +240,14 @@ class PageReader(JobReader):
     def step(self) -> bool:
         """Read one batch of new data; return whether there was any."""
         before = self.cursor
-        self.read_once(_PAGE_BATCH)
+        self.read_once(_PAGE_BATCH_BYTES)
         if not self.has_first_events and self.cursor > before:
             return True
         if not self.has_first_events:
             self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
-        samples = self.resources.read(_PAGE_SAMPLES)
+        samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
         return moved or self.cursor > before or bool(samples) or has_steps
 
@@ -272,7 +272,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
     if not folder.path.exists():
         return False
     if reason := permissions.refusal(folder.path.stat()):
-        raise Untrusted(f"{folder.path} {reason}")
+        raise UntrustedFolderError(f"{folder.path} {reason}")
     lock = JobLock.acquire(folder.lock, of_other_host=lost_supervisor is not None)
     if lock is None:
         return False
@@ -281,7 +281,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         before, latest = -1, list[Event]()
         while reader.cursor != before:
             before = reader.cursor
-            latest = (latest + reader.read_once())[-_LATEST:]
+            latest = (latest + reader.read_once())[-_MAX_LATEST_EVENTS:]
         view, spec = reader.view, reader.spec
         if view.state.ended:
             return False
@@ -301,7 +301,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         lock.release()
 
 
-def _unsaved_end(error: OSError) -> Event:
+def _make_unsaved_end(error: OSError) -> Event:
     """Return the unsaved final state of a job without a writer whose folder is read-only."""
     reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     text = (

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.steps import StepTimesDisplay
 
 #: Maximum bytes at the end of a log that are searched for a rank's last lines.
-_MAX_TAIL = 16 * 1024 * 1024
+_MAX_TAIL_BYTES = 16 * 1024 * 1024
 #: Seconds between two polls of a tracker.
-_POLL = 0.2
+_POLL_SECONDS = 0.2
 #: Signals that stop the ranks of a job.
 _STOP_SIGNALS = ("INT", "TERM", "KILL")
 #: Maximum number of listed output files.
 MAX_OUTPUT_FILES = 10_000
 
 
-def value(folder: JobFolder, rank: RankView) -> Any:
+def load_value(folder: JobFolder, rank: RankView) -> Any:
     """Return the value of a rank, None if it left none, for example after os.exec. Raises ResultUnavailable."""
     path = folder.result(rank.rank)
     try:
@@ -74,7 +74,7 @@ def value(folder: JobFolder, rank: RankView) -> Any:
         ) from error
 
 
-def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
+def make_job_failed(folder: JobFolder, view: JobView) -> JobFailed:
     """Return the exception of a job that did not succeed; the caller raises it."""
     failure = view.failure
     where = f"Job {view.name} ({view.id})"
@@ -88,21 +88,21 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
         )
     rank = view.ranks[failure.rank]
     failed = JobFailed(
-        _headline(failure, view.process_count),
+        _format_headline(failure, view.process_count),
         job_id=view.id,
         rank=failure.rank,
-        **_ending(rank),
+        **_find_exit(rank),
         error=failure.error,
-        traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
-        others=_others(failure, view.process_count),
+        traceback=str((failure.error or {}).get("traceback", "")) or _find_last_output(folder, failure.rank),
+        others=_describe_other_ranks(failure, view.process_count),
         code=failure.code,
         hint=str((failure.error or {}).get("hint", "")),
     )
-    failed.__cause__ = _original(failure.error or {})
+    failed.__cause__ = _rebuild_exception(failure.error or {})
     return failed
 
 
-def _original(error: dict[str, Any]) -> BaseException | None:
+def _rebuild_exception(error: dict[str, Any]) -> BaseException | None:
     """Return the rank's exception with its arguments; None if its class is not loaded here or cannot be instantiated.
 
     Only already imported classes are used, and only classes of this package run code.
@@ -128,13 +128,13 @@ def _original(error: dict[str, Any]) -> BaseException | None:
     return exception
 
 
-def _headline(failure: Failure, process_count: int) -> str:
+def _format_headline(failure: Failure, process_count: int) -> str:
     if failure.kind == "unequal":
         return f"{failure.what}. {failure.evidence}"
-    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_location(failure)}.{_memory(failure)}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_format_location(failure)}.{_format_evidence(failure)}"
 
 
-def _ending(rank: RankView) -> dict[str, Any]:
+def _find_exit(rank: RankView) -> dict[str, Any]:
     """Return how the rank's process ended: ``exit_code``, ``signal``.
 
     A rank that has reported its error may exit slowly, because a library waits for the other ranks, and is then stopped
@@ -150,7 +150,7 @@ def _ending(rank: RankView) -> dict[str, Any]:
     return {"exit_code": rank.code, "signal": rank.signal}
 
 
-def _location(failure: Failure) -> str:
+def _format_location(failure: Failure) -> str:
     """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's code.
 
     The text of a crash already contains the location.
@@ -164,7 +164,7 @@ def _location(failure: Failure) -> str:
     return f", in {frames[index]['label']}, line {frames[index]['line']}"
 
 
-def _memory(failure: Failure) -> str:
+def _format_evidence(failure: Failure) -> str:
     if not failure.what.endswith("SIGKILL"):
         return f" {failure.evidence}" if failure.evidence else ""
     if failure.evidence:
@@ -174,22 +174,22 @@ def _memory(failure: Failure) -> str:
     )
 
 
-def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
+def _find_last_output(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return the last output of a rank that died without a report, or of the job itself if the rank had none."""
-    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL)
-    if rank_lines := _texts_of(lines, rank, count):
+    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL_BYTES)
+    if rank_lines := _select_texts(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *rank_lines])
-    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL)
-    job_lines = _texts_of(lines, None, count)
+    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL_BYTES)
+    job_lines = _select_texts(lines, None, count)
     return "\n".join(["Last lines of the job:", *job_lines]) if job_lines else ""
 
 
-def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+def _select_texts(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
     texts = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
     return [text for text in texts if not text.startswith("Extension modules:")][-count:]  # faulthandler's long line
 
 
-def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
+def _describe_other_ranks(failure: Failure, process_count: int) -> tuple[str, ...]:
     """Return sentences about the ranks that ended because of the first failure, grouped by how they ended."""
     if not failure.others:
         return ()
@@ -207,7 +207,7 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
 _INDEX_COLUMNS = 4
 
 
-def metrics_frame(folder: JobFolder) -> pd.DataFrame:
+def read_metrics(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and one column per metric (NaN: not reported).
 
     In very long runs, reports that fall on the same point of a curve are merged into the last one
@@ -226,10 +226,10 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
                 numbers = {name: float(v) for name, v in event["values"].items()}
                 index = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
                 if event.get("replace"):
-                    rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
+                    rows = _drop_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
                 rows.append({**index, **numbers})
             elif event["type"] == "metric_source" and not event["from_output"]:
-                rows = _without_metrics(rows, event["names"])
+                rows = _drop_metrics(rows, event["names"])
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
     if not attempt:
         frame = frame.drop(columns="attempt")
@@ -237,7 +237,7 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     return frame
 
 
-def _without_metrics(
+def _drop_metrics(
     rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
 ) -> list[dict[str, Any]]:
     """Return the rows without these metrics of one rank (None: all) from a step on, and without empty rows."""
@@ -251,18 +251,18 @@ def _without_metrics(
     return remaining
 
 
-def step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
+def read_step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
     """Return how the training steps of a job spent their time."""
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.steps import StepTimesDisplay
 
     measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not measured.rows:
-        measured.why = _why_no_steps(view)
+        measured.why = _explain_missing_steps(view)
     return StepTimesDisplay(measured.rows, measured.hosts, measured.why, measured.ended)
 
 
-def _why_no_steps(view: JobView) -> str:
+def _explain_missing_steps(view: JobView) -> str:
     if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
         return "No step has been measured: no rank has started yet."
     end = f"a step ends with {frameworks.STEP}"
@@ -290,7 +290,7 @@ def track(
             break
         if deadline is not None and time.monotonic() > deadline:
             break
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]
 
 
@@ -306,12 +306,12 @@ class OutputFile:
     modified: float
 
 
-def output_files(root: Path) -> list[OutputFile]:
+def list_output_files(root: Path) -> list[OutputFile]:
     """Return the files below ``root`` in order of their paths; files and links that lead outside are left out."""
     files = []
     paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     for path in itertools.islice(paths, MAX_OUTPUT_FILES):
-        if (file := output_file(root, path)) is None:
+        if (file := find_output_file(root, path)) is None:
             continue
         with contextlib.suppress(OSError):  # the file has been removed
             status = file.stat()
@@ -321,7 +321,7 @@ def output_files(root: Path) -> list[OutputFile]:
     return sorted(files, key=lambda file: file.path)
 
 
-def output_file(root: Path, path: str | Path) -> Path | None:
+def find_output_file(root: Path, path: str | Path) -> Path | None:
     """Return the regular file at a path below ``root``, None if it is anything else or a link leads outside.
 
     After this check, only the user's processes can create a link there.

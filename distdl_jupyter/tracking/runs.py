@@ -30,18 +30,18 @@ from distdl_jupyter.core.redact import text as masked
 from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import run
-from distdl_jupyter.tracking.trackers import KINDS, QUIET_VARIABLES, Adapter, MeanPoint
+from distdl_jupyter.tracking import run_reporter
+from distdl_jupyter.tracking.trackers import TRACKERS, QUIET_VARIABLES, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
 #: Seconds between two polls, and the maximum between two retries.
-_POLL, _MAX_PAUSE = 1.0, 30.0
+_POLL_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 #: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
-PATIENCE = 600.0
+RETRY_SECONDS = 600.0
 #: Seconds, by the times of events, after which the mean of a step no longer waits for missing ranks.
-_MAX_WAIT = 10.0
+_MAX_WAIT_SECONDS = 10.0
 #: The maximum number of bytes of events per batch.
-_BATCH = 1_000_000
+_BATCH_BYTES = 1_000_000
 #: Options that are not parameters, because they are tags or may contain private data.
 _NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
 
@@ -68,7 +68,7 @@ class MeanFold:
                 points[int(event["rank"])] = MeanPoint(name, step, now, float(value))
                 complete += [(name, step)] if len(points) >= self._count else []
         means = [self._mean(key) for key in complete]
-        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT:
+        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT_SECONDS:
             means.append(self._mean(next(iter(self._pending))))
         return means
 
@@ -81,7 +81,7 @@ class MeanFold:
         return [self._mean(key) for key in list(self._pending)]
 
 
-def parameters(spec: JobSpec) -> dict[str, str]:
+def collect_parameters(spec: JobSpec) -> dict[str, str]:
     """Return the plain values that were sent with the code, the options that were set, and the script's arguments."""
     values = {
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
@@ -90,13 +90,13 @@ def parameters(spec: JobSpec) -> dict[str, str]:
     changed = [name for name in ABOUT if name not in _NO_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
     options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
     values |= {f"distdl.{name}": str(value) for name, value in options.items()}
-    return _masked({**values, "script_arguments": " ".join(spec.script_arguments)})
+    return _mask({**values, "script_arguments": " ".join(spec.script_arguments)})
 
 
-def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
+def collect_tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
     """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
     git = known.git
-    return _masked(
+    return _mask(
         {
             "distdl.job_id": spec.id,
             "distdl.job_name": spec.name,
@@ -113,7 +113,7 @@ def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
     )
 
 
-def _masked(values: Mapping[str, str]) -> dict[str, str]:
+def _mask(values: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name, value) else masked(value) for name, value in values.items() if value}
 
 
@@ -136,7 +136,7 @@ class RunWriter:
         while self._position < self._record.events and self._read(self._record.events - self._position):
             self._points.clear()
 
-    def _read(self, limit: int = _BATCH) -> bool:
+    def _read(self, limit: int = _BATCH_BYTES) -> bool:
         """Fold the next events; return whether there were any."""
         events, position = read(self._folder.events, self._position, limit)
         for event in events:
@@ -150,23 +150,23 @@ class RunWriter:
 
         Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
-        pause, ended_at = _POLL, None
+        pause, ended_at = _POLL_SECONDS, None
         while self._folder.spec_file.exists():
             try:
                 if self._step():
                     return "complete"
                 self._update_record(trouble="")
-                pause = _POLL
+                pause = _POLL_SECONDS
             except (ImportError, DistDLError):
                 raise
             except Exception as error:  # noqa: BLE001 - its text may contain a secret
-                if pause > _POLL or self._view.state.ended:  # a single failure is not reported
+                if pause > _POLL_SECONDS or self._view.state.ended:  # a single failure is not reported
                     title = tracking.TITLES[self._record.tracker]
                     self._update_record(trouble=explain(title, self._tracker.location, error))
-                pause = min(2 * pause, _MAX_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
             has_ended = self._view.state.ended or self._folder.supervisor().is_dead
             ended_at = (ended_at or time.monotonic()) if has_ended else None
-            if ended_at and time.monotonic() - ended_at > PATIENCE:
+            if ended_at and time.monotonic() - ended_at > RETRY_SECONDS:
                 return self._record.trouble or "the supervisor of the job has ended"
             time.sleep(pause)
         return "the job's folder no longer exists"
@@ -179,7 +179,7 @@ class RunWriter:
             self._update_record(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
         current = self._folder.read_environment()
         if current != self._described:  # the versions and the state of git may be recorded after the start
-            self._tracker.describe(parameters(self._spec), tags(self._spec, current))
+            self._tracker.describe(collect_parameters(self._spec), collect_tags(self._spec, current))
             self._described = current
         while self._read() or self._points:
             self._write()
@@ -239,7 +239,7 @@ def write(folder: JobFolder, name: str) -> str:
     record.write(folder.path)
     try:
         settings = user_settings.SETTINGS.read()
-        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
+        writer = RunWriter(folder, TRACKERS[name](folder.spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()
     except ImportError:
@@ -258,7 +258,7 @@ def main() -> None:
     tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
     with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        run(name, lambda: write(folder, name))
+        run_reporter(name, lambda: write(folder, name))
 
 
 if __name__ == "__main__":

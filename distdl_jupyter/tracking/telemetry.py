@@ -19,13 +19,13 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import run
+from distdl_jupyter.tracking import run_reporter
 
 #: Seconds after which the process exits even if the endpoint has not responded.
-TIMEOUT = 20
+TIMEOUT_SECONDS = 20
 #: Environment variables that name a destination: Application Insights, and the standard variables of OTLP.
-CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+CONNECTION_VARIABLE = "APPLICATIONINSIGHTS_CONNECTION_STRING"
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that disable the statistics that Azure's exporter sends to Microsoft.
 QUIET_VARIABLES = {
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
@@ -38,9 +38,9 @@ _NAME = "distdl_jupyter"
 Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
 
 
-def destinations() -> list[str]:
+def list_destinations() -> list[str]:
     """Return the names of the environment variables that set a destination."""
-    return [name for name in (CONNECTION_STRING, *ENDPOINTS) if os.environ.get(name)]
+    return [name for name in (CONNECTION_VARIABLE, *ENDPOINT_VARIABLES) if os.environ.get(name)]
 
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
@@ -78,11 +78,11 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 
     os.environ.update(QUIET_VARIABLES)
     exporters: list[Any] = []
-    if os.environ.get(CONNECTION_STRING):
+    if os.environ.get(CONNECTION_VARIABLE):
         from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter
 
         exporters.append(AzureMonitorTraceExporter(disable_offline_storage=True))
-    if any(os.environ.get(name) for name in ENDPOINTS):
+    if any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporters.append(OTLPSpanExporter())
@@ -109,15 +109,15 @@ def report(folder: JobFolder) -> str:
         events = (event for batch, _ in batches(folder.events) for event in batch)
         is_sent = send(folder.id, *summarize(folder.spec(), events))
     except ImportError:
-        extra = "azure-monitor" if os.environ.get(CONNECTION_STRING) else "otlp"
+        extra = "azure-monitor" if os.environ.get(CONNECTION_VARIABLE) else "otlp"
         return f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"
     return "sent" if is_sent else "not sent, the endpoint rejected it"
 
 
 def main() -> None:
     """Send the job of a folder, if the environment names a destination."""
-    if destinations():
-        run("telemetry", lambda: report(JobFolder(Path(sys.argv[1]))), TIMEOUT)
+    if list_destinations():
+        run_reporter("telemetry", lambda: report(JobFolder(Path(sys.argv[1]))), TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -84,20 +84,20 @@ class Tracker:
         """Upload files below ``folder`` as artifacts. Does nothing by default."""
 
 
-def host_of(address: str) -> str:
+def get_host(address: str) -> str:
     """Return the host in an address, without credentials; "this machine" for a local address."""
     is_databricks = address.startswith("databricks")
     return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_databricks else "this machine")
 
 
-def local_store() -> str:
+def get_local_store() -> str:
     """Return the address of the user's own MLflow store."""
     return f"sqlite:///{store.home() / 'mlflow' / 'mlflow.db'}"
 
 
-def mlflow_address(settings: ReportingSettings) -> str:
+def find_mlflow_address(settings: ReportingSettings) -> str:
     """Return the MLflow address in the settings or the environment, else the user's own store."""
-    return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or local_store()
+    return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or get_local_store()
 
 
 class MLflow(Tracker):
@@ -109,8 +109,8 @@ class MLflow(Tracker):
         super().__init__(spec, job, settings)
         import mlflow
 
-        self._address = mlflow_address(settings)
-        self.location, self._is_local = host_of(self._address), self._address == local_store()
+        self._address = find_mlflow_address(settings)
+        self.location, self._is_local = get_host(self._address), self._address == get_local_store()
         self._mlflow: Any = mlflow
         self._client: Any = None
         self._run = ""
@@ -151,15 +151,15 @@ class MLflow(Tracker):
         tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
         entities = self._mlflow.entities
         self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG]) for name in tags])
-        params = [entities.Param(_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]
-        for batch in _batched(params, _PARAMS):
+        params = [entities.Param(_to_mlflow_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]
+        for batch in _split_batches(params, _PARAMS):
             self._client.log_batch(self._run, params=batch)
 
     def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         metric = self._mlflow.entities.Metric
-        metrics = [metric(_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
-        for batch in _batched(metrics, _BATCH):
+        metrics = [metric(_to_mlflow_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
+        for batch in _split_batches(metrics, _BATCH):
             self._client.log_batch(self._run, metrics=batch)
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
@@ -174,7 +174,7 @@ class MLflow(Tracker):
             self._client.set_terminated(self._run, status=status, end_time=int(1000 * ended) if ended else None)
 
 
-def _name(text: str) -> str:
+def _to_mlflow_name(text: str) -> str:
     """Replace the characters that MLflow does not accept in names."""
     return re.sub(r"[^\w\-. :/]", "_", text, flags=re.ASCII).strip("/ ") or "_"
 
@@ -229,7 +229,7 @@ class WandB(Tracker):
         # An offline run cannot be resumed, so another process writes it to a new folder.
         self.is_rewritten = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
-        self.location = str(self.folder) if self.is_rewritten else host_of(server)
+        self.location = str(self.folder) if self.is_rewritten else get_host(server)
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
@@ -278,9 +278,9 @@ class WandB(Tracker):
             self._run.finish(exit_code=0 if state in (None, State.COMPLETED) else 1)
 
 
-def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def _split_batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
 Adapter = MLflow | TensorBoard | WandB
-KINDS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}

@@ -26,7 +26,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StudyFacts:
     """Data of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
 
     ``problem`` is the reason why the study was interrupted, "" if it was not. ``stragglers`` maps backend and number of
@@ -48,7 +48,7 @@ class ScalingView(table.Display, Scaling):
     """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``."""
 
     #: None if the points do not belong to a study.
-    facts: Facts | None = None
+    facts: StudyFacts | None = None
 
     def _parts(self) -> list[str | table.Rows]:
         head = [self._heading(self.facts)] if self.facts else []
@@ -123,9 +123,9 @@ class ScalingView(table.Display, Scaling):
             seconds, step = straggler.seconds, last.batch / last.rate
         elif seconds < _MIN_SHARE * step:
             return summary
-        return f"{summary} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {cause}."
+        return f"{summary} {format_milliseconds(seconds)} of {format_milliseconds(step)} ms per step are {cause}."
 
-    def _heading(self, facts: Facts) -> str:
+    def _heading(self, facts: StudyFacts) -> str:
         """Return one line with the name, state, target, mode and progress of the study."""
         runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
         parts = (
@@ -197,7 +197,7 @@ class ScalingView(table.Display, Scaling):
                 point.backend,
                 f"{number(point.rate)} ± {number(point.error)}",
                 self._share(point).removesuffix(" of ideal"),
-                *map(milliseconds, (point.busy, point.communication, point.waiting)),
+                *map(format_milliseconds, (point.busy, point.communication, point.waiting)),
                 count(round(point.batch)),
             )
             for point in sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))
@@ -205,6 +205,6 @@ class ScalingView(table.Display, Scaling):
         return [("processes", "backend", f"{self.unit}/s", "efficiency", *times, "batch"), *rows]
 
 
-def milliseconds(seconds: float) -> str:
+def format_milliseconds(seconds: float) -> str:
     """Format seconds as milliseconds without the unit, with one decimal below 100 ms."""
     return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))

@@ -28,7 +28,7 @@ class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request of a page."""
 
 
-def finite(value: float | None) -> float | None:
+def to_finite(value: float | None) -> float | None:
     """Return the number if it is finite, else None."""
     return value if value is not None and math.isfinite(value) else None
 
