@@ -13,7 +13,7 @@ from tests.finished import job
 def of(group, number, state=State.COMPLETED, **more):
     """Return the row of a run, which ended a while ago."""
     folder = job(number, state=state)
-    row = next(one.row for one in JobIndex().all() if one.row.id == folder.id)
+    row = next(one.row for one in JobIndex().read_all() if one.row.id == folder.id)
     return dataclasses.replace(row, group=group, ended=time.time() - 60, message="", **more)
 
 

@@ -55,7 +55,7 @@ def jobs(
 ) -> list[JobRow]:
     """List the jobs in a state, newest first."""
     states = [kind for kind in State if state in ("", kind.value) or (state == "active" and not kind.ended)]
-    return [entry.row for entry in context.listing.all() if entry.row.state in states][:limit]
+    return [entry.row for entry in context.listing.read_all() if entry.row.state in states][:limit]
 
 
 def row_of(job: client.Job) -> JobRow:

@@ -83,15 +83,15 @@ class _Frame:
     y: tuple[float, float]
     right: float
 
-    def at(self, step: float, value: float) -> str:
+    def format_point(self, step: float, value: float) -> str:
         """Return a point as "x y" in tenths of a pixel."""
-        return f"{self.across(step):.1f} {self.down(value):.1f}"
+        return f"{self.to_x(step):.1f} {self.to_y(value):.1f}"
 
-    def across(self, step: float) -> float:
+    def to_x(self, step: float) -> float:
         """Return the x coordinate of a step."""
         return _LEFT + _find_share(step, *self.x) * (self.right - _LEFT)
 
-    def down(self, value: float) -> float:
+    def to_y(self, value: float) -> float:
         """Return the y coordinate of a value."""
         return _TOP + (1 - _find_share(value, *self.y)) * (HEIGHT - _TOP - _BOTTOM)
 
@@ -117,7 +117,7 @@ def _draw_grid(frame: _Frame) -> list[str]:
     parts = []
     bottom, right = HEIGHT - _BOTTOM, f"{frame.right:.0f}"
     for value, label in _choose_ticks(*frame.y, 5):
-        y = round(frame.down(value)) + 0.5
+        y = round(frame.to_y(value)) + 0.5
         parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{_GRID}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
     parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{_AXIS}"/>')
@@ -125,7 +125,7 @@ def _draw_grid(frame: _Frame) -> list[str]:
     for step, label in _choose_ticks(*frame.x, 6, float(is_integral)):
         if _find_share(step, *frame.x) > _LAST_TICK:
             continue
-        x = round(frame.across(step)) + 0.5
+        x = round(frame.to_x(step)) + 0.5
         parts.append(f'<path d="M{x} {bottom}v3" stroke="{_AXIS}"/>')
         parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end">step</text>')
@@ -137,8 +137,8 @@ def _draw_curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
     has_band = any(low != high for _, low, high in bounds)
     parts = []
     if has_band:
-        upper = "L".join(frame.at(step, high) for step, _, high in bounds)
-        lower = "L".join(frame.at(step, low) for step, low, _ in reversed(bounds))
+        upper = "L".join(frame.format_point(step, high) for step, _, high in bounds)
+        lower = "L".join(frame.format_point(step, low) for step, low, _ in reversed(bounds))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
     style = f'fill="none" stroke="{_CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
     parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _split_segments(rows, frame))
@@ -152,7 +152,7 @@ def _split_segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
     runs: list[list[str]] = [[]]
     for row in rows:
         if row.mean is not None:
-            runs[-1].append(frame.at(row.step, row.mean))
+            runs[-1].append(frame.format_point(row.step, row.mean))
         elif runs[-1]:
             runs.append([])
     return [run if len(run) > 1 else run * 2 for run in runs if run]
@@ -160,7 +160,7 @@ def _split_segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
 
 def _draw_marks(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
-    positions = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
+    positions = sorted({round(frame.to_x(mark.step) / 3) * 3 for mark in band.marks})
     crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in positions)
     return [f'<path d="{crosses}" stroke="{_WARN}" stroke-width="1.5"/>'] if crosses else []
 
@@ -169,7 +169,7 @@ def _draw_last_point(band: Band, rows: list[Row], label: str, frame: _Frame) -> 
     if not label:
         return []
     mean = rows[-1].mean
-    x, y = frame.across(band.last_step), frame.down(frame.y[0] if mean is None else mean)
+    x, y = frame.to_x(band.last_step), frame.to_y(frame.y[0] if mean is None else mean)
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_CURVE}"/>' if mean is not None else ""
     colour = _CURVE if mean is not None else _WARN
     halo = f'stroke="{_GROUND}" stroke-width="3" paint-order="stroke"'  # keeps the label readable above lines

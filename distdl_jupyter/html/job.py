@@ -13,7 +13,7 @@ from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
 from distdl_jupyter.html.page import PAPER, RANK_INK, make_data_url, render_page
-from distdl_jupyter.views.card import format_cost, make_failure_card, find_notice, format_origin
+from distdl_jupyter.views.card import find_notice, format_cost, format_origin, make_failure_card
 from distdl_jupyter.views.curve import format_label, summarize
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ def render_html(
     log: LogBook,
     spec: JobSpec,
     result_repr: str = "",
-    shown: Sequence[PictureData] = (),
+    pictures: Sequence[PictureData] = (),
     *,
-    removed: bool = False,
+    is_removed: bool = False,
 ) -> str:
     """Return the page of a job in any state.
 
-    ``result_repr`` is the value of rank 0 in short form, "" for none. A ``removed`` job has its last known state.
+    ``result_repr`` is the value of rank 0 in short form, "" for none. A removed job has its last known state.
     """
     card = make_failure_card(view)
     rows = _select_rows(log, card)
@@ -60,7 +60,7 @@ def render_html(
         progress=format_progress(view) if view.state is State.RUNNING else "",
         share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
         sentence=explain_state(view),
-        as_of=format_as_of(view, removed=removed),
+        as_of=format_as_of(view, is_removed=is_removed),
         state=get_display_state(view),
         stall=None if view.state.ended else view.stall,
         collectives=_make_collectives(view),
@@ -71,7 +71,7 @@ def render_html(
         more_metrics=max(0, len(metrics) - _MAX_METRICS),
         curve=_draw_curve(view, book),
         result=result_repr,
-        pictures=[_make_picture(*picture) for picture in shown],
+        pictures=[_make_picture(*picture) for picture in pictures],
         lines=[_make_line(row, log, failed) for row in rows],
         saved=_format_saved(view, rows),
     )
@@ -115,9 +115,9 @@ def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
     }
 
 
-def _make_picture(picture: Picture, data: bytes, form: str) -> dict[str, Any]:
+def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]:
     caption = f"picture {picture.number}, {humanize.ranks(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
-    return {"address": make_data_url(data, form), "caption": caption, "width": picture.width, "height": picture.height}
+    return {"address": make_data_url(data, format_), "caption": caption, "width": picture.width, "height": picture.height}
 
 
 # log lines ------------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ def explain_state(view: JobView) -> str:
     return f"{humanize.PHASE_WORDS[phase.phase]}{f': {phase.detail}' if phase.detail else ''}."
 
 
-def format_as_of(view: JobView, *, removed: bool) -> str:
+def format_as_of(view: JobView, *, is_removed: bool) -> str:
     """Return the date of the page and how to see the current job, "" for an ended job that still exists."""
     moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
-    if removed:
+    if is_removed:
         return f"This job was deleted. {moment}"
     if view.state.ended:
         return ""
@@ -293,14 +293,14 @@ def get_display_state(view: JobView) -> str:
     return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
-def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, removed: bool = False) -> str:
+def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, is_removed: bool = False) -> str:
     """Return the job at its last event as a few lines of plain text, for notebooks and their diffs."""
     warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
     return "\n".join(
         [
             *render_lines(view, book, spec, result_repr, view.last_sign),
             *(f"Warning: {_join_lines(text)}" for text in warnings[:_MAX_WARNINGS]),
-            format_as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}",
+            format_as_of(view, is_removed=is_removed) or f"Live again with %dist_attach {view.id}",
         ]
     )
 

@@ -76,9 +76,9 @@ _SHAPES = {
 _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
-def render_page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
-    """Return the template ``name`` filled with ``about``."""
-    return _load_templates().get_template(name).render(c=palette, **about)
+def render_page(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
+    """Return the template ``name`` filled with ``values``."""
+    return _load_templates().get_template(name).render(c=palette, **values)
 
 
 def shorten_text(value: object, limit: int = 200) -> Markup:
@@ -87,9 +87,9 @@ def shorten_text(value: object, limit: int = 200) -> Markup:
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def make_data_url(data: bytes, form: str) -> str:
-    """Return a picture as a data URL; ``form`` is its format, for example "png"."""
-    return f"data:image/{form};base64,{base64.b64encode(data).decode()}"
+def make_data_url(data: bytes, format_: str) -> str:
+    """Return a picture as a data URL; ``format_`` is its format, for example "png"."""
+    return f"data:image/{format_};base64,{base64.b64encode(data).decode()}"
 
 
 class _Loader(jinja2.FileSystemLoader):

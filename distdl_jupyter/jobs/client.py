@@ -121,7 +121,7 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        view = self._completed(timeout)
+        view = self._wait_for_completion(timeout)
         return results.load_value(self.folder, view.ranks[0])
 
     def results(self, timeout: float | None = None) -> list[Any]:
@@ -130,9 +130,9 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        return [results.load_value(self.folder, rank) for rank in self._completed(timeout).ranks]
+        return [results.load_value(self.folder, rank) for rank in self._wait_for_completion(timeout).ranks]
 
-    def _completed(self, timeout: float | None) -> JobView:
+    def _wait_for_completion(self, timeout: float | None) -> JobView:
         """Wait for the end and return the view. Raises JobFailed, TimeoutError.
 
         A job that was canceled after all its ranks had returned their values counts as completed.
@@ -471,13 +471,13 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
-    ended = {id_: entry.row for id_, entry in job_list.get_job_index().ended().items()}
+    ended = {id_: entry.row for id_, entry in job_list.get_job_index().read_ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
 def list_rows() -> list[JobRow]:
     """Return the rows of the job list, newest first; fast for a thousand jobs."""
-    return [entry.row for entry in job_list.get_job_index().all()]
+    return [entry.row for entry in job_list.get_job_index().read_all()]
 
 
 def describe_not_started() -> str:
@@ -493,11 +493,11 @@ def describe_interrupt(job: Job, stop: str = "") -> str:
     )
 
 
-def format_interrupt(what: str, state: State, stop: str) -> str:
+def format_interrupt(subject: str, state: State, stop: str) -> str:
     """Return the message for an interrupt that leaves a job or sweep unchanged; ``stop`` is the whole command."""
     if state.ended:
-        return f"Interrupted; {what} has ended ({state.value})."
-    return f"Interrupted; {what} is still {state.value}. To stop it, run {stop}"
+        return f"Interrupted; {subject} has ended ({state.value})."
+    return f"Interrupted; {subject} is still {state.value}. To stop it, run {stop}"
 
 
 def attach(job_id: str | None = None) -> Job:

@@ -33,24 +33,24 @@ class JobIndex:
         self._ended: dict[str, ListedJob] = {}
         self._readers: dict[str, JobReader] = {}
 
-    def all(self, seconds: float = math.inf) -> list[ListedJob]:
+    def read_all(self, seconds: float = math.inf) -> list[ListedJob]:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
         which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are left out, but each call reads
         at least one more job than the call before.
         """
-        ids = self._ids()
+        ids = self._list_ids()
         return _drop_check_runs(self._read(ids, seconds), ids)
 
-    def ended(self) -> dict[str, ListedJob]:
+    def read_ended(self) -> dict[str, ListedJob]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
-        for id_ in self._ids():
+        for id_ in self._list_ids():
             if id_ not in self._ended and (entry := read_summary(self._store.folder(id_))) is not None:
                 self._ended[id_] = entry
         return dict(self._ended)
 
-    def _ids(self) -> list[str]:
+    def _list_ids(self) -> list[str]:
         """Return all ids, newest first, and forget the jobs that were removed."""
         with self._lock:
             store = JobStore()
@@ -96,8 +96,8 @@ class JobIndex:
 
 def _drop_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
     """Omit completed single-process runs whose check is listed: the page of the check links to them."""
-    present = set(ids)
-    return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]
+    listed_ids = set(ids)
+    return [entry for entry in entries if entry.check not in listed_ids or entry.row.state != "completed"]
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class ClusterQueue:
     jobs: tuple[QueuedJob, ...] = ()
     problem: str = ""
 
-    def rows(self) -> list[tuple[str, ...]]:
+    def make_rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
         rows: list[tuple[str, ...]] = []
         for job in self.jobs:
@@ -95,16 +95,16 @@ class Queue(table.Display):
     def _parts(self) -> Iterator[str | table.Rows]:
         if running := [(_format_held(job), short_id(job.job), job.called) for job in self.holding]:
             yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
-        waiting_rows = self._waiting_rows()
+        waiting_rows = self._format_waiting()
         yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
         for cluster in self.clusters:
-            rows = cluster.rows()
+            rows = cluster.make_rows()
             yield from ("", f"{cluster.name}, your jobs:")
             yield table.WholeRows([_JOBS_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
             if len(rows) > _MAX_ROWS:
                 yield f"and {len(rows) - _MAX_ROWS} more jobs"
 
-    def _waiting_rows(self) -> list[tuple[str, ...]]:
+    def _format_waiting(self) -> list[tuple[str, ...]]:
         return [
             (
                 str(job.position or ""),
@@ -153,7 +153,7 @@ def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
 
 def _list_cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
-    target_names = [row.row.compute_target for row in job_list.get_job_index().all() if not State(row.row.state).ended]
+    target_names = [row.row.compute_target for row in job_list.get_job_index().read_all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.list_named()]
@@ -175,7 +175,7 @@ def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row
-        for listed in reversed(job_list.get_job_index().all())
+        for listed in reversed(job_list.get_job_index().read_all())
         if listed.row.state == State.QUEUED.value
     }
     for scheduled in slots.schedule(slot_entries, slots.limits()):
@@ -222,7 +222,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     if value is None:
         priorities = [
             listed.row.queue.priority
-            for listed in job_list.get_job_index().all()
+            for listed in job_list.get_job_index().read_all()
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0

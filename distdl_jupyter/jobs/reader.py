@@ -73,10 +73,10 @@ class JobReader:
 
     def read(self) -> list[Event]:
         """Return the next events (a few megabytes at most) and fold them into ``view``; [] if there are none."""
-        batch = self._next()
+        batch = self._read_next()
         return self.read() if self.listen(received=bool(batch)) else batch
 
-    def _next(self) -> list[Event]:
+    def _read_next(self) -> list[Event]:
         while True:
             before = (self.cursor, self.log_cursor)
             batch = self.read_once()
@@ -103,7 +103,7 @@ class JobReader:
         try:
             self.view.apply(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(self.folder.events, error) from error
+            raise self._make_unreadable_error(self.folder.events, error) from error
         if self._curves:
             self.book.apply(event)
 
@@ -112,9 +112,9 @@ class JobReader:
         try:
             self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(self.folder.log, error) from error
+            raise self._make_unreadable_error(self.folder.log, error) from error
 
-    def _unreadable(self, file: Path, error: Exception) -> JobNotFound:
+    def _make_unreadable_error(self, file: Path, error: Exception) -> JobNotFound:
         return JobNotFound(
             f"Job {self.folder.id} cannot be loaded: {file.name} has an unknown format "
             f"({type(error).__name__}: {error}).",
@@ -202,10 +202,10 @@ class PageReader(JobReader):
     def __init__(self, folder: JobFolder, *, tail: int = MAX_ROWS) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether all initial events (``has_first_events``) and the initial log (``complete``) were read.
-        self.has_first_events = self.complete = False
-        #: ``version`` increases with every step that reads data; ``idle`` is true after a step that read none.
-        self.version, self.idle = 0, False
+        #: Whether all initial events (``has_first_events``) and the initial log (``is_complete``) were read.
+        self.has_first_events = self.is_complete = False
+        #: ``version`` increases with every step that reads data; ``is_idle`` is true after a step that read none.
+        self.version, self.is_idle = 0, False
         self.resources = ResourceBook(folder.resources)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
         self._first_end = 0
@@ -228,9 +228,9 @@ class PageReader(JobReader):
         before, deadline = self.version, time.monotonic() + seconds
         while True:
             with lock or contextlib.nullcontext():
-                self.idle = not self.step()
-                self.version += not self.idle
-            if self.idle or time.monotonic() > deadline:
+                self.is_idle = not self.step()
+                self.version += not self.is_idle
+            if self.is_idle or time.monotonic() > deadline:
                 break
             if lock is not None:
                 time.sleep(0.0005)
@@ -245,11 +245,11 @@ class PageReader(JobReader):
             return True
         if not self.has_first_events:
             self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
-        moved = self.window.step(self.view)
-        self.complete = self.complete or not moved or self.window.cursor >= self._first_end
+        has_new_rows = self.window.step(self.view)
+        self.is_complete = self.is_complete or not has_new_rows or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
-        return moved or self.cursor > before or bool(samples) or has_steps
+        return has_new_rows or self.cursor > before or bool(samples) or has_steps
 
     def count(self) -> None:
         """Do nothing: the log window counts the lines that it reads."""

@@ -80,13 +80,13 @@ class EarlierCode:
             self._copy_checkpoints(folder)
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, content: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if error.errno in _DISK_ERRORS:
                 raise
-            raise _make_unreadable_error(self._folder, error, what) from error
+            raise _make_unreadable_error(self._folder, error, content) from error
 
     def _copy_checkpoints(self, folder: JobFolder) -> None:
         with self._translate_errors("checkpoints"):
@@ -125,9 +125,9 @@ NewJob = tuple["JobSpec", dict[str, str], EarlierCode]
 def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> NewJob:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
     sweep = folder.spec()
-    flag_of = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
-    flags = [text for name, value in parameters.items() if name in flag_of for text in (flag_of[name], str(value))]
-    variables = {name: value for name, value in parameters.items() if name not in flag_of}
+    flags_by_name = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
+    flags = [text for name, value in parameters.items() if name in flags_by_name for text in (flags_by_name[name], str(value))]
+    variables = {name: value for name, value in parameters.items() if name not in flags_by_name}
     spec = dataclasses.replace(
         sweep,
         id=new_id(),
@@ -254,18 +254,18 @@ def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, An
 
     resolved = jobspec.resolve_options(options)
     variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
-    options_of_job: dict[str, Any] = {
-        name: getattr(earlier, name) for name, about in ABOUT.items() if about.is_inherited
+    old_options: dict[str, Any] = {
+        name: getattr(earlier, name) for name, option in ABOUT.items() if option.is_inherited
     }
     if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
-        options_of_job |= earlier.cluster_options
+        old_options |= earlier.cluster_options
     if resolved.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
-        options_of_job |= earlier.backend_options
+        old_options |= earlier.backend_options
     if "node_count" in resolved and isinstance(resolved["node_count"], int) and earlier.min_node_count is not None:
-        options_of_job["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
+        old_options["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
     secrets = find_secrets(earlier, variables)
-    others = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
-    new_options = override(options_of_job, others) | {"environment_variables": {**variables, **secrets}}
+    other_options = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    new_options = override(old_options, other_options) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
@@ -293,9 +293,9 @@ def _load_draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
     )
 
 
-def _make_unreadable_error(folder: JobFolder, error: Exception, what: str = "code") -> JobNotFound:
+def _make_unreadable_error(folder: JobFolder, error: Exception, content: str = "code") -> JobNotFound:
     return JobNotFound(
-        f"The {what} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
+        f"The {content} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
         code="rerun-unreadable",
         hint="Submit it from its notebook again.",
     )

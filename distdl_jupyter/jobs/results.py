@@ -77,14 +77,14 @@ def load_value(folder: JobFolder, rank: RankView) -> Any:
 def make_job_failed(folder: JobFolder, view: JobView) -> JobFailed:
     """Return the exception of a job that did not succeed; the caller raises it."""
     failure = view.failure
-    where = f"Job {view.name} ({view.id})"
+    subject = f"Job {view.name} ({view.id})"
     if failure is None:
         reasons = {
-            State.CANCELED: f"{where} was canceled.",
-            State.LOST: f"{where} is lost. {view.reason}",
+            State.CANCELED: f"{subject} was canceled.",
+            State.LOST: f"{subject} is lost. {view.reason}",
         }
         return JobFailed(
-            reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id, code=view.reason_code
+            reasons.get(view.state, f"{subject} failed: {view.reason}"), job_id=view.id, code=view.reason_code
         )
     rank = view.ranks[failure.rank]
     failed = JobFailed(
@@ -316,8 +316,8 @@ def list_output_files(root: Path) -> list[OutputFile]:
         with contextlib.suppress(OSError):  # the file has been removed
             status = file.stat()
             # Bytes that are not UTF-8 cannot be part of an address, so they become question marks.
-            shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
-            files.append(OutputFile(shown, status.st_size, status.st_mtime))
+            display_path = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
+            files.append(OutputFile(display_path, status.st_size, status.st_mtime))
     return sorted(files, key=lambda file: file.path)
 
 

@@ -278,7 +278,7 @@ def record_end(folder: JobFolder, state: State, problem: str = "", hint: str = "
 def notify_end(id_: str, state: State, problem: str = "") -> None:
     """Send the message about the end of a study if the user wants it and the study exists."""
     try:
-        jobs = [entry.row for entry in job_list.get_job_index().all()]
+        jobs = [entry.row for entry in job_list.get_job_index().read_all()]
         row = next(row for row in list_studies(jobs) if row.id == id_)
     except (DistDLError, StopIteration):
         return

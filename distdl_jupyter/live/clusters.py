@@ -49,7 +49,7 @@ async def present(
 
     ``run`` runs a function in a thread.
     """
-    jobs = await run(lambda: listing.all(LIST_READ_SECONDS))
+    jobs = await run(lambda: listing.read_all(LIST_READ_SECONDS))
     configs = await run(cluster_configs.list_clusters) if selected is None else selected
     statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)

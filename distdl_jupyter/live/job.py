@@ -102,12 +102,12 @@ class LiveJob:
     @property
     def complete(self) -> bool:
         """Whether the log is up to date, too, so that it can be sent to pages."""
-        return self._reader is not None and self._reader.complete
+        return self._reader is not None and self._reader.is_complete
 
     @property
     def settled(self) -> bool:
         """Whether the job has ended and everything was read."""
-        return self.ended and self._open_reader.idle
+        return self.ended and self._open_reader.is_idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""

@@ -178,7 +178,7 @@ def monitoring(changes: Mapping[str, str]) -> None:
 def tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
-    from distdl_jupyter.tracking.trackers import get_host, find_mlflow_address
+    from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
 
     settings = user_settings.change(user_settings.TRACKING, **changes)
     say(f"track = {settings.track or 'none'}")

@@ -120,7 +120,7 @@ class ListFeed(SnapshotFeed):
     async def poll(self) -> float:
         """Read the rows that have changed."""
         old = self.value or {}
-        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.all(LIST_READ_SECONDS)])
+        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.read_all(LIST_READ_SECONDS)])
         rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.list_studies, jobs))}
         for id_, row in rows.items():
             known = old.get(id_, row)

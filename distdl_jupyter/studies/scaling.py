@@ -36,7 +36,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, mark
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.scaling import StudyFacts, ScalingView
+from distdl_jupyter.views.scaling import ScalingView, StudyFacts
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -333,7 +333,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that t
 
 def _list_jobs(id_: str) -> list[ListedJob]:
     """Return the jobs of a study, the oldest first. Raises JobNotFound."""
-    listed = [job for job in job_list.get_job_index().all() if job.row.group and job.row.group.kind == KIND]
+    listed = [job for job in job_list.get_job_index().read_all() if job.row.group and job.row.group.kind == KIND]
     ids = list(dict.fromkeys(job.row.group.id for job in listed if job.row.group))
     matches = [study for study in ids if not id_ or study == id_ or short_id(study) == id_]
     if not matches:

@@ -72,7 +72,7 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
             for name, domain in plan.parameters.items()
         }
 
-    class Grid(optuna.samplers.GridSampler):
+    class GridSampler(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
             """Do nothing: Optuna's method stops Optuna's trial loop, which is not used here."""
 
@@ -80,7 +80,7 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-        "grid": lambda: Grid(values, seed=plan.seed or 0),
+        "grid": lambda: GridSampler(values, seed=plan.seed or 0),
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }
@@ -101,14 +101,14 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
 
 def to_distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
     """Return Optuna's distributions for a search space."""
-    import optuna.distributions as of
+    import optuna.distributions as dist
 
-    def to_optuna(domain: space.Range | space.Choice) -> of.BaseDistribution:
+    def to_optuna(domain: space.Range | space.Choice) -> dist.BaseDistribution:
         if isinstance(domain, space.Choice):
-            return of.CategoricalDistribution(domain.values)
+            return dist.CategoricalDistribution(domain.values)
         if domain.whole:
-            return of.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
-        return of.FloatDistribution(domain.low, domain.high, log=domain.log)
+            return dist.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+        return dist.FloatDistribution(domain.low, domain.high, log=domain.log)
 
     return {name: to_optuna(domain) for name, domain in parameters.items()}
 
@@ -216,10 +216,10 @@ class Driver:
                 self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
-        while len(self._running) < self._plan.parallel and self._count() < self._plan.trials:
+        while len(self._running) < self._plan.parallel and self._count_started() < self._plan.trials:
             self._launch(self._study.ask(self._distributions))
 
-    def _count(self) -> int:
+    def _count_started(self) -> int:
         """Return the number of started trials that were not lost."""
         import optuna
 
@@ -252,7 +252,7 @@ class Driver:
         never_started = view.state is State.FAILED and view.started is None and view.failure is None
         self._refusals = self._refusals + 1 if never_started else 0
         if view.state is State.COMPLETED:
-            self._finish(number, self._value(running))
+            self._finish(number, self._find_final_value(running))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
             self._finish(number, None, pruned=True)
         elif view.state is State.CANCELED and view.reason == STOPPED:
@@ -270,10 +270,10 @@ class Driver:
         for step, value in comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
-            if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():
+            if not ended and not running.is_pruned and self._can_prune(running) and running.trial.should_prune():
                 self._prune(running, int(rows[-1].step))
 
-    def _may_prune(self, running: _RunningTrial) -> bool:
+    def _can_prune(self, running: _RunningTrial) -> bool:
         """Return whether trials may be pruned yet: early differences may be noise."""
         if self._plan.prune_after is not None:
             return True
@@ -300,7 +300,7 @@ class Driver:
         with contextlib.suppress(JobNotRunning):
             client.Job(running.reader.folder).cancel(reason=PRUNED + reason)
 
-    def _value(self, running: _RunningTrial) -> float | None:
+    def _find_final_value(self, running: _RunningTrial) -> float | None:
         """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
         book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:

@@ -31,7 +31,7 @@ from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run_reporter
-from distdl_jupyter.tracking.trackers import TRACKERS, QUIET_VARIABLES, Adapter, MeanPoint
+from distdl_jupyter.tracking.trackers import QUIET_VARIABLES, TRACKERS, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
 #: Seconds between two polls, and the maximum between two retries.
@@ -93,9 +93,9 @@ def collect_parameters(spec: JobSpec) -> dict[str, str]:
     return _mask({**values, "script_arguments": " ".join(spec.script_arguments)})
 
 
-def collect_tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
+def collect_tags(spec: JobSpec, environment: JobEnvironment) -> dict[str, str]:
     """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
-    git = known.git
+    git = environment.git
     return _mask(
         {
             "distdl.job_id": spec.id,

@@ -148,7 +148,7 @@ class MLflow(Tracker):
         """Write parameters and tags."""
         # Also set MLflow's standard tags for the commit, the branch and the notebook.
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
-        tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
+        tags = {**tags, **{f"mlflow.{mlflow_name}": tags[name] for name, mlflow_name in names.items() if name in tags}}
         entities = self._mlflow.entities
         self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG]) for name in tags])
         params = [entities.Param(_to_mlflow_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]

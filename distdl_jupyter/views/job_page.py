@@ -16,7 +16,7 @@ from distdl_jupyter.core.log import FoldedRow, LogBook
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment, JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import Card, make_card, format_origin, get_rank_status
+from distdl_jupyter.views.card import Card, format_origin, get_rank_status, make_card
 from distdl_jupyter.views.curve import MetricValue, list_metrics
 from distdl_jupyter.views.wire import from_fields
 

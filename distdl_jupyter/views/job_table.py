@@ -23,7 +23,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
-from distdl_jupyter.views.wire import to_finite, from_fields
+from distdl_jupyter.views.wire import from_fields, to_finite
 from distdl_jupyter.worker.hooks import frameworks
 
 _EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"

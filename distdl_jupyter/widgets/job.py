@@ -16,7 +16,7 @@ import traitlets
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.output import REDRAW_SECONDS, make_mime_bundle, has_extension, read_page
+from distdl_jupyter.jobs.output import REDRAW_SECONDS, has_extension, make_mime_bundle, read_page
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.views.card import make_failure_card
 from distdl_jupyter.views.wire import to_json
@@ -93,7 +93,7 @@ class JobPanel(PageWidget):
                     return
         except JobNotFound:
             if isinstance(reader, PageReader):
-                self.value = make_mime_bundle(reader, removed=True)["text/html"]
+                self.value = make_mime_bundle(reader, is_removed=True)["text/html"]
         except Exception:
             logging.getLogger(__name__).warning("The live view of job %s has stopped.", self.job_id, exc_info=True)
 

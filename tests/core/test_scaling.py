@@ -16,7 +16,7 @@ from distdl_jupyter.core.step_times import (
     Straggler,
     measure_run,
 )
-from distdl_jupyter.views.scaling import StudyFacts, ScalingView
+from distdl_jupyter.views.scaling import ScalingView, StudyFacts
 
 BATCH = 32.0
 

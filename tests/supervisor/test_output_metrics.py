@@ -16,7 +16,7 @@ from distdl_jupyter.jobs.results import read_metrics
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
 from distdl_jupyter.supervisor.output_metrics import MAX_LINE_CHARS, MAX_NAMES, OutputMetrics
 from distdl_jupyter.supervisor.recorder import EventRecorder
-from distdl_jupyter.views.curve import make_curve, format_label
+from distdl_jupyter.views.curve import format_label, make_curve
 from tests.written import all_written, events_of
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)

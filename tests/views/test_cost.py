@@ -5,7 +5,7 @@ from __future__ import annotations
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import make_card, format_cost
+from distdl_jupyter.views.card import format_cost, make_card
 from distdl_jupyter.views.job_page import make_spec_rows
 
 HOUR = 3600.0
