@@ -230,7 +230,7 @@ class Job:
             control.request(self.folder.control, "cancel", now=True)
 
     def _check_ended(self, remedy: str) -> None:
-        """Raise JobStillRunning while the job has not ended, JobNotFound when it was removed."""
+        """Raise JobStillRunning while the job has not ended, JobNotFound if it was deleted."""
         if not self.folder.path.exists():
             raise JobNotFound(
                 f"Job {self.id} no longer exists: its folder was deleted.",
@@ -256,7 +256,7 @@ class Job:
 
         The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with
         ``recorded``, the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no
-        rank runs and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout``
+        rank is running and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout``
         seconds.
         """
         from distdl_jupyter.jobs import rank_requests
@@ -598,7 +598,7 @@ def publish(
 
     ``before_start`` is called when the folder is complete but still hidden, and may raise.
 
-    An interrupt before the start leaves nothing behind. An interrupt during the start is raised after the start has
+    An interrupt before the start leaves no files behind. An interrupt during the start is raised after the start has
     succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
     with explain_interrupt(describe_not_started), files.writing(store.jobs):

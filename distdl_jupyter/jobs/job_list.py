@@ -1,4 +1,4 @@
-"""Cached rows of all jobs in a data directory. A row is reread only if it may have changed.
+"""Caches the rows of all jobs in a data directory; a row is reread only if it may have changed.
 
 The row of an ended job is read once, from its ``summary.json``; a ``JobReader`` follows each other job. Thread-safe.
 """
@@ -38,7 +38,7 @@ class JobIndex:
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
         which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are left out, but each call reads
-        at least one more job than the call before.
+        at least one more job than the previous one.
         """
         ids = self._list_ids()
         return _drop_check_runs(self._read(ids, seconds), ids)
@@ -51,7 +51,7 @@ class JobIndex:
         return dict(self._ended)
 
     def _list_ids(self) -> list[str]:
-        """Return all ids, newest first, and forget the jobs that were removed."""
+        """Return all ids, newest first, and discard the entries of deleted jobs."""
         with self._lock:
             store = JobStore()
             if store.jobs != self._store.jobs:
@@ -88,7 +88,7 @@ class JobIndex:
                 self._readers[id_] = reader
                 return entry
             if not permissions.is_own(folder.path):
-                return entry  # the end may be in this view only, not in the job's files
+                return entry  # the end may exist only in this view, not in the job's files
             write_summary(folder, entry)
         self._ended[id_] = entry
         return entry

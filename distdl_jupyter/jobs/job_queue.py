@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.node.slots import QueueEntry
 
-_WAITING_HEADER = ("Place", "Job", "Name", "Waits", "Priority")
-_HOLDING_HEADER = ("Holds", "Job", "Name")
-_JOBS_HEADER = ("Job", "Name", "Asks for", "Partition", "Now")
+_WAITING_HEADER = ("Position", "Job", "Name", "Waiting for", "Priority")
+_HOLDING_HEADER = ("Resources", "Job", "Name")
+_JOBS_HEADER = ("Job", "Name", "Requested", "Partition", "Status")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MAX_ROWS = 40
 
@@ -67,7 +67,7 @@ class ClusterQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineUse:
-    """The used, total and free resources of this machine, and its queued jobs; counts the jobs of all users.
+    """The used, total and free resources of this machine, and the number of its queued jobs, for all users.
 
     ``total`` and ``free`` are GPUs, cores and bytes of memory. A job uses the cores and memory that it has requested.
     """
@@ -80,7 +80,7 @@ class MachineUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Queue(table.Display):
-    """The running jobs ``holding`` resources of this machine, and all queued jobs, first the jobs of this machine.
+    """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; a running job uses
     the cores and memory that it has requested. ``clusters`` are the queues that this user's clusters manage themselves.

@@ -157,7 +157,7 @@ def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) 
 def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
     """Return a job that replaces the one in ``folder``, which has not started.
 
-    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``resume``, and InvalidSpec
+    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and InvalidSpec
     for a run of a study.
     """
     earlier = folder.spec()
@@ -192,7 +192,7 @@ def _read_priority(folder: JobFolder, spec: JobSpec) -> int:
 def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> NewJob:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
-    ``options`` replace those of the earlier job. Raises InvalidSpec, also if there is no checkpoint, PluginUnavailable,
+    ``options`` replace those of the earlier job. Raises InvalidSpec, for example if there is no checkpoint, PluginUnavailable,
     JobNotFound.
     """
     earlier = folder.spec()

@@ -47,7 +47,7 @@ class OldJob:
 
 @dataclass(frozen=True, slots=True)
 class KeptJobs:
-    """The number of jobs that are kept for one reason."""
+    """The number of jobs that were kept for one reason."""
 
     reason: Reason
     count: int
@@ -83,7 +83,7 @@ class PruneResult(table.Display):
         return [*([table.WholeRows([_HEADER, *rows])] if rows else []), *failed, self.summary()]
 
 
-#: In display order.
+#: The texts of the reasons, in display order.
 _REASON_TEXTS: dict[Reason, str] = {
     "active": "running or queued",
     "busy": "in use",
@@ -131,7 +131,7 @@ def _check_rule(older: Any, keep: Any) -> tuple[float | None, int | None]:
             "prune needs a rule for which jobs to delete.",
             code="prune-nothing-chosen",
             field="older",
-            hint="Give an age (older, such as 30d), a number of newest jobs to keep (keep, such as 50), or both.",
+            hint="Set older to an age such as 30d, keep to the number of newest jobs to keep such as 50, or both.",
         )
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
         raise InvalidSpec(

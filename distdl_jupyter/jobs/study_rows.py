@@ -40,7 +40,7 @@ _MAX_TRIES = 3
 
 
 def list_studies(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return a row for each study, also for sweeps without a trial; ``jobs`` are sorted newest first."""
+    """Return a row for each study, including sweeps without a trial; ``jobs`` are sorted newest first."""
     return [*_group_runs(jobs), *list_empty_sweeps(jobs)]
 
 
@@ -200,7 +200,7 @@ def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State,
     if end := _read_end(folder):
         return State(end["state"]), end
     if holder.is_elsewhere:
-        return State.RUNNING, {"problem": f"It runs on {holder.host}."}
+        return State.RUNNING, {"problem": f"The sweep runs on {holder.host}."}
     return _restart_driver(folder, runs)
 
 

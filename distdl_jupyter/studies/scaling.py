@@ -210,7 +210,7 @@ def _check_arguments(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, 
             f"{counts} processes cannot be divided evenly among {[*nodes]} nodes.",
             code="scale-not-divisible",
             field="nodes",
-            hint="Give one number of nodes, or one per number of processes.",
+            hint="Use one number of nodes, or one per number of processes.",
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InvalidSpec(
@@ -279,7 +279,7 @@ def _is_enough(result: Run | None, seconds: float) -> bool:
 
 
 class ScalingStudy(ScalingView):
-    """A scaling study, read from the folders of its runs. Any process may open it, also during the measurements."""
+    """A scaling study, read from the folders of its runs. Any process may open it, even during the measurements."""
 
     def resume(self) -> ScalingStudy:
         """Resume an interrupted study: keep its measurements and start the missing runs.

@@ -170,7 +170,7 @@ class Sweep:
             sweep_study.get_store().remove(folder)
 
     def resume(self, trials: int | None = None) -> Sweep:
-        """Resume a sweep that was stopped, failed or was killed, optionally with another number of ``trials``.
+        """Resume a sweep that was stopped, has failed or was killed, optionally with another number of ``trials``.
 
         Running trials continue, and trials that have ended are not repeated. Raises JobStillRunning, InvalidSpec if a
         secret variable is missing, JobNotFound if the folder of the sweep was deleted.
@@ -181,7 +181,7 @@ class Sweep:
         limit = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
         total = study.plan.trials if trials is None else min(_check_count(trials, "trials"), limit or MAX_PROCESSES)
         if study.state.ended and study.done >= total:
-            hint = "" if study.done == limit else f"Give a higher number: resume(trials={2 * study.done})"
+            hint = "" if study.done == limit else f"Use a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
                 f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=hint
             )
@@ -389,7 +389,7 @@ def _map_flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
 def _find_flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tuple[str, str]:
     """Return a parameter's name and its flag, spelled as the user did, else as the code does.
 
-    ``stored`` is the line in which a cell sets the name. Raises InvalidSpec.
+    ``line_number`` is the line in which a cell sets the name. Raises InvalidSpec.
     """
     spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
     matches = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]

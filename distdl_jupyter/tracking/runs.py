@@ -55,7 +55,7 @@ class MeanFold:
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
-        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT`` seconds."""
+        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT_SECONDS`` seconds."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()
@@ -146,7 +146,7 @@ class RunWriter:
         return is_new
 
     def follow(self) -> str:
-        """Write the job until all is written or ``PATIENCE`` has elapsed, and return the outcome.
+        """Write the job until all is written or ``RETRY_SECONDS`` has elapsed, and return the outcome.
 
         Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
