@@ -67,7 +67,7 @@ def row_of(job: client.Job) -> JobRow:
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
     environment, saved = reader.folder.read_environment(), reader.has_checkpoints
-    return job_page.make_job_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
+    return job_page.make_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
 
 
 @delete("/jobs/{id}", status=204)

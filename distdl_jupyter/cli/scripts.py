@@ -249,7 +249,7 @@ def _scale(args: argparse.Namespace) -> Any:
     if args.resume:
         return scaling.scaling(args.resume).resume()
     draft, options = _capture_script(args)
-    return scaling.scale_with_options(draft, scaling.parse_process_counts(args.processes), options, seconds=args.seconds)
+    return scaling.scale_with_options(draft, scaling.parse_counts(args.processes), options, seconds=args.seconds)
 
 
 def _check(args: argparse.Namespace) -> Reply:

@@ -331,7 +331,7 @@ def past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []
-    for row in (listed.row for listed in job_list.get_job_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
+    for row in (listed.row for listed in job_list.get_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
             spec = store.folder(row.id).spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))

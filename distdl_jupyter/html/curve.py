@@ -177,8 +177,8 @@ def _draw_last_point(band: Band, rows: list[Row], label: str, frame: _Frame) -> 
 
 
 def _draw_legend(band: Band, frame: _Frame) -> list[str]:
-    several = len(band.ranks) > 1
-    label = f"mean of {len(band.ranks)}" if several else "mean"
+    has_several_ranks = len(band.ranks) > 1
+    label = f"mean of {len(band.ranks)}" if has_several_ranks else "mean"
     # Fonts may be 15 % wider than expected.
     line_x, band_x = frame.right - 126 - 7 * len(label), frame.right - 92
     return [

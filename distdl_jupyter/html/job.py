@@ -12,7 +12,7 @@ from distdl_jupyter.core import collectives, humanize, table
 from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
-from distdl_jupyter.html.page import PAPER, RANK_INK, make_data_url, render_page
+from distdl_jupyter.html.page import PAPER, RANK_INK, render, to_data_url
 from distdl_jupyter.views.card import find_notice, format_cost, format_origin, make_failure_card
 from distdl_jupyter.views.curve import format_label, summarize
 
@@ -38,20 +38,20 @@ def render_html(
     book: SeriesBook,
     log: LogBook,
     spec: JobSpec,
-    result_repr: str = "",
+    result: str = "",
     pictures: Sequence[PictureData] = (),
     *,
     is_removed: bool = False,
 ) -> str:
     """Return the page of a job in any state.
 
-    ``result_repr`` is the value of rank 0 in short form, "" for none. A removed job has its last known state.
+    ``result`` is the value of rank 0 in short form, "" for none. A removed job has its last known state.
     """
     card = make_failure_card(view)
     rows = _select_rows(log, card)
     failed = _find_failure_row(rows, card)
     metrics = [(format_label(view, metric.name), *format_metric(metric)) for metric in view.metrics.values()]
-    return render_page(
+    return render(
         "job.html",
         PAPER,
         view=view,
@@ -70,7 +70,7 @@ def render_html(
         metrics=metrics[:_MAX_METRICS],
         more_metrics=max(0, len(metrics) - _MAX_METRICS),
         curve=_draw_curve(view, book),
-        result=result_repr,
+        result=result,
         pictures=[_make_picture(*picture) for picture in pictures],
         lines=[_make_line(row, log, failed) for row in rows],
         saved=_format_saved(view, rows),
@@ -108,7 +108,7 @@ def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
         return None
     band = book.band(name)
     return {
-        "address": make_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
+        "address": to_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summarize(name, band),
         "width": curve.WIDTH,
         "height": curve.HEIGHT,
@@ -117,7 +117,7 @@ def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
 
 def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]:
     caption = f"picture {picture.number}, {humanize.ranks(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
-    return {"address": make_data_url(data, format_), "caption": caption, "width": picture.width, "height": picture.height}
+    return {"address": to_data_url(data, format_), "caption": caption, "width": picture.width, "height": picture.height}
 
 
 # log lines ------------------------------------------------------------------------------------
@@ -250,8 +250,8 @@ def format_metric(metric: MetricView) -> tuple[str, str, str]:
 def format_headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     """Return subject, time and error: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
     default_subject = "The process failed" if card.rank is not None else "The job failed"
-    several = card.rank is not None and view.process_count > 1
-    subject = f"Rank {card.rank} of {view.process_count} failed first" if several else default_subject
+    has_several_ranks = card.rank is not None and view.process_count > 1
+    subject = f"Rank {card.rank} of {view.process_count} failed first" if has_several_ranks else default_subject
     return subject, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
@@ -293,19 +293,19 @@ def get_display_state(view: JobView) -> str:
     return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
-def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, is_removed: bool = False) -> str:
+def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = "", *, is_removed: bool = False) -> str:
     """Return the job at its last event as a few lines of plain text, for notebooks and their diffs."""
     warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
     return "\n".join(
         [
-            *render_lines(view, book, spec, result_repr, view.last_sign),
+            *render_lines(view, book, spec, result, view.last_sign),
             *(f"Warning: {_join_lines(text)}" for text in warnings[:_MAX_WARNINGS]),
             format_as_of(view, is_removed=is_removed) or f"Live again with %dist_attach {view.id}",
         ]
     )
 
 
-def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
+def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
     state_name, waited = humanize.STATE_WORDS[get_display_state(view)], view.waiting_time(now)
     elapsed = humanize.duration(view.run_time(now))
@@ -318,7 +318,7 @@ def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: st
         ", ".join(_join_lines(fact) for fact in [*list_facts(view, spec, now), *list_elapsed_facts(view, now)[1:]]),
         *map(_join_lines, filter(None, [format_restart(view), *_explain(view), stall])),
         *_render_metrics(view, book),
-        *([f"Result of rank 0: {_join_lines(result_repr)}"] if result_repr else []),
+        *([f"Result of rank 0: {_join_lines(result)}"] if result else []),
         *(humanize.plural(count, noun) for count, noun in counts if count),
     ]
 
@@ -342,11 +342,11 @@ def _render_metrics(view: JobView, book: SeriesBook) -> list[str]:
     for metric in list(view.metrics.values())[:_MAX_METRICS]:
         mean, low, high = format_metric(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
-        rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_sparkline(book, metric.name), mean, extent))
+        rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(book, metric.name), mean, extent))
     return table.text(table.WholeRows(rows)).splitlines()
 
 
-def _draw_sparkline(book: SeriesBook, name: str, width: int = 16) -> str:
+def _draw_bars(book: SeriesBook, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
     means = [row.mean for row in curve.thin_rows(book.band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]

@@ -76,7 +76,7 @@ _SHAPES = {
 _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
-def render_page(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
+def render(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
     """Return the template ``name`` filled with ``values``."""
     return _load_templates().get_template(name).render(c=palette, **values)
 
@@ -87,7 +87,7 @@ def shorten_text(value: object, limit: int = 200) -> Markup:
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def make_data_url(data: bytes, format_: str) -> str:
+def to_data_url(data: bytes, format_: str) -> str:
     """Return a picture as a data URL; ``format_`` is its format, for example "png"."""
     return f"data:image/{format_};base64,{base64.b64encode(data).decode()}"
 

@@ -139,8 +139,8 @@ class Job:
         """
         self.wait(timeout)
         view = self.view()
-        delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
-        if view.state is not State.COMPLETED and not delivered:
+        has_delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
+        if view.state is not State.COMPLETED and not has_delivered:
             raise results.make_job_failed(self.folder, view)
         return view
 
@@ -184,8 +184,8 @@ class Job:
         names = list(reader.view.metrics)
         name = metric if metric is not None else next(iter(names), None)
         if name not in names:
-            known = ", ".join(names) or "none yet"
-            raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {known}.", code="metric-unknown", field="metric")
+            choices = ", ".join(names) or "none yet"
+            raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {choices}.", code="metric-unknown", field="metric")
         return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, earlier=reader.earlier))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
@@ -256,8 +256,8 @@ class Job:
 
         The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with
         ``recorded``, the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no
-        rank is running and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout``
-        seconds.
+        rank is running and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after
+        ``timeout`` seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 
@@ -471,13 +471,13 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
-    ended = {id_: entry.row for id_, entry in job_list.get_job_index().read_ended().items()}
+    ended = {id_: entry.row for id_, entry in job_list.get_index().read_ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
 def list_rows() -> list[JobRow]:
     """Return the rows of the job list, newest first; fast for a thousand jobs."""
-    return [entry.row for entry in job_list.get_job_index().read_all()]
+    return [entry.row for entry in job_list.get_index().read_all()]
 
 
 def describe_not_started() -> str:

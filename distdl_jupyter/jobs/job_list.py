@@ -101,6 +101,6 @@ def _drop_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[L
 
 
 @functools.cache
-def get_job_index() -> JobIndex:
+def get_index() -> JobIndex:
     """Return the shared list of this process, which reads each ended job only once."""
     return JobIndex()

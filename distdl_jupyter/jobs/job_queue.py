@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WAITING_HEADER = ("Position", "Job", "Name", "Waiting for", "Priority")
 _HOLDING_HEADER = ("Resources", "Job", "Name")
-_JOBS_HEADER = ("Job", "Name", "Requested", "Partition", "Status")
+_JOB_HEADER = ("Job", "Name", "Requested", "Partition", "Status")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MAX_ROWS = 40
 
@@ -100,7 +100,9 @@ class Queue(table.Display):
         for cluster in self.clusters:
             rows = cluster.make_rows()
             yield from ("", f"{cluster.name}, your jobs:")
-            yield table.WholeRows([_JOBS_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            yield (
+                table.WholeRows([_JOB_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            )
             if len(rows) > _MAX_ROWS:
                 yield f"and {len(rows) - _MAX_ROWS} more jobs"
 
@@ -153,7 +155,7 @@ def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
 
 def _list_cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
-    target_names = [row.row.compute_target for row in job_list.get_job_index().read_all() if not State(row.row.state).ended]
+    target_names = [row.row.compute_target for row in job_list.get_index().read_all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.list_named()]
@@ -175,7 +177,7 @@ def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row
-        for listed in reversed(job_list.get_job_index().read_all())
+        for listed in reversed(job_list.get_index().read_all())
         if listed.row.state == State.QUEUED.value
     }
     for scheduled in slots.schedule(slot_entries, slots.limits()):
@@ -222,7 +224,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     if value is None:
         priorities = [
             listed.row.queue.priority
-            for listed in job_list.get_job_index().read_all()
+            for listed in job_list.get_index().read_all()
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0

@@ -15,7 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.html import job as job_page
+from distdl_jupyter.html import job as page
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 
 if TYPE_CHECKING:
@@ -120,8 +120,10 @@ def make_mime_bundle(reader: PageReader, *, is_removed: bool = False) -> dict[st
     result = view.ranks[0].result or ""
     pictures = select_pictures(reader)
     return {
-        "text/html": job_page.render_html(view, reader.book, reader.log, reader.spec, result, pictures, is_removed=is_removed),
-        "text/plain": job_page.render_text(view, reader.book, reader.spec, result, is_removed=is_removed),
+        "text/html": page.render_html(
+            view, reader.book, reader.log, reader.spec, result, pictures, is_removed=is_removed
+        ),
+        "text/plain": page.render_text(view, reader.book, reader.spec, result, is_removed=is_removed),
     }
 
 

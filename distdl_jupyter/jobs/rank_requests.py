@@ -167,8 +167,8 @@ def record_profile(
 ) -> ProfileDisplay:
     """Request a profile, wait for it and return it; for an ended job return the last saved one.
 
-    Raises the errors of ``request_profile``, JobNotRunning with the reason if no step could be recorded, and TimeoutError
-    if there is no response within ``timeout`` seconds.
+    Raises the errors of ``request_profile``, JobNotRunning with the reason if no step could be recorded, and
+    TimeoutError if there is no response within ``timeout`` seconds.
     """
     view = read_view()
     if view.state.ended and profiles.numbers(folder):

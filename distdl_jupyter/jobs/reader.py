@@ -50,7 +50,7 @@ _MAX_LATEST_EVENTS = 100
 NEWEST_STEPS = 100
 
 
-class UntrustedFolderError(PermissionError):
+class UntrustedError(PermissionError):
     """Another user could have written to a job's folder, so none of its processes is started, signaled or ended."""
 
 
@@ -151,7 +151,7 @@ class JobReader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
-            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, UntrustedFolderError)):
+            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, UntrustedError)):
                 self.fold(_make_unsaved_end(error))
             ended = False
         self._note_writer()
@@ -272,7 +272,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
     if not folder.path.exists():
         return False
     if reason := permissions.refusal(folder.path.stat()):
-        raise UntrustedFolderError(f"{folder.path} {reason}")
+        raise UntrustedError(f"{folder.path} {reason}")
     lock = JobLock.acquire(folder.lock, of_other_host=lost_supervisor is not None)
     if lock is None:
         return False

@@ -125,9 +125,9 @@ NewJob = tuple["JobSpec", dict[str, str], EarlierCode]
 def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> NewJob:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
     sweep = folder.spec()
-    flags_by_name = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
-    flags = [text for name, value in parameters.items() if name in flags_by_name for text in (flags_by_name[name], str(value))]
-    variables = {name: value for name, value in parameters.items() if name not in flags_by_name}
+    flag_map = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
+    flags = [text for name, value in parameters.items() if name in flag_map for text in (flag_map[name], str(value))]
+    variables = {name: value for name, value in parameters.items() if name not in flag_map}
     spec = dataclasses.replace(
         sweep,
         id=new_id(),
@@ -149,7 +149,7 @@ def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) 
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _apply_options(folder, earlier, options)
+    spec, secrets = _build_spec(folder, earlier, options)
     spec = _make_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
@@ -157,8 +157,8 @@ def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) 
 def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
     """Return a job that replaces the one in ``folder``, which has not started.
 
-    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and InvalidSpec
-    for a run of a study.
+    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and
+    InvalidSpec for a run of a study.
     """
     earlier = folder.spec()
     if earlier.group is not None:
@@ -168,7 +168,7 @@ def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
             field="compute_target",
             hint="Start all runs of it there with compute_target.",
         )
-    spec, secrets = _apply_options(folder, dataclasses.replace(earlier, priority=_read_priority(folder, earlier)), options)
+    spec, secrets = _build_spec(folder, dataclasses.replace(earlier, priority=_read_priority(folder, earlier)), options)
     spec = _make_spec(
         spec,
         earlier,
@@ -192,8 +192,8 @@ def _read_priority(folder: JobFolder, spec: JobSpec) -> int:
 def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> NewJob:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
-    ``options`` replace those of the earlier job. Raises InvalidSpec, for example if there is no checkpoint, PluginUnavailable,
-    JobNotFound.
+    ``options`` replace those of the earlier job. Raises InvalidSpec, for example without a checkpoint,
+    PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
     if not folder.has_checkpoints:
@@ -204,7 +204,7 @@ def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Ch
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    spec, secrets = _apply_options(folder, earlier, options)
+    spec, secrets = _build_spec(folder, earlier, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
     spec = _make_spec(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
@@ -243,7 +243,7 @@ def find_secrets(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType(
     return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
 
 
-def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+def _build_spec(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked like any new job, and its secret values.
 
     The new job does not wait for other jobs unless the options name some.
@@ -264,8 +264,8 @@ def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, An
     if "node_count" in resolved and isinstance(resolved["node_count"], int) and earlier.min_node_count is not None:
         old_options["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
     secrets = find_secrets(earlier, variables)
-    other_options = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
-    new_options = override(old_options, other_options) | {"environment_variables": {**variables, **secrets}}
+    remaining = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    new_options = override(old_options, remaining) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(

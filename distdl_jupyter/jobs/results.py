@@ -58,9 +58,9 @@ def load_value(folder: JobFolder, rank: RankView) -> Any:
     except FileNotFoundError:
         if rank.ok is not True:
             return None
-        reason = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
+        message = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
         raise ResultUnavailable(
-            reason, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
+            message, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
         ) from None
     except PermissionError as error:
         raise ResultUnavailable(
@@ -131,7 +131,7 @@ def _rebuild_exception(error: dict[str, Any]) -> BaseException | None:
 def _format_headline(failure: Failure, process_count: int) -> str:
     if failure.kind == "unequal":
         return f"{failure.what}. {failure.evidence}"
-    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_format_location(failure)}.{_format_evidence(failure)}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_locate(failure)}.{_explain(failure)}"
 
 
 def _find_exit(rank: RankView) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _find_exit(rank: RankView) -> dict[str, Any]:
     return {"exit_code": rank.code, "signal": rank.signal}
 
 
-def _format_location(failure: Failure) -> str:
+def _locate(failure: Failure) -> str:
     """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's code.
 
     The text of a crash already contains the location.
@@ -164,7 +164,7 @@ def _format_location(failure: Failure) -> str:
     return f", in {frames[index]['label']}, line {frames[index]['line']}"
 
 
-def _format_evidence(failure: Failure) -> str:
+def _explain(failure: Failure) -> str:
     if not failure.what.endswith("SIGKILL"):
         return f" {failure.evidence}" if failure.evidence else ""
     if failure.evidence:
@@ -280,13 +280,13 @@ def track(
     Raises InvalidSpec.
     """
     names = tracking.names(tracking.check(trackers, "trackers") or "")
-    before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
+    previous = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     deadline = None if timeout is None else time.monotonic() + timeout
-    default = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
-    processes = control.start_trackers(folder, names or default, detached=True)
+    defaults = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
+    processes = control.start_trackers(folder, names or defaults, detached=True)
     while any(process.poll() is None for process in processes.values()):
         records = [tracking.read(folder.path, name) for name in processes]
-        if all(record.done or (record.trouble and record != before[record.tracker]) for record in records):
+        if all(record.done or (record.trouble and record != previous[record.tracker]) for record in records):
             break
         if deadline is not None and time.monotonic() > deadline:
             break

@@ -115,14 +115,14 @@ def _get_scaling_fields(runs: Sequence[JobRow], group: RowGroup) -> dict[str, An
         for run in reversed(runs)
         if run.group is not None and run.group.value is not None and State(run.state).ended
     }
-    done = len(rates)
-    state, reason = get_scaling_state(runs[0], time.time(), complete=done >= group.size)
+    measured_count = len(rates)
+    state, reason = get_scaling_state(runs[0], time.time(), complete=measured_count >= group.size)
     share = _compute_efficiency(rates)
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
         "message": reason,
-        "done": min(done, group.size),
+        "done": min(measured_count, group.size),
         "metric": "" if share is None else "% of ideal",
         "value": None if share is None else round(100 * share),
     }
@@ -278,7 +278,7 @@ def record_end(folder: JobFolder, state: State, problem: str = "", hint: str = "
 def notify_end(id_: str, state: State, problem: str = "") -> None:
     """Send the message about the end of a study if the user wants it and the study exists."""
     try:
-        jobs = [entry.row for entry in job_list.get_job_index().read_all()]
+        jobs = [entry.row for entry in job_list.get_index().read_all()]
         row = next(row for row in list_studies(jobs) if row.id == id_)
     except (DistDLError, StopIteration):
         return

@@ -54,7 +54,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
 
         study: Any
         if counts := getattr(args, "scale", ""):
-            study = scaling.scale_with_options(draft, scaling.parse_process_counts(counts), options)
+            study = scaling.scale_with_options(draft, scaling.parse_counts(counts), options)
         else:
             study = correctness.compare(draft, **options)
         session.store(out, study)

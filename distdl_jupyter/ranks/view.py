@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import plural, printable
-from distdl_jupyter.html.page import RANK_INK, THEME, render_page
+from distdl_jupyter.html.page import RANK_INK, THEME, render
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 
 #: Maximum number of stored slots.
@@ -234,7 +234,7 @@ def cell_html(
     ]
     failure = None if failed is None or failed.is_interrupt else _failure(failed)
     earlier = left_out(fold, job, newest)
-    return render_page("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
+    return render("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
 
 
 def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
@@ -246,7 +246,7 @@ def values_html(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> st
         lines = [printable(line) for line in bundle.get("text/plain", "None").split("\n")]
         value = {"html": bundle.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
         values.append((_badge(ranks), value))
-    return render_page("ranks.html", THEME, values=values)
+    return render("ranks.html", THEME, values=values)
 
 
 def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:

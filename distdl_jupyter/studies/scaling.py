@@ -170,7 +170,7 @@ def _describe_interrupt(id_: str) -> str:
     )
 
 
-def parse_process_counts(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int]:
     """Parse numbers of processes such as ``1,2,4``. Raises InvalidSpec."""
     try:
         return [int(number) for number in text.replace(" ", ",").split(",") if number]
@@ -333,7 +333,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that t
 
 def _list_jobs(id_: str) -> list[ListedJob]:
     """Return the jobs of a study, the oldest first. Raises JobNotFound."""
-    listed = [job for job in job_list.get_job_index().read_all() if job.row.group and job.row.group.kind == KIND]
+    listed = [job for job in job_list.get_index().read_all() if job.row.group and job.row.group.kind == KIND]
     ids = list(dict.fromkeys(job.row.group.id for job in listed if job.row.group))
     matches = [study for study in ids if not id_ or study == id_ or short_id(study) == id_]
     if not matches:

@@ -52,7 +52,7 @@ _MAX_FAILURES = 3
 #: Number of lost trials in a row after which the sweep ends. Trials that were lost together count once.
 _MAX_LOSSES = 3
 #: Completed trials before any trial is pruned. With ``prune_after``, the median needs at most a quarter of all trials.
-_MIN_COMPLETED = 5
+_MIN_TRIALS = 5
 #: The TPE sampler draws a third of the trials at random before it uses results: at least 3, at most this many.
 _MAX_RANDOM_TRIALS = 10
 #: Share of its steps that a trial makes before it may be pruned, unless ``prune_after`` is set.
@@ -87,7 +87,7 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
     min_steps = plan.prune_after or 0
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
-            n_startup_trials=_MIN_COMPLETED if plan.prune_after is None else min(_MIN_COMPLETED, max(1, plan.trials // 4)),
+            n_startup_trials=_MIN_TRIALS if plan.prune_after is None else min(_MIN_TRIALS, max(1, plan.trials // 4)),
             n_warmup_steps=min_steps,
         ),
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, min_steps)),
@@ -280,7 +280,7 @@ class Driver:
         import optuna
 
         finished = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-        if len(finished) < _MIN_COMPLETED:
+        if len(finished) < _MIN_TRIALS:
             return False
         view = running.reader.view
         if view.total and view.done is not None:

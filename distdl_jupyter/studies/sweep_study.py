@@ -72,7 +72,7 @@ def get_folder(id_: str) -> JobFolder:
 
 def find_id(id_: str = "") -> str:
     """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
-    groups = (candidate.row.group for candidate in job_list.get_job_index().read_all())
+    groups = (candidate.row.group for candidate in job_list.get_index().read_all())
     ids = {*get_store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
         (candidate for candidate in ids if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
@@ -118,7 +118,7 @@ def read(id_: str) -> Study:
 
 def list_rows(id_: str) -> list[JobRow]:
     """Return the rows of a sweep's jobs, oldest first."""
-    return [entry.row for entry in reversed(job_list.get_job_index().read_all()) if entry.row.group and entry.row.group.id == id_]
+    return [job.row for job in reversed(job_list.get_index().read_all()) if job.row.group and job.row.group.id == id_]
 
 
 def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:

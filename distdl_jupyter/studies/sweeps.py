@@ -246,18 +246,18 @@ def sweep(
     """
     if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
         return Sweep(sweep_study.find_id(str(function or "")))
-    space_ = space.check_space(parameters)
+    search_space = space.check_space(parameters)
     if (function is None) == (entry_script is None):
         raise InvalidSpec(
             "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
-        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(space_)})
+        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(search_space)})
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
     return sweep_draft(
         draft,
-        space_,
+        search_space,
         trials=trials,
         metric=metric,
         maximize=maximize,
@@ -275,8 +275,8 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
     plan_options = {"metric": "loss", **{name: options.pop(name) for name in _PLAN_OPTIONS if name in options}}
     trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
     flags = {} if draft.kind == "function" else _map_flags(draft, parameters)
-    plain = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
-    combinations = space.combinations(plain)
+    domains = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
+    combinations = space.combinations(domains)
     is_grid = plan_options.get("sampler") == "grid"
     if is_grid and combinations is None:
         raise InvalidSpec(
@@ -287,7 +287,7 @@ def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) ->
         )
     count = _check_count(trials if trials is not None else combinations if is_grid else DEFAULT_TRIALS, "trials")
     plan = SweepPlan(
-        parameters=plain,
+        parameters=domains,
         trials=min(count, combinations or MAX_PROCESSES) if is_grid else count,
         maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
         flags=flags,
@@ -381,9 +381,9 @@ def _map_flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    used = (read | {variable.name for variable in draft.captured}) - lines.keys()
-    return dict(_find_flag(draft, name, lines.get(name)) for name in parameters if name not in used)
+    read_names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    used_names = (read_names | {variable.name for variable in draft.captured}) - lines.keys()
+    return dict(_find_flag(draft, name, lines.get(name)) for name in parameters if name not in used_names)
 
 
 def _find_flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tuple[str, str]:

@@ -55,7 +55,7 @@ class MeanFold:
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
-        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT_SECONDS`` seconds."""
+        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT_SECONDS``."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()

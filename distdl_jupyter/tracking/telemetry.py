@@ -1,6 +1,6 @@
 """Sends ended jobs as OpenTelemetry spans to Application Insights and OTLP endpoints.
 
-``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT_SECONDS`` seconds. It
+``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT_SECONDS``. It
 sends the job's id, type of cluster, backend, counts, state and durations. It never sends code, arguments, paths,
 names of people, machines, jobs, data or metrics, log lines or error messages.
 """

@@ -124,9 +124,9 @@ class MLflow(Tracker):
         experiment = record.experiment or self._experiment()
         self._run = record.run or self._find_or_create(experiment)
         self._client.update_run(self._run, status="RUNNING")
-        split = urlsplit(self._address.rstrip("/"))
-        page = f"{split.scheme}://{self.location}{split.path}/#/experiments/{experiment}/runs/{self._run}"
-        return self._run, experiment, page if split.scheme in ("http", "https") else ""
+        url = urlsplit(self._address.rstrip("/"))
+        page = f"{url.scheme}://{self.location}{url.path}/#/experiments/{experiment}/runs/{self._run}"
+        return self._run, experiment, page if url.scheme in ("http", "https") else ""
 
     def _experiment(self) -> str:
         name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT

@@ -84,7 +84,7 @@ class JobDetail:
     is_check: bool
 
 
-def make_job_detail(
+def make_detail(
     view: JobView, spec: JobSpec, now: float, *, environment: JobEnvironment = UNKNOWN, has_checkpoints: bool = False
 ) -> JobDetail:
     """Return the page of a job at the time ``now`` (epoch seconds)."""

@@ -66,10 +66,16 @@ class ResourceTable(table.Display, list[ResourceSample]):
         for rank, (sample, use) in sorted(self.book.ranks.items()):
             machine = sample.machine
             power = "" if use.power is None else f"{use.power:.0f} W"
-            disk, network = _format_rate(machine.disk_read, machine.disk_written), _format_rate(machine.received, machine.sent)
-            host = (_format_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
-            rows.append((str(rank), self._host(sample), _format_percent(use.cpu), _format_size(use.memory), _format_percent(use.gpu),
-                         _format_size(use.gpu_memory, use.gpu_limit), _format_size(use.torch_allocated), power, *host))  # fmt: skip
+            disk, network = (
+                _format_rate(machine.disk_read, machine.disk_written),
+                _format_rate(machine.received, machine.sent),
+            )
+            host = (
+                (_format_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
+            )
+            rows.append((str(rank), self._host(sample), _format_percent(use.cpu), _format_size(use.memory),
+                         _format_percent(use.gpu), _format_size(use.gpu_memory, use.gpu_limit),
+                         _format_size(use.torch_allocated), power, *host))  # fmt: skip
             node = sample.node
         return rows
 
@@ -124,12 +130,12 @@ def make_resources(book: ResourceBook, *, running: bool) -> Resources:
         about=dict(book.about),
         marks=tuple(book.marks()) if running else (),
         strips={
-            name: tuple(map(_round_curve, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_round, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
         },
     )
 
 
-def _round_curve(line: RankCurve) -> RankCurve:
+def _round(line: RankCurve) -> RankCurve:
     """Return a line rounded to the digits that a curve can show."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]

@@ -65,13 +65,13 @@ def _make_group(dump: StackSnapshot, group: RankGroup) -> StackGroup:
         ranks=group.ranks,
         at=group.position,
         differs=set(group.ranks) <= set(dump.outliers),
-        frames=_select_job_frames(group.thread) or group.thread.frames,
-        threads=tuple(replace(thread, frames=_select_job_frames(thread) or thread.frames) for thread in members[0].others),
+        frames=_get_job_frames(group.thread) or group.thread.frames,
+        threads=tuple(replace(thread, frames=_get_job_frames(thread) or thread.frames) for thread in members[0].others),
         processes=tuple(replace(member, threads=(), text="") for member in members),
     )
 
 
-def _select_job_frames(thread: Thread) -> tuple[Frame, ...]:
+def _get_job_frames(thread: Thread) -> tuple[Frame, ...]:
     """Return the frames of a thread, newest first, without the worker's frames below the user's code."""
     end = len(thread.frames)
     while end and thread.frames[end - 1].kind == "worker":
@@ -99,7 +99,7 @@ def _format_heading(dump: StackSnapshot) -> list[str]:
         lines.append(f"{dump.sentence[0].upper()}{dump.sentence[1:]}.")
     if dump.explanation:
         lines.append(dump.explanation)
-    return lines + [f"{who.capitalize()} sent no stacks: {why}" for who, why in group_by_reason(dump.missing)]
+    return lines + [f"{names.capitalize()} sent no stacks: {why}" for names, why in group_by_reason(dump.missing)]
 
 
 def group_by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
@@ -113,26 +113,26 @@ def group_by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
 def _format_title(dump: StackSnapshot, group: RankGroup) -> str:
     members = [dump.ranks[rank] for rank in group.ranks]
     step = members[0].step
-    silent = min((member.silent for member in members if member.silent is not None), default=None)
+    silence = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [*dict.fromkeys(member.state for member in members if member.state)]
     parts += [] if step is None else [f"step {count(step)}"]
-    parts += [] if silent is None else [f"no progress for {duration(silent)}"]
+    parts += [] if silence is None else [f"no progress for {duration(silence)}"]
     return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
 
 
 def _format_group(dump: StackSnapshot, group: RankGroup) -> Iterator[str]:
     yield from _format_calls(group.thread)
     threads = dump.ranks[group.ranks[0]].others
-    displayed = [thread for thread in threads if thread.user_frame is not None][:_MAX_THREADS]
-    for thread in displayed:
+    displayed_threads = [thread for thread in threads if thread.user_frame is not None][:_MAX_THREADS]
+    for thread in displayed_threads:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
         yield from (f"  {line}" for line in _format_calls(thread))
-    if rest := len(threads) - len(displayed):
-        yield f"and {plural(rest, 'thread')} of libraries"
+    if remaining := len(threads) - len(displayed_threads):
+        yield f"and {plural(remaining, 'thread')} of libraries"
 
 
 def _format_calls(thread: Thread) -> Iterator[str]:
-    frames = _select_job_frames(thread)
+    frames = _get_job_frames(thread)
     if not frames:
         yield "code outside the job"
     for is_user_code, run in itertools.groupby(frames, lambda frame: frame.is_user_code):
@@ -143,5 +143,5 @@ def _format_calls(thread: Thread) -> Iterator[str]:
                     yield f"    {frame.source}"
         else:
             newest, *callers = run
-            more = f" and {plural(len(callers), 'call')} below" if callers else ""
-            yield f"· {newest.location}, in {newest.function}{more}"
+            suffix = f" and {plural(len(callers), 'call')} below" if callers else ""
+            yield f"· {newest.location}, in {newest.function}{suffix}"

@@ -69,9 +69,9 @@ def _format_title(part: str) -> str:
     return "waiting for others" if part == "waiting" else part
 
 
-def make_job_time(times: StepTimes, last: int) -> JobTime:
+def make_job_time(times: StepTimes, max_records: int) -> JobTime:
     """Return the mean steps of the ranks and the ``last`` newest records, as data for a page."""
-    newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
+    newest = sorted({(row.attempt, row.step) for row in times.rows})[-max_records:] if max_records else []
     steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
     return JobTime(tuple(_make_sentences(times)), times.samples_per_second, times.own_share,
                    times.straggler, tuple(times.ranks()), steps)  # fmt: skip
@@ -94,10 +94,10 @@ def _make_sentences(times: StepTimes) -> list[str]:
 
 def _make_rows(times: StepTimes) -> list[tuple[str, ...]]:
     rows = [("rank", "host", "steps", "ms per step", *map(_format_title, PARTS))]
-    for mean in times.ranks():
-        parts = (getattr(mean, part) for part in PARTS)
-        shares = (f"{_format_milliseconds(part)} ({100 * part / (mean.seconds or 1):.0f} %)" for part in parts)
-        rows.append((str(mean.rank), mean.host, count(mean.steps), _format_milliseconds(mean.seconds), *shares))
+    for rank in times.ranks():
+        parts = (getattr(rank, part) for part in PARTS)
+        shares = (f"{_format_milliseconds(part)} ({100 * part / (rank.seconds or 1):.0f} %)" for part in parts)
+        rows.append((str(rank.rank), rank.host, count(rank.steps), _format_milliseconds(rank.seconds), *shares))
     return rows
 
 
@@ -162,7 +162,7 @@ def _describe_profile(profile: Profile) -> list[str]:
 
 
 def _describe_missing(profile: Profile) -> list[str]:
-    return [f"{who.capitalize()} recorded no profile: {why}" for who, why in group_by_reason(profile.missing)]
+    return [f"{names.capitalize()} recorded no profile: {reason}" for names, reason in group_by_reason(profile.missing)]
 
 
 def select_operators(profile: Profile) -> list[Operator]:

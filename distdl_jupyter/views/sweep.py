@@ -103,8 +103,8 @@ class SweepTable(table.Display, list[Trial]):
             )
             for trial in self
         ]
-        head = ("Trial", metric, *names, "Progress", "State", "Why", "Id")
-        return [[head, *rows] if rows else "No trial has started yet."]
+        header = ("Trial", metric, *names, "Progress", "State", "Why", "Id")
+        return [[header, *rows] if rows else "No trial has started yet."]
 
 
 class SweepDisplay(SweepTable):

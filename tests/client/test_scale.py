@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobN
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node.headroom import cores
-from distdl_jupyter.studies.scaling import parse_process_counts
+from distdl_jupyter.studies.scaling import parse_counts
 from tests.client import scaled
 from tests.conftest import wait_for
 from tests.tracking.endpoint import Endpoint
@@ -53,9 +53,9 @@ def test_a_function_that_trains_nothing_or_fails_fails_the_study(distdl_home):
 
 
 def test_numbers_of_processes_are_parsed():
-    assert parse_process_counts("1,2, 4") == [1, 2, 4]
+    assert parse_counts("1,2, 4") == [1, 2, 4]
     with pytest.raises(InvalidSpec, match="'1,b' is not a list of numbers of processes"):
-        parse_process_counts("1,b")
+        parse_counts("1,b")
 
 
 def test_all_runs_have_equally_many_threads_per_process(distdl_home):
