@@ -130,8 +130,8 @@ def _select_rows(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
 
 
 def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
-    what = card.error_type if card else ""
-    return next((row for row in reversed(rows) if what and row.stream == "err" and row.text.startswith(what)), None)
+    error = card.error_type if card else ""
+    return next((row for row in reversed(rows) if error and row.stream == "err" and row.text.startswith(error)), None)
 
 
 def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
@@ -279,9 +279,9 @@ def format_other_ranks(card: FailureCard) -> str:
     for other in card.others:
         by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
-        f"{humanize.ranks([other.rank for other in ranks])}: {kind}"
+        f"{humanize.ranks([other.rank for other in ranks])}: {ending}"
         f" after {humanize.seconds_taken(max(other.after for other in ranks))}"
-        for kind, ranks in by_kind.items()
+        for ending, ranks in by_kind.items()
     )
 
 

@@ -96,8 +96,8 @@ class _Loader(jinja2.FileSystemLoader):
     """Reads templates without insignificant line breaks."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
-        source, *more = super().get_source(environment, template)
-        return (_LINE_ENDS.sub("", source).strip(), *more)
+        source, *rest = super().get_source(environment, template)
+        return (_LINE_ENDS.sub("", source).strip(), *rest)
 
 
 @functools.cache

@@ -152,8 +152,8 @@ class Job:
         """
         reader = JobReader(self.folder, lines=True)
         if tail is not None:
-            last, reader.log_cursor = last_lines(self.folder.log, tail, rank)
-            yield from last
+            lines, reader.log_cursor = last_lines(self.folder.log, tail, rank)
+            yield from lines
             if not follow:
                 return
         batches = reader.follow() if follow else iter(reader.read, [])

@@ -45,8 +45,8 @@ def build(
     ``group`` is the study of the job, ``python`` the interpreter of its ranks (default: this one).
     Raises InvalidSpec or PluginUnavailable with a message that names the fix.
     """
-    spec, secret_values, dry_run = plan_spec(draft, options, id_=id_, group=group, python=python)
-    dry_run()
+    spec, secret_values, check_plan = plan_spec(draft, options, id_=id_, group=group, python=python)
+    check_plan()
     redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
     arguments = redact.masked_arguments(spec.script_arguments, draft.true_arguments)
     redactor = Redactor.of(os.environ, {**secret_values, **arguments})
@@ -92,9 +92,9 @@ def plan_spec(
     values |= _derive_gpu_options(values, cluster)
     if values.get("after"):
         values["after"] = _find_predecessors(values["after"])
-    _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
+    _check_restarts(values.get("max_restarts", 0), cluster, draft)
     values |= _get_session_defaults(values, cluster, target.name, draft)
-    _refuse_packages(values, cluster)
+    _check_packages(values, cluster)
     requirements = _read_requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
@@ -128,7 +128,7 @@ def plan_spec(
     _check_min_node_count(spec)
     if is_local and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _use_ready_python(spec)
-    return spec, secret_values, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
+    return spec, secret_values, lambda: _compute_plan(spec, cluster, cluster_options, backend, backend_options)
 
 
 def _use_ready_python(spec: JobSpec) -> JobSpec:
@@ -159,7 +159,7 @@ def _check_min_node_count(spec: JobSpec) -> None:
         )
 
 
-def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
+def _compute_plan(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
     """Compute the launch plan without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
@@ -286,7 +286,7 @@ def _find_predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
         ) from None
 
 
-def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
+def _check_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and not cluster.can_restart:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} cannot restart ranks.",
@@ -330,7 +330,7 @@ def _get_session_defaults(
     return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.is_remote and idle is None else {}
 
 
-def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
+def _check_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
     field = next((name for name in packages.FIELDS if options.get(name)), "")
     if field and not cluster.installs:
         raise InvalidSpec(

@@ -78,9 +78,9 @@ class JobReader:
 
     def _read_next(self) -> list[Event]:
         while True:
-            before = (self.cursor, self.log_cursor)
+            previous = (self.cursor, self.log_cursor)
             batch = self.read_once()
-            if batch or (self.cursor, self.log_cursor) == before:
+            if batch or (self.cursor, self.log_cursor) == previous:
                 return batch
 
     def read_once(self, max_bytes: int = _BATCH_BYTES) -> list[Event]:
@@ -225,7 +225,7 @@ class PageReader(JobReader):
 
         ``lock`` is held during each step and released between steps.
         """
-        before, deadline = self.version, time.monotonic() + seconds
+        previous_version, deadline = self.version, time.monotonic() + seconds
         while True:
             with lock or contextlib.nullcontext():
                 self.is_idle = not self.step()
@@ -234,14 +234,14 @@ class PageReader(JobReader):
                 break
             if lock is not None:
                 time.sleep(0.0005)
-        ended = self.listen(received=self.version > before)
-        return ended or self.version > before
+        ended = self.listen(received=self.version > previous_version)
+        return ended or self.version > previous_version
 
     def step(self) -> bool:
         """Read one batch of new data; return whether there was any."""
-        before = self.cursor
+        previous = self.cursor
         self.read_once(_PAGE_BATCH_BYTES)
-        if not self.has_first_events and self.cursor > before:
+        if not self.has_first_events and self.cursor > previous:
             return True
         if not self.has_first_events:
             self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
@@ -249,7 +249,7 @@ class PageReader(JobReader):
         self.is_complete = self.is_complete or not has_new_rows or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
-        return has_new_rows or self.cursor > before or bool(samples) or has_steps
+        return has_new_rows or self.cursor > previous or bool(samples) or has_steps
 
     def count(self) -> None:
         """Do nothing: the log window counts the lines that it reads."""
@@ -278,9 +278,9 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         return False
     try:
         reader = JobReader(folder)
-        before, latest = -1, list[Event]()
-        while reader.cursor != before:
-            before = reader.cursor
+        previous, latest = -1, list[Event]()
+        while reader.cursor != previous:
+            previous = reader.cursor
             latest = (latest + reader.read_once())[-_MAX_LATEST_EVENTS:]
         view, spec = reader.view, reader.spec
         if view.state.ended:

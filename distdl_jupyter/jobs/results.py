@@ -197,8 +197,8 @@ def _describe_other_ranks(failure: Failure, process_count: int) -> tuple[str, ..
     for other in failure.others:
         by_ending.setdefault(other["what"].split(":")[0], []).append(other)
     sentences = [
-        f"{ranks(sorted(end['rank'] for end in group))}: {what} after {min(end['after'] for end in group):.1f} s"
-        for what, group in by_ending.items()
+        f"{ranks(sorted(end['rank'] for end in group))}: {ending} after {min(end['after'] for end in group):.1f} s"
+        for ending, group in by_ending.items()
     ]
     return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(sentences)}).",)
 

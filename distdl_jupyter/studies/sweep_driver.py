@@ -288,14 +288,14 @@ class Driver:
         lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
         return running.step >= _MIN_SHARE * lengths[len(lengths) // 2]
 
-    def _prune(self, running: _RunningTrial, newest: int) -> None:
+    def _prune(self, running: _RunningTrial, last_step: int) -> None:
         """Prune a trial; ``newest`` is the last step that it has reported."""
         running.is_pruned = True
         comparison = "not among the best"
         if self._plan.pruner == "median":
             comparison = f"{'lower' if self._plan.maximize else 'higher'} than the median"
         reason = f"{comparison} at step {running.step}" + (
-            f", stopped at step {newest}" if newest > running.step else ""
+            f", stopped at step {last_step}" if last_step > running.step else ""
         )
         with contextlib.suppress(JobNotRunning):
             client.Job(running.reader.folder).cancel(reason=PRUNED + reason)

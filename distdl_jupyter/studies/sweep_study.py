@@ -123,15 +123,15 @@ def list_rows(id_: str) -> list[JobRow]:
 
 def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     """Return the newest job of each trial, by number."""
-    newest: dict[int, JobRow] = {}
+    newest_rows: dict[int, JobRow] = {}
     for row in rows:
         try:
             number = _read_spec(str(JobStore().folder(row.id).path)).trial
         except DistDLError:  # has been removed
             continue
         if number is not None:
-            newest[number] = row
-    return newest
+            newest_rows[number] = row
+    return newest_rows
 
 
 @functools.lru_cache(maxsize=4096)

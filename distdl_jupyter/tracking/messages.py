@@ -100,8 +100,8 @@ def send(address: str, message: Message | None) -> str:
     service = _get_service(address)
     if message is None:
         return ""
-    title, text, kind = message
-    result = sender.notify(text, title, _TYPES[kind], body_format="text")
+    title, text, alert_type = message
+    result = sender.notify(text, title, _TYPES[alert_type], body_format="text")
     if result:
         return f"A message was sent to {service}."
     status = re.search(r"error=(\d{3})", " ".join(entry.message for entry in result.logs()))

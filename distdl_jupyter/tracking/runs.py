@@ -67,18 +67,18 @@ class MeanFold:
                 points = self._pending.setdefault((name, step), {})
                 points[int(event["rank"])] = MeanPoint(name, step, now, float(value))
                 complete += [(name, step)] if len(points) >= self._count else []
-        means = [self._mean(key) for key in complete]
+        means = [self._pop_mean(key) for key in complete]
         while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT_SECONDS:
-            means.append(self._mean(next(iter(self._pending))))
+            means.append(self._pop_mean(next(iter(self._pending))))
         return means
 
-    def _mean(self, key: tuple[str, float]) -> MeanPoint:
+    def _pop_mean(self, key: tuple[str, float]) -> MeanPoint:
         points = self._pending.pop(key).values()
         return MeanPoint(*key, max(point.t for point in points), sum(point.value for point in points) / len(points))
 
     def flush(self) -> list[MeanPoint]:
         """Return the means of all incomplete steps."""
-        return [self._mean(key) for key in list(self._pending)]
+        return [self._pop_mean(key) for key in list(self._pending)]
 
 
 def collect_parameters(spec: JobSpec) -> dict[str, str]:
@@ -186,7 +186,7 @@ class RunWriter:
         if self._view.state.ended:
             self._points += self._fold.flush()
             self._write()
-            self._tracker.upload(self._folder.outputs, self._outputs())
+            self._tracker.upload(self._folder.outputs, self._list_outputs())
             self._tracker.close(self._view.state, self._view.ended)
             self._update_record(done=True, trouble="")
         return self._record.done
@@ -197,7 +197,7 @@ class RunWriter:
             self._points = []
         self._update_record(events=self._position)
 
-    def _outputs(self) -> list[Path]:
+    def _list_outputs(self) -> list[Path]:
         if self._artifacts == "none":
             return []
         files = [path for path in self._folder.outputs.rglob("*") if path.is_file() and not path.is_symlink()]

@@ -93,8 +93,8 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
     spans: list[Any] = []
     for name, begin, end in parts:
         # Application Insights shows a consumer span as a request, with its child spans below it.
-        context, kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
-        spans.append(tracer.start_span(name, context, kind, attributes, start_time=int(begin * 1e9)))
+        context, span_kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
+        spans.append(tracer.start_span(name, context, span_kind, attributes, start_time=int(begin * 1e9)))
         spans[-1].set_attribute("distdl.job.id", id_)
         spans[-1].set_status(
             Status(StatusCode.ERROR if attributes["distdl.state"] in ("failed", "lost") else StatusCode.OK)

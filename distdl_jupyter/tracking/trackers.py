@@ -121,14 +121,14 @@ class MLflow(Tracker):
             if self._is_local:
                 (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
             self._client = self._mlflow.MlflowClient(tracking_uri=self._address)
-        experiment = record.experiment or self._experiment()
+        experiment = record.experiment or self._find_experiment()
         self._run = record.run or self._find_or_create(experiment)
         self._client.update_run(self._run, status="RUNNING")
         url = urlsplit(self._address.rstrip("/"))
         page = f"{url.scheme}://{self.location}{url.path}/#/experiments/{experiment}/runs/{self._run}"
         return self._run, experiment, page if url.scheme in ("http", "https") else ""
 
-    def _experiment(self) -> str:
+    def _find_experiment(self) -> str:
         name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
         if self._client.get_experiment_by_name(name) is None:

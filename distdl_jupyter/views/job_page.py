@@ -101,9 +101,9 @@ def make_detail(
 
 def make_rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
-    how = describe(rank) if rank.status == "ended" or rank.ok is False else ""
-    how = "" if how == "ended" else how
-    return from_fields(RankRow, rank, status=get_rank_status(rank), how=how)
+    ending = describe(rank) if rank.status == "ended" or rank.ok is False else ""
+    ending = "" if ending == "ended" else ending
+    return from_fields(RankRow, rank, status=get_rank_status(rank), how=ending)
 
 
 def make_spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:

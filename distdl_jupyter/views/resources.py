@@ -57,9 +57,9 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return self.book.marks()
 
     def _parts(self) -> list[str | table.Rows]:
-        return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
+        return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _make_rows(self) -> list[tuple[str, ...]]:
         """Return a row for each rank; the usage of a host is in the row of its first rank."""
         rows: list[tuple[str, ...]] = [_HEADER]
         node: int | None = None
@@ -73,7 +73,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             host = (
                 (_format_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
             )
-            rows.append((str(rank), self._host(sample), _format_percent(use.cpu), _format_size(use.memory),
+            rows.append((str(rank), self._get_host(sample), _format_percent(use.cpu), _format_size(use.memory),
                          _format_percent(use.gpu), _format_size(use.gpu_memory, use.gpu_limit),
                          _format_size(use.torch_allocated), power, *host))  # fmt: skip
             node = sample.node
@@ -90,7 +90,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             {
                 "time": sample.t,
                 "rank": rank,
-                "host": self._host(sample),
+                "host": self._get_host(sample),
                 **asdict(use),
                 **{f"node_{name}": value for name, value in asdict(sample.machine).items()},
             }
@@ -114,11 +114,11 @@ class ResourceTable(table.Display, list[ResourceSample]):
             for line in curves.lines(name):
                 label = f"rank {line.rank}"
                 if name in ("disk", "network"):
-                    label = self._host(self.book.ranks[line.rank][0]) or "node"
+                    label = self._get_host(self.book.ranks[line.rank][0]) or "node"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
-    def _host(self, sample: ResourceSample) -> str:
+    def _get_host(self, sample: ResourceSample) -> str:
         return self.book.about.get(sample.node, NodeFacts()).host
 
 

@@ -51,8 +51,8 @@ class ScalingView(table.Display, Scaling):
     facts: StudyFacts | None = None
 
     def _parts(self) -> list[str | table.Rows]:
-        head = [self._heading(self.facts)] if self.facts else []
-        return [*head, *self.sentences, *([self._rows(), _NOTE] if self.points else [])]
+        heading = [self._format_heading(self.facts)] if self.facts else []
+        return [*heading, *self.sentences, *([self._make_rows(), _NOTE] if self.points else [])]
 
     @property
     def id(self) -> str:
@@ -125,7 +125,7 @@ class ScalingView(table.Display, Scaling):
             return summary
         return f"{summary} {format_milliseconds(seconds)} of {format_milliseconds(step)} ms per step are {cause}."
 
-    def _heading(self, facts: StudyFacts) -> str:
+    def _format_heading(self, facts: StudyFacts) -> str:
         """Return one line with the name, state, target, mode and progress of the study."""
         runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
         parts = (
@@ -173,7 +173,7 @@ class ScalingView(table.Display, Scaling):
                 y=[point.rate for point in points],
                 name=backend,
                 error_y={"array": [point.error for point in points]},
-                customdata=[self._share(point) for point in points],
+                customdata=[self._format_share(point) for point in points],
                 hovertemplate="%{x} processes: %{y:.4s}, %{customdata}",
             )
         ticks = sorted({point.processes for point in self.points})
@@ -184,11 +184,11 @@ class ScalingView(table.Display, Scaling):
         figure.update_xaxes(title="processes", type="log", tickvals=ticks, ticktext=list(map(str, ticks)))
         return figure.update_yaxes(title=f"{self.unit} per second", type="log")
 
-    def _share(self, point: ScalingPoint) -> str:
+    def _format_share(self, point: ScalingPoint) -> str:
         share = self.efficiency(point)
         return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _make_rows(self) -> list[tuple[str, ...]]:
         times = ("computation", "communication", "waiting")
         order = self.backends
         rows = [
@@ -196,7 +196,7 @@ class ScalingView(table.Display, Scaling):
                 count(point.processes),
                 point.backend,
                 f"{number(point.rate)} ± {number(point.error)}",
-                self._share(point).removesuffix(" of ideal"),
+                self._format_share(point).removesuffix(" of ideal"),
                 *map(format_milliseconds, (point.busy, point.communication, point.waiting)),
                 count(round(point.batch)),
             )

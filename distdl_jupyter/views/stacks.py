@@ -93,21 +93,21 @@ class StacksDisplay(table.Display, StackSnapshot):
 
 def _format_heading(dump: StackSnapshot) -> list[str]:
     rank_count = len(dump.ranks) + len(dump.missing)
-    why = "" if dump.why == "request" else f" ({dump.why})"
-    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{why}"]
+    reason = "" if dump.why == "request" else f" ({dump.why})"
+    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{reason}"]
     if dump.sentence:
         lines.append(f"{dump.sentence[0].upper()}{dump.sentence[1:]}.")
     if dump.explanation:
         lines.append(dump.explanation)
-    return lines + [f"{names.capitalize()} sent no stacks: {why}" for names, why in group_by_reason(dump.missing)]
+    return lines + [f"{names.capitalize()} sent no stacks: {reason}" for names, reason in group_by_reason(dump.missing)]
 
 
 def group_by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
     """Return each reason with its ranks: ("ranks 0 and 1", reason)."""
     groups: dict[str, list[int]] = {}
-    for rank, why in sorted(missing.items()):
-        groups.setdefault(why, []).append(rank)
-    return [(ranks(members), why) for why, members in groups.items()]
+    for rank, reason in sorted(missing.items()):
+        groups.setdefault(reason, []).append(rank)
+    return [(ranks(members), reason) for reason, members in groups.items()]
 
 
 def _format_title(dump: StackSnapshot, group: RankGroup) -> str:

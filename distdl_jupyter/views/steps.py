@@ -156,9 +156,9 @@ class ProfileDisplay(table.Display, Profile):
 
 def _describe_profile(profile: Profile) -> list[str]:
     rank_list = ranks([rank.rank for rank in profile.ranks])
-    head = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
+    summary = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
             f"{_format_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
-    return [head, *_describe_missing(profile)]
+    return [summary, *_describe_missing(profile)]
 
 
 def _describe_missing(profile: Profile) -> list[str]:

@@ -123,11 +123,11 @@ def _to_invalid_spec(model: type[PageRequest], error: msgspec.ValidationError) -
     if not names:
         return InvalidSpec("The request body must be a JSON object.", code="request-not-an-object")
     return InvalidSpec(
-        f"{names[-1]} must be {_allowed(model, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
+        f"{names[-1]} must be {_list_allowed(model, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
     )
 
 
-def _allowed(model: type[PageRequest], name: str, reason: str) -> str:
+def _list_allowed(model: type[PageRequest], name: str, reason: str) -> str:
     """Return the allowed values of a field: a choice, a number between limits, a maximum length, or a type."""
     schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([model])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
