@@ -267,7 +267,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
     """End a job that no longer has a writer; return True if this call wrote the end.
 
     Do nothing while a writer is alive, or may be alive on a host other than ``lost_supervisor.host``. Raises OSError,
-    Untrusted.
+    UntrustedError.
     """
     if not folder.path.exists():
         return False
