@@ -15,7 +15,7 @@ from distdl_jupyter.html.page import PAPER
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
 #: Steps beyond this share of the axis have no label, which leaves space for the name of the axis.
-_LAST_TICK = 0.82
+_MAX_TICK_SHARE = 0.82
 #: Larger values are drawn at the edge, because differences of doubles overflow.
 _MAX_VALUE = 1e300
 _INK, _GRID, _AXIS, _CURVE, _WARN, _GROUND = (
@@ -123,7 +123,7 @@ def _draw_grid(frame: _Frame) -> list[str]:
     parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{_AXIS}"/>')
     is_integral = all(end.is_integer() for end in frame.x)
     for step, label in _choose_ticks(*frame.x, 6, float(is_integral)):
-        if _find_share(step, *frame.x) > _LAST_TICK:
+        if _find_share(step, *frame.x) > _MAX_TICK_SHARE:
             continue
         x = round(frame.to_x(step)) + 0.5
         parts.append(f'<path d="M{x} {bottom}v3" stroke="{_AXIS}"/>')

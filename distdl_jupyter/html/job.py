@@ -12,7 +12,7 @@ from distdl_jupyter.core import collectives, humanize, table
 from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
-from distdl_jupyter.html.page import PAPER, RANK_INK, render, to_data_url
+from distdl_jupyter.html.page import PAPER, RANK_COLOURS, render, to_data_url
 from distdl_jupyter.views.card import find_notice, format_cost, format_origin, make_failure_card
 from distdl_jupyter.views.curve import format_label, summarize
 
@@ -142,7 +142,7 @@ def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[
     return {
         "t": row.t,
         "who": "all" if is_from_all else "" if row.rank is None else row.rank,
-        "colour": "" if rank is None else RANK_INK[rank % len(RANK_INK)],
+        "colour": "" if rank is None else RANK_COLOURS[rank % len(RANK_COLOURS)],
         "text": row.text,
         "tags": tags,
         "has_rank": row.rank is not None,

@@ -44,9 +44,9 @@ _PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (
 PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - ours
 
 #: The colours of ranks, dark enough for small text.
-RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
+RANK_COLOURS = ("#09356b", "#793007", "#226f51", "#884497")
 #: Colours of each state on paper: text and background.
-_STATES = {
+_STATE_COLOURS = {
     State.QUEUED: (PAPER["dim"], "#f0f0f0"),
     State.PREPARING: (PAPER["brand"], "#eaf2fb"),
     State.STARTING: (PAPER["brand"], "#eaf2fb"),
@@ -73,7 +73,7 @@ _SHAPES = {
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
 #: Insignificant line breaks of a template, which are between elements, values and blocks.
-_LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
+_LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
 def render(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
@@ -97,7 +97,7 @@ class _Loader(jinja2.FileSystemLoader):
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         source, *rest = super().get_source(environment, template)
-        return (_LINE_ENDS.sub("", source).strip(), *rest)
+        return (_LINE_BREAKS.sub("", source).strip(), *rest)
 
 
 @functools.cache
@@ -114,7 +114,7 @@ def _load_templates() -> jinja2.Environment:
         environment.filters[text.__name__] = text
     environment.globals.update(
         shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
-        state_colours=_STATES,
+        state_colours=_STATE_COLOURS,
         state_shapes=humanize.STATE_SHAPES,
         state_labels=humanize.STATE_WORDS,
     )

@@ -485,19 +485,19 @@ def describe_not_started() -> str:
     return "Interrupted before the start. No job was started."
 
 
-def describe_interrupt(job: Job, stop: str = "") -> str:
-    """Return the message for an interrupt that leaves the job running; ``stop`` is the command before its id."""
+def describe_interrupt(job: Job, command: str = "") -> str:
+    """Return the message for an interrupt that leaves the job running; ``command`` precedes its id."""
     id_ = short_id(job.id)
     return format_interrupt(
-        f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()"
+        f"job {job.name} ({id_})", job.state, f"{command} {id_}" if command else f"attach({id_!r}).cancel()"
     )
 
 
-def format_interrupt(subject: str, state: State, stop: str) -> str:
-    """Return the message for an interrupt that leaves a job or sweep unchanged; ``stop`` is the whole command."""
+def format_interrupt(subject: str, state: State, command: str) -> str:
+    """Return the message for an interrupt that leaves a job or sweep unchanged; ``command`` stops it."""
     if state.ended:
         return f"Interrupted; {subject} has ended ({state.value})."
-    return f"Interrupted; {subject} is still {state.value}. To stop it, run {stop}"
+    return f"Interrupted; {subject} is still {state.value}. To stop it, run {command}"
 
 
 def attach(job_id: str | None = None) -> Job:

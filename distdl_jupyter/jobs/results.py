@@ -204,7 +204,7 @@ def _describe_other_ranks(failure: Failure, process_count: int) -> tuple[str, ..
 
 
 #: Columns of a row besides its metrics: rank, step, time, attempt.
-_INDEX_COLUMNS = 4
+_INDEX_COLUMN_COUNT = 4
 
 
 def read_metrics(folder: JobFolder) -> pd.DataFrame:
@@ -246,7 +246,7 @@ def _drop_metrics(
     for row in rows:
         matches = rank in (None, row["rank"]) and row["step"] >= step
         reduced = {name: value for name, value in row.items() if name not in names} if matches else row
-        if len(reduced) > _INDEX_COLUMNS:
+        if len(reduced) > _INDEX_COLUMN_COUNT:
             remaining.append(reduced)
     return remaining
 

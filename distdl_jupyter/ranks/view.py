@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import plural, printable
-from distdl_jupyter.html.page import RANK_INK, THEME, render
+from distdl_jupyter.html.page import RANK_COLOURS, THEME, render
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 
 #: Maximum number of stored slots.
@@ -260,8 +260,8 @@ def _badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str]:
     """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
     if len(ranks) > 1 or is_all:
         return {"text": spans(ranks), "colour": "", "classes": "dd-rn"}
-    number = ranks[0] % len(RANK_INK)
-    colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_INK[number]}) 72%,{THEME['ink']})"
+    number = ranks[0] % len(RANK_COLOURS)
+    colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_COLOURS[number]}) 72%,{THEME['ink']})"
     return {"text": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 

@@ -418,8 +418,8 @@ def _find_flag(draft: CapturedCode, name: str, line_number: int | None = None) -
     )
 
 
-def describe_interrupt(sweep: Sweep, stop: str = "") -> str:
-    """Return the message for an interrupt that leaves the sweep running; ``stop`` is the command before its id."""
+def describe_interrupt(sweep: Sweep, stop_command: str = "") -> str:
+    """Return the message for an interrupt that leaves the sweep running; ``stop_command`` precedes its id."""
     id_ = short_id(sweep.id)
-    command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
+    command = f"{stop_command} {id_}" if stop_command else f"sweep({id_!r}).stop()"
     return client.format_interrupt(f"sweep {sweep.name} ({id_})", sweep.state, command)

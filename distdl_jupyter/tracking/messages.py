@@ -18,7 +18,7 @@ from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavai
 from distdl_jupyter.tracking import run_reporter
 
 #: Apprise's type of message for each kind of alert.
-_TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
+_MESSAGE_TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
 #: The title, the text and the kind of an alert.
 Message = tuple[str, str, str]
 #: The message that is sent to test an address.
@@ -101,7 +101,7 @@ def send(address: str, message: Message | None) -> str:
     if message is None:
         return ""
     title, text, alert_type = message
-    result = sender.notify(text, title, _TYPES[alert_type], body_format="text")
+    result = sender.notify(text, title, _MESSAGE_TYPES[alert_type], body_format="text")
     if result:
         return f"A message was sent to {service}."
     status = re.search(r"error=(\d{3})", " ".join(entry.message for entry in result.logs()))

@@ -43,10 +43,10 @@ _MAX_WAIT_SECONDS = 10.0
 #: The maximum number of bytes of events per batch.
 _BATCH_BYTES = 1_000_000
 #: Options that are not parameters, because they are tags or may contain private data.
-_NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
+_NON_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
 
 
-class MeanFold:
+class MeanAggregator:
     """Computes the mean of each metric over all ranks, step by step, from the events of a job."""
 
     def __init__(self, process_count: int) -> None:
@@ -87,7 +87,7 @@ def collect_parameters(spec: JobSpec) -> dict[str, str]:
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
     }
     names = ("node_count", "process_count_per_node", "distributed_backend", "compute_target")
-    changed = [name for name in ABOUT if name not in _NO_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
+    changed = [name for name in ABOUT if name not in _NON_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
     options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
     values |= {f"distdl.{name}": str(value) for name, value in options.items()}
     return _mask({**values, "script_arguments": " ".join(spec.script_arguments)})
@@ -127,7 +127,7 @@ class RunWriter:
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
         self._spec = folder.spec()
         self._view = JobView.of(self._spec)
-        self._fold = MeanFold(self._spec.process_count)
+        self._fold = MeanAggregator(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
         #: Points that are not written yet, and the position after their events.

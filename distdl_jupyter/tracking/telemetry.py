@@ -34,7 +34,7 @@ QUIET_VARIABLES = {
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
 _PHASES = ("stage", "start", "rendezvous", "train", "collect")
-_NAME = "distdl_jupyter"
+_SERVICE_NAME = "distdl_jupyter"
 Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
 
 
@@ -58,8 +58,8 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
         if phase.phase in _PHASES and phase.started is not None:
             # The queue of a cluster is not part of the start.
             begin = max(phase.started, dequeued) if phase.phase == "start" else phase.started
-            stop = end if phase.seconds is None else phase.started + phase.seconds
-            spans.append((phase.phase, begin, max(begin, stop)))
+            finish = end if phase.seconds is None else phase.started + phase.seconds
+            spans.append((phase.phase, begin, max(begin, finish)))
     return spans, {
         "distdl.cluster.kind": spec.cluster,
         "distdl.backend": spec.distributed_backend,
@@ -87,9 +87,9 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 
         exporters.append(OTLPSpanExporter())
     # Without a device.id Azure's exporter sends the name of this machine.
-    service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME, "service.version": __version__}
-    resource = Resource.create({**service, "service.instance.id": id_, "device.id": _NAME})
-    tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_NAME)
+    service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _SERVICE_NAME, "service.version": __version__}
+    resource = Resource.create({**service, "service.instance.id": id_, "device.id": _SERVICE_NAME})
+    tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_SERVICE_NAME)
     spans: list[Any] = []
     for name, begin, end in parts:
         # Application Insights shows a consumer span as a request, with its child spans below it.

@@ -27,7 +27,7 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 #: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
 #: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
-_BATCH, _PARAMS, _MAX_PARAM, _MAX_TAG = 1000, 100, 500, 5000
+_MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_SIZE, _MAX_TAG_SIZE = 1000, 100, 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 QUIET_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -150,16 +150,16 @@ class MLflow(Tracker):
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
         tags = {**tags, **{f"mlflow.{mlflow_name}": tags[name] for name, mlflow_name in names.items() if name in tags}}
         entities = self._mlflow.entities
-        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG]) for name in tags])
-        params = [entities.Param(_to_mlflow_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]
-        for batch in _split_batches(params, _PARAMS):
+        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG_SIZE]) for name in tags])
+        params = [entities.Param(_to_mlflow_name(name), value[:_MAX_PARAM_SIZE]) for name, value in parameters.items()]
+        for batch in _split_batches(params, _MAX_PARAMS):
             self._client.log_batch(self._run, params=batch)
 
     def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         metric = self._mlflow.entities.Metric
         metrics = [metric(_to_mlflow_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
-        for batch in _split_batches(metrics, _BATCH):
+        for batch in _split_batches(metrics, _MAX_METRICS):
             self._client.log_batch(self._run, metrics=batch)
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:

@@ -26,9 +26,9 @@ from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
 from distdl_jupyter.views.wire import from_fields, to_finite
 from distdl_jupyter.worker.hooks import frameworks
 
-_EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
+_EMPTY_TEXT = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Maximum number of points of the sparkline.
-_SPARK_POINTS = 40
+_MAX_SPARK_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline(_SPARK_POINTS) if metric is not None else []
+    means = metric.sparkline(_MAX_SPARK_POINTS) if metric is not None else []
     return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
@@ -182,7 +182,7 @@ class JobTable(table.Display):
 
     def _parts(self) -> list[str | table.Rows]:
         if not self._jobs:
-            return [_EMPTY]
+            return [_EMPTY_TEXT]
         lost_jobs = (job for job in self._jobs if job.state == "lost" and job.message)
         reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost_jobs]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The share of a step below which a bottleneck is not mentioned.
 _MIN_SHARE = 0.03
 #: The relative tolerance of batch sizes that count as equal.
-_TOLERANCE = 0.1
+_BATCH_TOLERANCE = 0.1
 NOT_COMPARABLE = "not comparable"
 _NOTE = (
     "Computation, communication and waiting are in ms per step, median of the ranks. The error of a rate is estimated "
@@ -72,9 +72,9 @@ class ScalingView(table.Display, Scaling):
             return ""
         first = points[0]
         growth = [(point.batch / first.batch, point.processes / first.processes) for point in points[1:]]
-        if all(abs(batch / processes - 1) <= _TOLERANCE for batch, processes in growth):
+        if all(abs(batch / processes - 1) <= _BATCH_TOLERANCE for batch, processes in growth):
             return "weak"
-        return "strong" if all(abs(batch - 1) <= _TOLERANCE for batch, _ in growth) else ""
+        return "strong" if all(abs(batch - 1) <= _BATCH_TOLERANCE for batch, _ in growth) else ""
 
     @property
     def sentences(self) -> list[str]:
@@ -92,7 +92,7 @@ class ScalingView(table.Display, Scaling):
         batches = first.batch / first.processes, point.batch / point.processes
         before, after = plural(first.processes, "process"), plural(point.processes, "process")
         reason = "For example, other programs used the machine. Measure again while it is otherwise idle."
-        if abs(batches[1] / batches[0] - 1) > _TOLERANCE:
+        if abs(batches[1] / batches[0] - 1) > _BATCH_TOLERANCE:
             first_batch, batch = map(number, batches)
             reason = f"The batch of a process differs: {first_batch} with {before}, {batch} with {after}."
         return (

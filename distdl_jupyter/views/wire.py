@@ -96,7 +96,7 @@ def from_json(model: type[R], data: bytes | bytearray) -> R:
 
 
 #: The names of msgspec's types in a message.
-_TYPES = {
+_TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
     "float": "a number",
@@ -139,7 +139,7 @@ def _list_allowed(model: type[PageRequest], name: str, reason: str) -> str:
     if expected[2]:
         upper = f" to {rules['maximum']:,}" if "maximum" in rules else ""
         return f"a number from {rules['minimum']:,}{upper}"
-    types = " or ".join(_TYPES[name] for name in expected[1].split(" | "))
+    types = " or ".join(_TYPE_NAMES[name] for name in expected[1].split(" | "))
     length = re.search("of length <= ([0-9]+)", reason)
     return f"{types} with at most {length[1]} entries" if length else types
 

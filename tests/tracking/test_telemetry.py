@@ -133,7 +133,7 @@ def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkey
 def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
     job = trained(SECRET)
     endpoint.answers.clear()
-    code = "import sys, distdl_jupyter.tracking.telemetry as m; m.TIMEOUT_SECONDS = 3; sys.argv = ['', sys.argv[1]]; m.main()"
+    code = "import sys, distdl_jupyter.tracking.telemetry as m; m.TIMEOUT_SECONDS = 3; sys.argv[:1] = ['']; m.main()"
     environment = {**os.environ, telemetry.CONNECTION_VARIABLE: endpoint.connection_string}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip

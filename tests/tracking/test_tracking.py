@@ -21,7 +21,7 @@ from distdl_jupyter.core.spec import Captured, GitState, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.magic import commands
 from distdl_jupyter.tracking import trackers
-from distdl_jupyter.tracking.runs import MeanFold, collect_parameters, collect_tags, explain
+from distdl_jupyter.tracking.runs import MeanAggregator, collect_parameters, collect_tags, explain
 from distdl_jupyter.views.job_page import make_spec_rows
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
@@ -46,7 +46,7 @@ def metric(t, rank, step, **values):
 
 
 def folded(events, count=2):
-    fold = MeanFold(count)
+    fold = MeanAggregator(count)
     points = [point for event in events for point in fold.apply(event)]
     return points, fold
 
