@@ -335,7 +335,7 @@ class Job:
         return tracking.of_job(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
-        """Send the metrics of this job to experiment trackers and return the state of each; also works for ended jobs.
+        """Send the metrics of this job, running or ended, to experiment trackers and return the state of each.
 
         ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those of the job). A job has one run in each
         tracker, even if this is called several times. Returns when the trackers have everything of an ended job or

@@ -246,7 +246,7 @@ def _measure(job: Job, seconds: float) -> Run:
             if reader.read() and _is_enough(measure_run(reader.times()), seconds):
                 break
             time.sleep(_POLL_SECONDS)
-    finally:  # also after an interrupt
+    finally:  # even after an interrupt
         if not job.state.ended:
             with contextlib.suppress(JobNotRunning):
                 job.cancel()
