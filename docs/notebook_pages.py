@@ -194,7 +194,7 @@ def messages(job: Any) -> dict[str, Any]:
     from distdl_jupyter.core.log import MAX_ROWS
     from distdl_jupyter.live.job import LiveJob
     from distdl_jupyter.live.messages import CurveRequest
-    from distdl_jupyter.views.stacks import stacks as shown
+    from distdl_jupyter.views.stacks import make_job_stacks as shown
     from distdl_jupyter.views.wire import to_json
 
     live = LiveJob(job.id, capacity=MAX_ROWS)

@@ -37,14 +37,14 @@ def read(monkeypatch):
 
 
 def test_an_empty_directory_has_no_jobs():
-    assert JobIndex().all() == []
+    assert JobIndex().read_all() == []
     assert client.jobs() == []
     assert "No jobs yet" in repr(client.jobs())
 
 
 def test_a_row_has_state_reason_metric_and_hosts():
     folder = job(state=State.FAILED)
-    (one,) = JobIndex().all()
+    (one,) = JobIndex().read_all()
     assert (one.row.id, one.row.state, one.row.message, one.row.notebook) == (
         folder.id, "failed", "It was so.", "training.ipynb",
     )  # fmt: skip
@@ -54,23 +54,23 @@ def test_a_row_has_state_reason_metric_and_hosts():
 
 def test_a_supervisor_leaves_the_row_so_that_no_ended_job_is_read(read):
     folders = [job(number) for number in range(3)]
-    assert [one.row.id for one in JobIndex().all()] == [folder.id for folder in reversed(folders)]
+    assert [one.row.id for one in JobIndex().read_all()] == [folder.id for folder in reversed(folders)]
     assert read == []
 
 
 def test_the_summary_is_the_row_that_reading_the_job_gives():
     folder = job(state=State.CANCELED)
-    from_summary = JobIndex().all()
+    from_summary = JobIndex().read_all()
     folder.summary.unlink()
-    assert JobIndex().all() == from_summary
+    assert JobIndex().read_all() == from_summary
 
 
 def test_a_job_without_a_summary_is_read_once_for_all_processes(read):
     job().summary.unlink()
-    assert len(JobIndex().all()) == 1
+    assert len(JobIndex().read_all()) == 1
     assert read
     read.clear()
-    assert len(JobIndex().all()) == 1
+    assert len(JobIndex().read_all()) == 1
     assert read == []
 
 
@@ -79,12 +79,12 @@ def test_a_living_job_is_followed():
     listing = JobIndex()
     lock = JobLock.acquire(folder.lock)
     try:
-        assert [one.row.state for one in listing.all()] == ["running"]
+        assert [one.row.state for one in listing.read_all()] == ["running"]
         assert not folder.summary.exists()
         writer = EventWriter(folder.events)
         writer.write("state", state="completed", reason="")
         writer.close()
-        assert [one.row.state for one in listing.all()] == ["completed"]
+        assert [one.row.state for one in listing.read_all()] == ["completed"]
         assert folder.summary.exists()
     finally:
         lock.release()
@@ -93,25 +93,25 @@ def test_a_living_job_is_followed():
 def test_a_job_whose_writer_died_is_lost():
     job(state=State.RUNNING)
     listing = JobIndex()
-    assert [one.row.state for one in listing.all()] == ["lost"]
-    assert [one.row.state for one in JobIndex().all()] == ["lost"]
+    assert [one.row.state for one in listing.read_all()] == ["lost"]
+    assert [one.row.state for one in JobIndex().read_all()] == ["lost"]
 
 
 def test_a_removed_job_is_not_listed():
     folder, other = job(0), job(1)
     listing = JobIndex()
-    assert len(listing.all()) == 2
+    assert len(listing.read_all()) == 2
     client.attach(folder.id).remove()
-    assert [one.row.id for one in listing.all()] == [other.id]
-    assert [one.row.id for one in JobIndex().all()] == [other.id]
+    assert [one.row.id for one in listing.read_all()] == [other.id]
+    assert [one.row.id for one in JobIndex().read_all()] == [other.id]
 
 
 def test_another_data_directory_has_its_own_jobs(tmp_path, monkeypatch):
     job()
     listing = JobIndex()
-    assert len(listing.all()) == 1
+    assert len(listing.read_all()) == 1
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "other"))
-    assert listing.all() == []
+    assert listing.read_all() == []
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_damaged_summary_or_one_of_another_version_is_only_slower(damage):
     assert damage(data) != data
     folder.summary.write_bytes(damage(data))
     for _ in range(2):
-        assert [(one.row.id, one.row.state) for one in JobIndex().all()] == [(folder.id, "completed")]
+        assert [(one.row.id, one.row.state) for one in JobIndex().read_all()] == [(folder.id, "completed")]
     assert folder.summary.read_bytes() == data
 
 
@@ -141,7 +141,7 @@ def test_a_list_works_where_no_summary_can_be_written():
     folder = job()
     folder.summary.unlink()
     folder.summary.mkdir()
-    assert [one.row.id for one in JobIndex().all()] == [folder.id]
+    assert [one.row.id for one in JobIndex().read_all()] == [folder.id]
 
 
 def test_threads_that_list_at_once_agree():
@@ -149,7 +149,7 @@ def test_threads_that_list_at_once_agree():
     for folder in folders:
         folder.summary.unlink()
     listing, found = JobIndex(), []
-    threads = [threading.Thread(target=lambda: found.append(listing.all())) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: found.append(listing.read_all())) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -161,7 +161,7 @@ def test_processes_that_list_at_once_leave_whole_summaries():
     folders = [job(number) for number in range(30)]
     for folder in folders:
         folder.summary.unlink()
-    code = "from distdl_jupyter.jobs import client; print(len(client.rows()))"
+    code = "from distdl_jupyter.jobs import client; print(len(client.list_rows()))"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)]
     assert [int(one.communicate(timeout=120)[0]) for one in running] == [30] * 4
     assert {job_table.read_summary(folder).row.id for folder in folders} == {folder.id for folder in folders}
@@ -193,7 +193,7 @@ def test_a_list_shows_what_can_be_read_when_a_folder_is_no_job():
     broken, folder = job(0), job(1)
     broken.spec_file.write_text("{")
     broken.summary.unlink()
-    assert [row.id for row in client.rows()] == [folder.id]
+    assert [row.id for row in client.list_rows()] == [folder.id]
     assert len(client.jobs()) == 2
     shutil.rmtree(broken.path)
 
@@ -220,7 +220,7 @@ def of_another_version(folder, name, content):
 def test_a_folder_of_another_version_is_left_out_and_refused_with_what_to_do(name, content, code, capsys):
     foreign, folder = job(0), job(1)
     of_another_version(foreign, name, content)
-    assert [row.id for row in client.rows()] == [folder.id]
+    assert [row.id for row in client.list_rows()] == [folder.id]
     assert folder.id in repr(client.jobs())
     with pytest.raises(JobNotFound) as refused:
         client.attach(foreign.id).view()
@@ -241,4 +241,4 @@ def test_a_sweep_folder_without_a_study_does_not_stop_the_list():
     sweeps = JobStore(kind="sweeps").jobs
     sweeps.mkdir()
     shutil.copytree(folder.path, sweeps / folder.id)
-    assert [row.id for row in study_rows.folded(client.rows())] == [folder.id]
+    assert [row.id for row in study_rows.fold_rows(client.list_rows())] == [folder.id]

@@ -8,7 +8,7 @@ from distdl_jupyter.api.call import delete, get, patch, post
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.settings import CredentialKind
 from distdl_jupyter.core.azure import AzureSubscription
-from distdl_jupyter.views.azure import AzureSignIn, sign_in_view
+from distdl_jupyter.views.azure import AzureSignIn, make_sign_in_view
 from distdl_jupyter.views.wire import PageRequest
 
 
@@ -36,32 +36,32 @@ def _changes(body: AzureChange) -> dict[str, str]:
 @get("/azure", slow=True)
 def status() -> AzureSignIn:
     """Return the Azure account, its sign-in method, and the available methods."""
-    return sign_in_view()
+    return make_sign_in_view()
 
 
 @patch("/azure", slow=True)
 def change(body: AzureChange) -> AzureSignIn:
     """Change the settings of the sign-in."""
     settings.change(**_changes(body))
-    return sign_in_view()
+    return make_sign_in_view()
 
 
 @post("/azure/sign-in", status=202, slow=True)
 def sign_in(body: AzureChange) -> AzureSignIn:
     """Change settings and sign in; the response may contain a code to enter."""
-    return sign_in_view(identity.sign_in(**_changes(body)))
+    return make_sign_in_view(identity.sign_in(**_changes(body)))
 
 
 @delete("/azure/sign-in", slow=True)
 def cancel_sign_in() -> AzureSignIn:
     """Stop waiting for a code or a browser."""
-    return sign_in_view(identity.cancel())
+    return make_sign_in_view(identity.cancel())
 
 
 @post("/azure/sign-out", slow=True)
 def sign_out() -> AzureSignIn:
     """Sign out, also in kernels, in jobs and on disk."""
-    return sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE)
+    return make_sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE)
 
 
 @get("/azure/subscriptions", slow=True)

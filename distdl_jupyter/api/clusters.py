@@ -44,7 +44,7 @@ async def _row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
 @delete("/clusters/{name}", status=204)
 def remove(context: ServerContext, name: str) -> None:
     """Remove a cluster on which no job is running."""
-    cluster_configs.remove(name, active_jobs(name, context.listing.all()))
+    cluster_configs.remove(name, active_jobs(name, context.listing.read_all()))
 
 
 @post("/clusters/{name}/check", action="execute")

@@ -32,7 +32,7 @@ from distdl_jupyter.views.job_page import CheckpointRow, ComparisonRow, JobCheck
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.resources import Resources
 from distdl_jupyter.views.stacks import JobStacks
-from distdl_jupyter.views.steps import JobProfile, JobTime, job_profile, job_time
+from distdl_jupyter.views.steps import JobProfile, JobTime, make_job_profile, make_job_time
 from distdl_jupyter.views.sweep import SweepPanel
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ def jobs(
 ) -> list[JobRow]:
     """List the jobs in a state, newest first."""
     states = [kind for kind in State if state in ("", kind.value) or (state == "active" and not kind.ended)]
-    return [entry.row for entry in context.listing.all() if entry.row.state in states][:limit]
+    return [entry.row for entry in context.listing.read_all() if entry.row.state in states][:limit]
 
 
 def row_of(job: client.Job) -> JobRow:
     """Return the current row of a job."""
-    return job_table.list_entry(job.folder, job.view(), job.spec).row
+    return job_table.make_entry(job.folder, job.view(), job.spec).row
 
 
 @get("/jobs/{id}")
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
     environment, saved = reader.folder.read_environment(), reader.has_checkpoints
-    return job_page.job_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
+    return job_page.make_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
 
 
 @delete("/jobs/{id}", status=204)
@@ -109,7 +109,7 @@ def resume(id_: str) -> JobRow:
 @get("/jobs/{id}/checkpoints")
 def checkpoints_of_job(id_: str) -> tuple[CheckpointRow, ...]:
     """List the checkpoints of a job with the metrics at their steps, newest first."""
-    return job_page.checkpoint_rows(client.attach(id_).checkpoints())
+    return job_page.make_checkpoint_rows(client.attach(id_).checkpoints())
 
 
 @post("/jobs/{id}/fork", status=201, action="execute", slow=True)
@@ -127,13 +127,13 @@ def environment_of_job(id_: str) -> JobEnvironment:
 @get("/jobs/{id}/resources")
 def resources(reader: PageReader) -> Resources:
     """Return the newest resource usage of each rank and machine, current warnings, and curves."""
-    return resources_view.resources(reader.resources, running=reader.view.state is State.RUNNING)
+    return resources_view.make_resources(reader.resources, running=reader.view.state is State.RUNNING)
 
 
 @get("/jobs/{id}/stacks")
 def stacks(id_: str, *, number: Number | None = None) -> JobStacks:
     """Return saved stack traces, by default the newest."""
-    return stacks_view.stacks(client.attach(id_).stacks(recorded=True, number=number))
+    return stacks_view.make_job_stacks(client.attach(id_).stacks(recorded=True, number=number))
 
 
 @post("/jobs/{id}/stacks", status=202)
@@ -145,7 +145,7 @@ def capture_stacks(id_: str) -> None:
 @get("/jobs/{id}/profile")
 def profile(id_: str, *, number: Number | None = None) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
-    return job_profile(client.attach(id_).profile(recorded=True, number=number))
+    return make_job_profile(client.attach(id_).profile(recorded=True, number=number))
 
 
 @post("/jobs/{id}/profile", status=202)
@@ -162,7 +162,7 @@ def record_profile(
 @get("/jobs/{id}/time")
 def time_of_steps(id_: str, *, last: Annotated[int, Meta(ge=0, le=1000)] = 0) -> JobTime:
     """Return mean step times of the ranks in parts, the rank that delays the others, and the ``last`` steps of each."""
-    return job_time(client.attach(id_).time(), last)
+    return make_job_time(client.attach(id_).time(), last)
 
 
 @get("/jobs/{id}/tracking")
@@ -176,7 +176,7 @@ def check(id_: str) -> JobCheck:
     """Return the progress and the findings of a check."""
     from distdl_jupyter.studies import correctness  # captures code, which a server needs only here
 
-    return correctness.check_status(client.attach(id_))
+    return correctness.get_check_status(client.attach(id_))
 
 
 @post("/jobs/{id}/check", status=201, action="execute", slow=True)
@@ -205,7 +205,7 @@ def result(reader: PageReader) -> JobResult:
     view = reader.view
     ok = view.state is State.COMPLETED if view.state.ended else None
     values = tuple(rank.result or "" for rank in view.ranks) if ok else ()
-    return JobResult(view.state, ok, values, card.failure_card(view))
+    return JobResult(view.state, ok, values, card.make_failure_card(view))
 
 
 @get("/jobs/{id}/metrics")
@@ -243,7 +243,7 @@ def log(
         rows = [row for row in reader.window.before(end, limit) if row.n >= first]
     else:
         rows = [row for row in reader.log.rows_between(first, end) if rank in row.lines][-limit:]
-    return job_page.log_changes(reader.view, reader.log, rows)
+    return job_page.make_log_changes(reader.view, reader.log, rows)
 
 
 def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
@@ -260,13 +260,13 @@ def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, 
 @get("/jobs/{id}/outputs")
 def outputs(id_: str) -> list[OutputFile]:
     """List the files in the job's outputs, in order of their paths."""
-    return results.output_files(client.attach(id_).folder.outputs)
+    return results.list_output_files(client.attach(id_).folder.outputs)
 
 
 @get("/jobs/{id}/outputs/{path}")
 def output(id_: str, path: str) -> Download:
     """Download one file."""
-    file = results.output_file(client.attach(id_).folder.outputs, path)
+    file = results.find_output_file(client.attach(id_).folder.outputs, path)
     if file is None:
         raise JobNotFound(
             f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
@@ -341,14 +341,14 @@ def compare_jobs(
             f"ids must be 1 to {MAX_COMPARED_JOBS} different jobs.", code="compare-ids-invalid", field="ids"
         )
     readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in dict.fromkeys(ids)]
-    names = job_page.metric_names(reader.catch_up() for reader in readers)
-    metric = metric or job_table.default_metric(names)
+    names = job_page.list_metric_names(reader.catch_up() for reader in readers)
+    metric = metric or job_table.choose_metric(names)
     return JobComparison(
         metric=metric,
         bands=tuple(reader.book.band(metric) for reader in readers),
-        jobs=tuple(job_table.list_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
+        jobs=tuple(job_table.make_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
-        rows=job_page.differing_rows([(reader.spec, reader.folder.read_environment()) for reader in readers]),
+        rows=job_page.compare_specs([(reader.spec, reader.folder.read_environment()) for reader in readers]),
     )
 
 
@@ -356,7 +356,7 @@ def sweep(id_: str) -> Sweep:
     """Return the handle of a sweep by its full id. Raises JobNotFound."""
     from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs only here
 
-    return Sweep(sweep_study.find(id_))
+    return Sweep(sweep_study.find_id(id_))
 
 
 @get("/sweeps/{id}")

@@ -71,7 +71,7 @@ def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[
             field="parameters",
             hint="Write NAME=VALUES, such as width=64,128.",
         )
-    return sweeps.of_draft(_capture(code, space.first_values(varied), notebook), varied, **options)
+    return sweeps.sweep_draft(_capture(code, space.first_values(varied), notebook), varied, **options)
 
 
 def form(**request: Any) -> FormState:

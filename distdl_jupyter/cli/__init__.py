@@ -116,7 +116,7 @@ def _doctor(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure as azure_view
     from distdl_jupyter.warm import report
 
-    rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.build_doctor_rows()]
+    rows = [*doctor.diagnose_with_progress(), *azure_view.check_sign_in(), *report.build_doctor_rows()]
     wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     text = doctor.render(rows, use_color=sys.stdout.isatty() and not wants_plain_text)
     return Reply(rows, text, code=0 if doctor.has_no_failure(rows) else 1)

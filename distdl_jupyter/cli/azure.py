@@ -69,8 +69,8 @@ def add_to(commands: Any) -> None:
 def _status(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure
 
-    view = azure.sign_in_view()
-    return Reply(view, "\n".join(azure.sign_in_lines(view)), code=0 if view.state == "signed_in" else 1)
+    view = azure.make_sign_in_view()
+    return Reply(view, "\n".join(azure.format_sign_in(view)), code=0 if view.state == "signed_in" else 1)
 
 
 def _sign_in(args: argparse.Namespace) -> Reply:
@@ -95,7 +95,7 @@ def _wait(status: SignInStatus) -> SignInStatus:
     from distdl_jupyter.views import azure
 
     if status.state == "waiting":
-        print("\n".join(azure.sign_in_lines(azure.sign_in_view(status))), file=sys.stderr, flush=True)
+        print("\n".join(azure.format_sign_in(azure.make_sign_in_view(status))), file=sys.stderr, flush=True)
     while status.state == "waiting":
         time.sleep(_POLL_SECONDS)
         status = identity.get_status()

@@ -148,7 +148,7 @@ def _ls(args: argparse.Namespace) -> Any:
 
     if args.json:
         return list(client.jobs())
-    rows = study_rows.folded(client.rows())
+    rows = study_rows.fold_rows(client.list_rows())
     displayed = rows if args.all else rows[:_MAX_LISTED]
     return JobTable(displayed, older=len(rows) - len(displayed))
 

@@ -160,7 +160,7 @@ def _follow(job: Job) -> Reply:
         for line in job.logs(follow=True):
             print(prefix(line, many=job.spec.process_count > 1) + line.text, flush=True)
     except KeyboardInterrupt as interrupt:
-        explain(interrupt, client.interrupted(job, "distdl stop"))
+        explain(interrupt, client.describe_interrupt(job, "distdl stop"))
         raise
     view = job.view()
     print("\n".join(show.ending(view, [finding(item) for item in job.spec.findings])), file=sys.stderr)
@@ -249,7 +249,7 @@ def _scale(args: argparse.Namespace) -> Any:
     if args.resume:
         return scaling.scaling(args.resume).resume()
     draft, options = _capture_script(args)
-    return scaling.of_options(draft, scaling.numbers(args.processes), options, seconds=args.seconds)
+    return scaling.scale_with_options(draft, scaling.parse_counts(args.processes), options, seconds=args.seconds)
 
 
 def _check(args: argparse.Namespace) -> Reply:
@@ -283,7 +283,7 @@ def _sweep(args: argparse.Namespace) -> Any:
             return _print_id(sweep, f"distdl sweep -f --show {short_id(sweep.id)}")
         print(sweep.id)
         return _follow_sweep(sweep)
-    sweep = Sweep(sweep_study.find("" if id_ == "newest" else id_))
+    sweep = Sweep(sweep_study.find_id("" if id_ == "newest" else id_))
     if args.best:
         job = sweep.best.run(**options)
         return _print_id(job, f"distdl logs -f {short_id(job.id)}")
@@ -320,13 +320,13 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
         parameters[name.strip()] = space.parse_domain(name.strip(), values)
     draft = capture.capture_script(args.script, None, args.arguments)
     plan = {name: getattr(args, name) for name in arguments.SWEEP if hasattr(args, name)}
-    return sweeps.of_draft(draft, space.check_space(parameters), **plan, **options)
+    return sweeps.sweep_draft(draft, space.check_space(parameters), **plan, **options)
 
 
 def _follow_sweep(sweep: Sweep) -> Reply:
     """Print a line for each ended trial until the sweep has ended."""
     from distdl_jupyter.studies import sweeps
-    from distdl_jupyter.views.sweep import value_text
+    from distdl_jupyter.views.sweep import format_value
 
     printed: set[int] = set()
     try:
@@ -336,7 +336,7 @@ def _follow_sweep(sweep: Sweep) -> Reply:
                 if trial.has_ended and trial.number not in printed:
                     printed.add(trial.number)
                     value = "no value" if trial.value is None else f"{study.plan.metric} {number(trial.value)}"
-                    values = ", ".join(f"{name} {value_text(text)}" for name, text in trial.params.items())
+                    values = ", ".join(f"{name} {format_value(text)}" for name, text in trial.params.items())
                     best = " (best)" if study.best is not None and study.best.number == trial.number else ""
                     line = f"trial {trial.number} {trial.state}: {value}{best} with {values}"
                     print(line, file=sys.stderr, flush=True)
@@ -344,6 +344,6 @@ def _follow_sweep(sweep: Sweep) -> Reply:
                 break
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt as interrupt:
-        explain(interrupt, sweeps.interrupted(sweep, "distdl sweep --stop"))
+        explain(interrupt, sweeps.describe_interrupt(sweep, "distdl sweep --stop"))
         raise
     return Reply(sweep, code=0 if study.state is State.COMPLETED else 1)

@@ -9,8 +9,8 @@ from distdl_jupyter.core import collectives, table
 from distdl_jupyter.core.humanize import duration, short_id, size
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.card import elsewhere, failure_card
-from distdl_jupyter.views.job_page import rank_row
+from distdl_jupyter.views.card import format_other_host, make_failure_card
+from distdl_jupyter.views.job_page import make_rank_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -25,8 +25,8 @@ def lines(job: Job) -> Iterator[str]:
     """Yield the current state of a job: the text of a saved notebook, then details of a running job, then its ranks."""
     reader, now = JobReader(job.folder, curves=True), time.time()
     view = reader.catch_up()
-    yield from saved.lines(view, reader.book, reader.spec, view.ranks[0].result or "", now)
-    if text := elsewhere(view):
+    yield from saved.render_lines(view, reader.book, reader.spec, view.ranks[0].result or "", now)
+    if text := format_other_host(view):
         yield text
     if view.queue is not None:
         position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
@@ -40,7 +40,7 @@ def lines(job: Job) -> Iterator[str]:
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"
     for note in view.notes:
         yield f"{note['level'].capitalize()}: {note['text']}"
-    ranks = map(rank_row, view.ranks)
+    ranks = map(make_rank_row, view.ranks)
     rows = ((str(row.rank), row.host, str(row.pid or ""), row.how or row.status) for row in ranks)
     yield table.text([("Rank", "Host", "Pid", "State"), *rows])
 
@@ -54,7 +54,7 @@ def staging_row(row: StagingView) -> tuple[str, ...]:
 def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:
     """Yield how a job ended, how to fix a failure, and the warnings that were not ``known`` before it started."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
-    if (card := failure_card(view)) is not None and card.hint:
+    if (card := make_failure_card(view)) is not None and card.hint:
         yield card.hint
     for note in view.notes:
         if note["level"] in ("warning", "error") and note["text"] not in known:

@@ -303,7 +303,7 @@ def with_flags(text: str) -> str:
 
     def flag(match: re.Match[str]) -> str:
         name, value = match.groups()
-        if name not in ABOUT and not any(name in jobspec.option_names(kind) for kind in registry.KINDS):
+        if name not in ABOUT and not any(name in jobspec.list_option_names(kind) for kind in registry.KINDS):
             return match[0]
         flag = name.replace("_", "-")
         return {"True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")
@@ -322,7 +322,7 @@ def job_options(
     if "environment_variables" in options:
         variables = pairs_of(options["environment_variables"], value)
         options["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
-    return jobspec.resolved(override(defaults, options))
+    return jobspec.resolve_options(override(defaults, options))
 
 
 def pairs(assignments: Sequence[str]) -> dict[str, str]:

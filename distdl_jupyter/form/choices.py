@@ -38,7 +38,7 @@ from distdl_jupyter.form.schema import (
     VmSizeChoice,
 )
 from distdl_jupyter.form.values import other_options
-from distdl_jupyter.views.card import hourly_cost_text
+from distdl_jupyter.views.card import format_hourly_cost
 from distdl_jupyter.views.wire import from_fields
 
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
@@ -243,7 +243,7 @@ def current_cost(values: FormValues) -> CostNow | None:
         bills=nodes.bills,
         nodes=node_count,
         per_hour=money(price.per_hour * node_count, price.currency),
-        text=hourly_cost_text(price.per_hour, price.currency, node_count),
+        text=format_hourly_cost(price.per_hour, price.currency, node_count),
         source=price.source,
         problem=problem,
     )

@@ -237,7 +237,7 @@ def _check_data(values: FormValues, folder: Path, cluster: Cluster | None) -> st
     """Check the addresses of data as text; their content is checked when the job starts."""
     sources = [data.source(name, address) for name, address in addresses(values.data)]
     if cluster is not None:
-        jobspec.data_sources(sources, folder, cluster)
+        jobspec.resolve_data(sources, folder, cluster)
     return plural(len(sources), "source")
 
 
@@ -261,7 +261,7 @@ def _check_plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tup
 
     def describe() -> str:
         nonlocal spec
-        spec, _, run_dry = jobspec.planned(draft, options)
+        spec, _, run_dry = jobspec.plan_spec(draft, options)
         if spec.process_count <= _MAX_RANKS:
             run_dry()
         return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
@@ -331,7 +331,7 @@ def past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []
-    for row in (listed.row for listed in job_list.here().all(job_list.TURN)[:_MAX_PAST_JOBS]):
+    for row in (listed.row for listed in job_list.get_index().read_all(job_list.LIST_READ_SECONDS)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
             spec = store.folder(row.id).spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))

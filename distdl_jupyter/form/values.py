@@ -33,7 +33,7 @@ def other_options() -> list[str]:
 
 def names_in_form() -> set[str]:
     """Return the primary names of all options that the form can show."""
-    return {*(name for name, about in ABOUT.items() if about.in_form), *jobspec.option_names("backends")}
+    return {*(name for name, about in ABOUT.items() if about.in_form), *jobspec.list_option_names("backends")}
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -48,7 +48,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     preset: dict[str, Any] = {}
     if "distributed_backend" in common:
         values["distributed_backend"], preset = split_label(registry.backend_label(common["distributed_backend"]))
-    options_of_backends = jobspec.option_names("backends")
+    options_of_backends = jobspec.list_option_names("backends")
     values["backend_options"] = preset | {name: primary[name] for name in primary if name in options_of_backends}
     values["use_gpu"] = next(text for text, setting in USE_GPU.items() if setting is common.get("use_gpu"))
     values["data"] = tuple(_data_rows(common.get("data")))

@@ -15,7 +15,7 @@ from distdl_jupyter.html.page import PAPER
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
 #: Steps beyond this share of the axis have no label, which leaves space for the name of the axis.
-_LAST_TICK = 0.82
+_MAX_TICK_SHARE = 0.82
 #: Larger values are drawn at the edge, because differences of doubles overflow.
 _MAX_VALUE = 1e300
 _INK, _GRID, _AXIS, _CURVE, _WARN, _GROUND = (
@@ -24,23 +24,23 @@ _INK, _GRID, _AXIS, _CURVE, _WARN, _GROUND = (
 _SANS = "system-ui,-apple-system,Segoe UI,Helvetica Neue,Helvetica,Arial,sans-serif"
 
 
-def svg(band: Band, name: str = "", *, points: int = 180) -> str:
+def draw_svg(band: Band, name: str = "", *, points: int = 180) -> str:
     """Return the picture with the metric's name as its title and lines of about ``points`` points.
 
     Extrema are exact for any number of points. An empty band gives an empty plot.
     """
-    rows = thin(band.rows, points)
+    rows = thin_rows(band.rows, points)
     values = [value for row in rows for value in (row.low, row.high) if value is not None]
     label = "" if band.last is None else number(band.last)
-    frame = _Frame(_axis_range([row.step for row in rows]), _axis_range(values), WIDTH - 10 - 7 * len(label))
-    parts = [*_grid(frame), *_curve(band, rows, frame), *_last_point(band, rows, label, frame)]
+    frame = _Frame(_find_axis_range([row.step for row in rows]), _find_axis_range(values), WIDTH - 10 - 7 * len(label))
+    parts = [*_draw_grid(frame), *_draw_curve(band, rows, frame), *_draw_last_point(band, rows, label, frame)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     style = f'font-family="{_SANS}" font-size="11" fill="{_INK}"'
-    title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(short(name))}</text>'
+    title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(shorten_name(name))}</text>'
     return f'{head} role="img" {style}>{title}{"".join(parts)}</svg>'
 
 
-def _axis_range(values: Iterable[float]) -> tuple[float, float]:
+def _find_axis_range(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis, including 0 if that takes little space."""
     clipped = [min(_MAX_VALUE, max(-_MAX_VALUE, value)) for value in values] or [0.0]
     low, high = min(clipped), max(clipped)
@@ -51,13 +51,13 @@ def _axis_range(values: Iterable[float]) -> tuple[float, float]:
     return (low, high) if high - low > 1 / _MAX_VALUE else (0.0, 1.0)
 
 
-def short(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return a metric's name, shortened to fit beside the legend."""
     text = printable(name)
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
-def thin(rows: list[Row], max_rows: int) -> list[Row]:
+def thin_rows(rows: list[Row], max_rows: int) -> list[Row]:
     """Return about ``max_rows`` rows: neighbors are merged with their exact extrema, both ends stay unchanged."""
     if len(rows) <= max_rows:
         return rows
@@ -83,25 +83,25 @@ class _Frame:
     y: tuple[float, float]
     right: float
 
-    def at(self, step: float, value: float) -> str:
+    def format_point(self, step: float, value: float) -> str:
         """Return a point as "x y" in tenths of a pixel."""
-        return f"{self.across(step):.1f} {self.down(value):.1f}"
+        return f"{self.to_x(step):.1f} {self.to_y(value):.1f}"
 
-    def across(self, step: float) -> float:
+    def to_x(self, step: float) -> float:
         """Return the x coordinate of a step."""
-        return _LEFT + _share(step, *self.x) * (self.right - _LEFT)
+        return _LEFT + _find_share(step, *self.x) * (self.right - _LEFT)
 
-    def down(self, value: float) -> float:
+    def to_y(self, value: float) -> float:
         """Return the y coordinate of a value."""
-        return _TOP + (1 - _share(value, *self.y)) * (HEIGHT - _TOP - _BOTTOM)
+        return _TOP + (1 - _find_share(value, *self.y)) * (HEIGHT - _TOP - _BOTTOM)
 
 
-def _share(value: float, low: float, high: float) -> float:
+def _find_share(value: float, low: float, high: float) -> float:
     """Return the relative position of a value in a range: 0 at the low end, 1 at the high end, clipped to both."""
     return min(1.0, max(0.0, (value / 2 - low / 2) / (high / 2 - low / 2)))
 
 
-def _ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> list[tuple[float, str]]:
+def _choose_ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> list[tuple[float, str]]:
     """Return round numbers in a range, at least ``min_step`` apart, as text with just enough decimals to differ."""
     raw_step = high / max_count - low / max_count
     power = 10.0 ** math.floor(math.log10(raw_step))
@@ -113,72 +113,72 @@ def _ticks(low: float, high: float, max_count: int, min_step: float = 0.0) -> li
     return [(tick, f"{tick + 0.0:,.{decimals}f}") for tick in ticks]
 
 
-def _grid(frame: _Frame) -> list[str]:
+def _draw_grid(frame: _Frame) -> list[str]:
     parts = []
     bottom, right = HEIGHT - _BOTTOM, f"{frame.right:.0f}"
-    for value, label in _ticks(*frame.y, 5):
-        y = round(frame.down(value)) + 0.5
+    for value, label in _choose_ticks(*frame.y, 5):
+        y = round(frame.to_y(value)) + 0.5
         parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{_GRID}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
     parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{_AXIS}"/>')
     is_integral = all(end.is_integer() for end in frame.x)
-    for step, label in _ticks(*frame.x, 6, float(is_integral)):
-        if _share(step, *frame.x) > _LAST_TICK:
+    for step, label in _choose_ticks(*frame.x, 6, float(is_integral)):
+        if _find_share(step, *frame.x) > _MAX_TICK_SHARE:
             continue
-        x = round(frame.across(step)) + 0.5
+        x = round(frame.to_x(step)) + 0.5
         parts.append(f'<path d="M{x} {bottom}v3" stroke="{_AXIS}"/>')
         parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end">step</text>')
     return parts
 
 
-def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
+def _draw_curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
     bounds = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
     has_band = any(low != high for _, low, high in bounds)
     parts = []
     if has_band:
-        upper = "L".join(frame.at(step, high) for step, _, high in bounds)
-        lower = "L".join(frame.at(step, low) for step, low, _ in reversed(bounds))
+        upper = "L".join(frame.format_point(step, high) for step, _, high in bounds)
+        lower = "L".join(frame.format_point(step, low) for step, low, _ in reversed(bounds))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
     style = f'fill="none" stroke="{_CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
-    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _segments(rows, frame))
-    parts.extend(_mark_paths(band, frame))
-    parts.extend(_legend(band, frame) if has_band else ())
+    parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _split_segments(rows, frame))
+    parts.extend(_draw_marks(band, frame))
+    parts.extend(_draw_legend(band, frame) if has_band else ())
     return parts
 
 
-def _segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
+def _split_segments(rows: list[Row], frame: _Frame) -> list[list[str]]:
     """Return the points of the mean as runs without gaps; a single point becomes a short line."""
     runs: list[list[str]] = [[]]
     for row in rows:
         if row.mean is not None:
-            runs[-1].append(frame.at(row.step, row.mean))
+            runs[-1].append(frame.format_point(row.step, row.mean))
         elif runs[-1]:
             runs.append([])
     return [run if len(run) > 1 else run * 2 for run in runs if run]
 
 
-def _mark_paths(band: Band, frame: _Frame) -> list[str]:
+def _draw_marks(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
-    positions = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
+    positions = sorted({round(frame.to_x(mark.step) / 3) * 3 for mark in band.marks})
     crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in positions)
     return [f'<path d="{crosses}" stroke="{_WARN}" stroke-width="1.5"/>'] if crosses else []
 
 
-def _last_point(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
+def _draw_last_point(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
     if not label:
         return []
     mean = rows[-1].mean
-    x, y = frame.across(band.last_step), frame.down(frame.y[0] if mean is None else mean)
+    x, y = frame.to_x(band.last_step), frame.to_y(frame.y[0] if mean is None else mean)
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_CURVE}"/>' if mean is not None else ""
     colour = _CURVE if mean is not None else _WARN
     halo = f'stroke="{_GROUND}" stroke-width="3" paint-order="stroke"'  # keeps the label readable above lines
     return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{colour}" {halo}>{label}</text>']
 
 
-def _legend(band: Band, frame: _Frame) -> list[str]:
-    several = len(band.ranks) > 1
-    label = f"mean of {len(band.ranks)}" if several else "mean"
+def _draw_legend(band: Band, frame: _Frame) -> list[str]:
+    has_several_ranks = len(band.ranks) > 1
+    label = f"mean of {len(band.ranks)}" if has_several_ranks else "mean"
     # Fonts may be 15 % wider than expected.
     line_x, band_x = frame.right - 126 - 7 * len(label), frame.right - 92
     return [

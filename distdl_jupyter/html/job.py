@@ -12,9 +12,9 @@ from distdl_jupyter.core import collectives, humanize, table
 from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
-from distdl_jupyter.html.page import PAPER, RANK_INK, data_url, page
-from distdl_jupyter.views.card import cost_text, failure_card, notice, origin_text
-from distdl_jupyter.views.curve import label, summary
+from distdl_jupyter.html.page import PAPER, RANK_COLOURS, render, to_data_url
+from distdl_jupyter.views.card import find_notice, format_cost, format_origin, make_failure_card
+from distdl_jupyter.views.curve import format_label, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,73 +26,73 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.card import ErrorFrame, FailureCard, OtherRank
 
 #: A picture that a rank has displayed: its description, its bytes, and their format ("png").
-ShownPicture = tuple["Picture", bytes, str]
+PictureData = tuple["Picture", bytes, str]
 
 #: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, curve points, and
 #: warnings (only in the plain text).
 _MAX_LINES, _MAX_METRICS, _MAX_VALUES, _MAX_COLLECTIVES, _MAX_POINTS, _MAX_WARNINGS = 5, 8, 8, 8, 90, 3
 
 
-def html(
+def render_html(
     view: JobView,
     book: SeriesBook,
     log: LogBook,
     spec: JobSpec,
-    result_repr: str = "",
-    shown: Sequence[ShownPicture] = (),
+    result: str = "",
+    pictures: Sequence[PictureData] = (),
     *,
-    removed: bool = False,
+    is_removed: bool = False,
 ) -> str:
     """Return the page of a job in any state.
 
-    ``result_repr`` is the value of rank 0 in short form, "" for none. A ``removed`` job has its last known state.
+    ``result`` is the value of rank 0 in short form, "" for none. A removed job has its last known state.
     """
-    card = failure_card(view)
-    rows = _tail(log, card)
-    failed = _line_of_failure(rows, card)
-    metrics = [(label(view, metric.name), *metric_texts(metric)) for metric in view.metrics.values()]
-    return page(
+    card = make_failure_card(view)
+    rows = _select_rows(log, card)
+    failed = _find_failure_row(rows, card)
+    metrics = [(format_label(view, metric.name), *format_metric(metric)) for metric in view.metrics.values()]
+    return render(
         "job.html",
         PAPER,
         view=view,
-        facts=[*facts(view, spec, view.last_sign), *elapsed_facts(view, view.last_sign)],
-        restart=restarted(view),
-        progress=progress(view) if view.state is State.RUNNING else "",
+        facts=[*list_facts(view, spec, view.last_sign), *list_elapsed_facts(view, view.last_sign)],
+        restart=format_restart(view),
+        progress=format_progress(view) if view.state is State.RUNNING else "",
         share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
-        sentence=explanation(view),
-        as_of=as_of(view, removed=removed),
-        state=shown_state(view),
+        sentence=explain_state(view),
+        as_of=format_as_of(view, is_removed=is_removed),
+        state=get_display_state(view),
         stall=None if view.state.ended else view.stall,
-        collectives=_collectives(view),
+        collectives=_make_collectives(view),
         card=card,
-        failure=None if card is None else _failure(card, view),
-        notice=getattr(notice(view), "text", ""),
+        failure=None if card is None else _describe_failure(card, view),
+        notice=getattr(find_notice(view), "text", ""),
         metrics=metrics[:_MAX_METRICS],
         more_metrics=max(0, len(metrics) - _MAX_METRICS),
-        curve=_curve(view, book),
-        result=result_repr,
-        pictures=[_picture(*picture) for picture in shown],
-        lines=[_line(row, log, failed) for row in rows],
-        saved=_saved_text(view, rows),
+        curve=_draw_curve(view, book),
+        result=result,
+        pictures=[_make_picture(*picture) for picture in pictures],
+        lines=[_make_line(row, log, failed) for row in rows],
+        saved=_format_saved(view, rows),
     )
 
 
-def _failure(card: FailureCard, view: JobView) -> dict[str, Any]:
-    frame, values = most_relevant_frame(card), card.values[:_MAX_VALUES]
+def _describe_failure(card: FailureCard, view: JobView) -> dict[str, Any]:
+    frame, values = find_relevant_frame(card), card.values[:_MAX_VALUES]
     return {
-        "headline": headline(card, view),
-        "where": where(card),
+        "headline": format_headline(card, view),
+        "where": format_location(card),
         "reason": str(card.hint) or (view.reason if card.rank is None else ""),
         "frame": frame,
         "lines": [] if frame else str(card.traceback).rstrip().splitlines()[-12:],
         "variables": values,
         "values_title": f"Values at line {frame.line}" if frame else "Values",
         "values_width": min(20, max((len(str(name)) for name, _ in values), default=0)),
-        "others": others(card),
+        "others": format_other_ranks(card),
     }
 
 
-def _collectives(view: JobView) -> dict[str, Any] | None:
+def _make_collectives(view: JobView) -> dict[str, Any] | None:
     """Return the table of the ranks' last collective operations before the stall or failure."""
     stall = None if view.state.ended or view.stall is None else view.stall.collectives
     rows = stall or (view.failure.collectives if view.failure else ())
@@ -102,39 +102,39 @@ def _collectives(view: JobView) -> dict[str, Any] | None:
     return {"titles": collectives.COLUMNS, "rows": texts, "more": max(0, len(rows) - _MAX_COLLECTIVES)}
 
 
-def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
+def _draw_curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
     name = next((name for name in view.metrics if book.count(name) > view.process_count), None)
     if name is None:
         return None
     band = book.band(name)
     return {
-        "address": data_url(curve.svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
-        "caption": summary(name, band),
+        "address": to_data_url(curve.draw_svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
+        "caption": summarize(name, band),
         "width": curve.WIDTH,
         "height": curve.HEIGHT,
     }
 
 
-def _picture(picture: Picture, data: bytes, form: str) -> dict[str, Any]:
+def _make_picture(picture: Picture, data: bytes, format_: str) -> dict[str, Any]:
     caption = f"picture {picture.number}, {humanize.ranks(sorted(picture.ranks))}, {humanize.clock(picture.t)}"
-    return {"address": data_url(data, form), "caption": caption, "width": picture.width, "height": picture.height}
+    return {"address": to_data_url(data, format_), "caption": caption, "width": picture.width, "height": picture.height}
 
 
 # log lines ------------------------------------------------------------------------------------
 
 
-def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
+def _select_rows(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if it has none."""
     rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
 
 
-def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
-    what = card.error_type if card else ""
-    return next((row for row in reversed(rows) if what and row.stream == "err" and row.text.startswith(what)), None)
+def _find_failure_row(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
+    error = card.error_type if card else ""
+    return next((row for row in reversed(rows) if error and row.stream == "err" and row.text.startswith(error)), None)
 
 
-def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
+def _make_line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
     is_from_all = log.is_from_all(row)
     rank = row.rank if row.rank is not None and not is_from_all else None
     tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
@@ -142,7 +142,7 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
     return {
         "t": row.t,
         "who": "all" if is_from_all else "" if row.rank is None else row.rank,
-        "colour": "" if rank is None else RANK_INK[rank % len(RANK_INK)],
+        "colour": "" if rank is None else RANK_COLOURS[rank % len(RANK_COLOURS)],
         "text": row.text,
         "tags": tags,
         "has_rank": row.rank is not None,
@@ -151,7 +151,7 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
     }
 
 
-def _saved_text(view: JobView, rows: list[FoldedRow]) -> str:
+def _format_saved(view: JobView, rows: list[FoldedRow]) -> str:
     """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     lines = sum(max(1, row.ranks) for row in rows if row.n >= 0)
@@ -161,32 +161,32 @@ def _saved_text(view: JobView, rows: list[FoldedRow]) -> str:
 # texts that the page and the plain text share ---------------------------------------------------------
 
 #: States of a job whose ranks have not started.
-SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
+SETTING_UP_STATES = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
-def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
+def list_facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
     """Return a job's cell, the job it continues, its cluster, size, backend and cost."""
     number = spec.source.execution_count
     entries = [
         "" if number is None else f"cell [{number}]",
-        f"continues {origin_text(spec)}" if spec.resumed_from else "",
+        f"continues {format_origin(spec)}" if spec.resumed_from else "",
         view.compute_target,
         humanize.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,
-        cost_text(view, now),
+        format_cost(view, now),
     ]
     return [fact for fact in entries if fact]
 
 
-def elapsed_facts(view: JobView, now: float) -> list[str]:
+def list_elapsed_facts(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
     waited = view.waiting_time(now)
     elapsed = humanize.ran_and_waited(view.run_time(now), waited)
-    progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
+    progress_text = format_progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
     return [elapsed if waited else f"ran {elapsed}", f"stopped at {progress_text}"] if progress_text else [elapsed]
 
 
-def progress(view: JobView) -> str:
+def format_progress(view: JobView) -> str:
     """Return ``62 %, step 744 of 1,200``, or ``step 744`` without a known total, "" without either."""
     unit = view.unit or "step"
     if view.done is not None and view.total:
@@ -198,7 +198,7 @@ def progress(view: JobView) -> str:
     return f"step {humanize.count(max(steps))}" if steps else ""
 
 
-def explanation(view: JobView) -> str:
+def explain_state(view: JobView) -> str:
     """Return why the job is in its state, "" for states that need no explanation."""
     if view.state is State.LOST:
         return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
@@ -207,25 +207,25 @@ def explanation(view: JobView) -> str:
         active = [rank for rank in view.ranks if rank.status != "ended"]
         return f"{signal_text}{len(active)} of {humanize.plural(view.process_count, 'rank')} still running."
     if view.state is State.CANCELED:
-        progress_text = progress(view)
+        progress_text = format_progress(view)
         return view.reason or (f"Canceled at {progress_text}." if progress_text else "Canceled before the first step.")
-    if view.state not in SETTING_UP or view.reason or not view.phases:
-        return view.reason if view.state in SETTING_UP else ""
+    if view.state not in SETTING_UP_STATES or view.reason or not view.phases:
+        return view.reason if view.state in SETTING_UP_STATES else ""
     phase = view.phases[-1]
     return f"{humanize.PHASE_WORDS[phase.phase]}{f': {phase.detail}' if phase.detail else ''}."
 
 
-def as_of(view: JobView, *, removed: bool) -> str:
+def format_as_of(view: JobView, *, is_removed: bool) -> str:
     """Return the date of the page and how to see the current job, "" for an ended job that still exists."""
     moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
-    if removed:
+    if is_removed:
         return f"This job was deleted. {moment}"
     if view.state.ended:
         return ""
     return f"{moment} This page may be out of date: attach({humanize.short_id(view.id)!r}) shows the job now."
 
 
-def restarted(view: JobView) -> str:
+def format_restart(view: JobView) -> str:
     """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, "" for a job that was never restarted."""
     if not view.restarts:
         return ""
@@ -237,7 +237,7 @@ def restarted(view: JobView) -> str:
     return f"{title}. {view.restarts[-1].reason}".rstrip()
 
 
-def metric_texts(metric: MetricView) -> tuple[str, str, str]:
+def format_metric(metric: MetricView) -> tuple[str, str, str]:
     """Return the mean, the lowest and the highest value with their ranks; the last two are "" if all ranks agree."""
     mean = humanize.number(metric.mean)
     finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
@@ -247,24 +247,24 @@ def metric_texts(metric: MetricView) -> tuple[str, str, str]:
     return mean, f"{humanize.number(low[0])} ({low[1]})", f"{humanize.number(high[0])} ({high[1]})"
 
 
-def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
+def format_headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     """Return subject, time and error: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
     default_subject = "The process failed" if card.rank is not None else "The job failed"
-    several = card.rank is not None and view.process_count > 1
-    subject = f"Rank {card.rank} of {view.process_count} failed first" if several else default_subject
+    has_several_ranks = card.rank is not None and view.process_count > 1
+    subject = f"Rank {card.rank} of {view.process_count} failed first" if has_several_ranks else default_subject
     return subject, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
-def most_relevant_frame(card: FailureCard) -> ErrorFrame | None:
+def find_relevant_frame(card: FailureCard) -> ErrorFrame | None:
     """Return the most relevant frame: the deepest frame of a cell, else the deepest one of the user's files."""
     user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in user_frames if frame.cell is not None]
     return next(reversed(cells or user_frames), None)
 
 
-def where(card: FailureCard) -> str:
+def format_location(card: FailureCard) -> str:
     """Return the location as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" if unknown."""
-    frame = most_relevant_frame(card)
+    frame = find_relevant_frame(card)
     parts = [f"on {card.location}"] if card.location else []
     if frame is not None:
         name = f"cell [{frame.cell}]" if frame.cell is not None else str(frame.label)
@@ -273,82 +273,82 @@ def where(card: FailureCard) -> str:
     return f"{joined[0].upper()}{joined[1:]}." if joined else ""
 
 
-def others(card: FailureCard) -> str:
+def format_other_ranks(card: FailureCard) -> str:
     """Return how the other ranks ended: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
     by_kind: dict[str, list[OtherRank]] = {}
     for other in card.others:
         by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
     return "; ".join(
-        f"{humanize.ranks([other.rank for other in ranks])}: {kind}"
+        f"{humanize.ranks([other.rank for other in ranks])}: {ending}"
         f" after {humanize.seconds_taken(max(other.after for other in ranks))}"
-        for kind, ranks in by_kind.items()
+        for ending, ranks in by_kind.items()
     )
 
 
 # plain text -------------------------------------------------------------------------------------------
 
 
-def shown_state(view: JobView) -> str:
+def get_display_state(view: JobView) -> str:
     """Return the display state of a job."""
     return humanize.display_state(view.state, stalled=view.stall is not None)
 
 
-def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, removed: bool = False) -> str:
+def render_text(view: JobView, book: SeriesBook, spec: JobSpec, result: str = "", *, is_removed: bool = False) -> str:
     """Return the job at its last event as a few lines of plain text, for notebooks and their diffs."""
     warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
     return "\n".join(
         [
-            *lines(view, book, spec, result_repr, view.last_sign),
-            *(f"Warning: {_one_line(text)}" for text in warnings[:_MAX_WARNINGS]),
-            as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}",
+            *render_lines(view, book, spec, result, view.last_sign),
+            *(f"Warning: {_join_lines(text)}" for text in warnings[:_MAX_WARNINGS]),
+            format_as_of(view, is_removed=is_removed) or f"Live again with %dist_attach {view.id}",
         ]
     )
 
 
-def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
+def render_lines(view: JobView, book: SeriesBook, spec: JobSpec, result: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, waited = humanize.STATE_WORDS[shown_state(view)], view.waiting_time(now)
+    state_name, waited = humanize.STATE_WORDS[get_display_state(view)], view.waiting_time(now)
     elapsed = humanize.duration(view.run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
     stall = view.stall.text if view.stall is not None and not view.state.ended else ""
     counts = ((len(view.pictures), "picture"), (view.lines, "log line"))
     return [
-        f"{_one_line(view.name)} {view.id}: {ending}",
-        ", ".join(_one_line(fact) for fact in [*facts(view, spec, now), *elapsed_facts(view, now)[1:]]),
-        *map(_one_line, filter(None, [restarted(view), *_explain(view), stall])),
-        *_metric_lines(view, book),
-        *([f"Result of rank 0: {_one_line(result_repr)}"] if result_repr else []),
+        f"{_join_lines(view.name)} {view.id}: {ending}",
+        ", ".join(_join_lines(fact) for fact in [*list_facts(view, spec, now), *list_elapsed_facts(view, now)[1:]]),
+        *map(_join_lines, filter(None, [format_restart(view), *_explain(view), stall])),
+        *_render_metrics(view, book),
+        *([f"Result of rank 0: {_join_lines(result)}"] if result else []),
         *(humanize.plural(count, noun) for count, noun in counts if count),
     ]
 
 
 def _explain(view: JobView) -> list[str]:
-    card = failure_card(view)
+    card = make_failure_card(view)
     if card is None:
-        return [progress(view) if view.state is State.RUNNING else explanation(view)]
-    sentence = ", ".join(part for part in headline(card, view) if part)
-    sentences = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
+        return [format_progress(view) if view.state is State.RUNNING else explain_state(view)]
+    sentence = ", ".join(part for part in format_headline(card, view) if part)
+    sentences = [sentence, format_location(card), str(card.hint) or (view.reason if card.rank is None else "")]
     if card.others:
-        sentences.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {others(card)}.")
+        sentences.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {format_other_ranks(card)}.")
     if view.state is State.LOST:
-        sentences.append(explanation(view))
+        sentences.append(explain_state(view))
     return sentences
 
 
-def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
+def _render_metrics(view: JobView, book: SeriesBook) -> list[str]:
     """Return name, sparkline, newest mean and extent of each metric, in columns."""
     rows = []
     for metric in list(view.metrics.values())[:_MAX_METRICS]:
-        mean, low, high = metric_texts(metric)
+        mean, low, high = format_metric(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
-        rows.append((_one_line(label(view, metric.name))[:60], _sparkline(book, metric.name), mean, extent))
+        rows.append((_join_lines(format_label(view, metric.name))[:60], _draw_bars(book, metric.name), mean, extent))
     return table.text(table.WholeRows(rows)).splitlines()
 
 
-def _sparkline(book: SeriesBook, name: str, width: int = 16) -> str:
+def _draw_bars(book: SeriesBook, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
-    means = [row.mean for row in curve.thin(book.band(name).rows, width)]
+    means = [row.mean for row in curve.thin_rows(book.band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]
     low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:
@@ -357,5 +357,5 @@ def _sparkline(book: SeriesBook, name: str, width: int = 16) -> str:
     return f"{bars:<{width}}"[:width]
 
 
-def _one_line(value: str) -> str:
+def _join_lines(value: str) -> str:
     return printable(" ".join(value.split()), 300)

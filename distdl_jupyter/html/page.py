@@ -44,9 +44,9 @@ _PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (
 PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - ours
 
 #: The colours of ranks, dark enough for small text.
-RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
+RANK_COLOURS = ("#09356b", "#793007", "#226f51", "#884497")
 #: Colours of each state on paper: text and background.
-_STATES = {
+_STATE_COLOURS = {
     State.QUEUED: (PAPER["dim"], "#f0f0f0"),
     State.PREPARING: (PAPER["brand"], "#eaf2fb"),
     State.STARTING: (PAPER["brand"], "#eaf2fb"),
@@ -73,35 +73,35 @@ _SHAPES = {
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
 #: Insignificant line breaks of a template, which are between elements, values and blocks.
-_LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
+_LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
-def page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
-    """Return the template ``name`` filled with ``about``."""
-    return _templates().get_template(name).render(c=palette, **about)
+def render(name: str, palette: Mapping[str, Markup], **values: Any) -> str:
+    """Return the template ``name`` filled with ``values``."""
+    return _load_templates().get_template(name).render(c=palette, **values)
 
 
-def cut(value: object, limit: int = 200) -> Markup:
+def shorten_text(value: object, limit: int = 200) -> Markup:
     """Return escaped text of a job without control characters, cut at ``limit`` characters."""
     text = printable(str(value), limit=4 * limit)
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def data_url(data: bytes, form: str) -> str:
-    """Return a picture as a data URL; ``form`` is its format, for example "png"."""
-    return f"data:image/{form};base64,{base64.b64encode(data).decode()}"
+def to_data_url(data: bytes, format_: str) -> str:
+    """Return a picture as a data URL; ``format_`` is its format, for example "png"."""
+    return f"data:image/{format_};base64,{base64.b64encode(data).decode()}"
 
 
 class _Loader(jinja2.FileSystemLoader):
     """Reads templates without insignificant line breaks."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
-        source, *more = super().get_source(environment, template)
-        return (_LINE_ENDS.sub("", source).strip(), *more)
+        source, *rest = super().get_source(environment, template)
+        return (_LINE_BREAKS.sub("", source).strip(), *rest)
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def _load_templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=_Loader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -109,12 +109,12 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cut"] = cut
+    environment.filters["cut"] = shorten_text
     for text in (humanize.clock, humanize.plural, humanize.seconds_taken):
         environment.filters[text.__name__] = text
     environment.globals.update(
         shapes={name: Markup(drawn) for name, drawn in _SHAPES.items()},  # noqa: S704 - ours
-        state_colours=_STATES,
+        state_colours=_STATE_COLOURS,
         state_shapes=humanize.STATE_SHAPES,
         state_labels=humanize.STATE_WORDS,
     )

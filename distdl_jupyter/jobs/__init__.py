@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 
-class _Jobs(ModuleType):
+class _CallableModule(ModuleType):
     """This module."""
 
     def __call__(self) -> Any:
@@ -20,4 +20,4 @@ class _Jobs(ModuleType):
         return importlib.import_module("distdl_jupyter.jobs.client").jobs()
 
 
-sys.modules[__name__].__class__ = _Jobs
+sys.modules[__name__].__class__ = _CallableModule

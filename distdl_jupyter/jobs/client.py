@@ -35,7 +35,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun, results
-from distdl_jupyter.jobs.reader import POLL, JobReader, finalize_abandoned
+from distdl_jupyter.jobs.reader import POLL_SECONDS, JobReader, finalize_abandoned
 from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views.job_table import JobRow, JobTable
@@ -104,13 +104,13 @@ class Job:
         ``result``.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with explain_interrupt(lambda: interrupted(self)):
+        with explain_interrupt(lambda: describe_interrupt(self)):
             while not self.view().state.ended:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(
                         f"Job {self.id} is still {self.state.value} after {timeout:g} s and keeps running."
                     )
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
         while self._callbacks:
             self._callbacks.pop(0)()
         return self
@@ -121,8 +121,8 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        view = self._completed(timeout)
-        return results.value(self.folder, view.ranks[0])
+        view = self._wait_for_completion(timeout)
+        return results.load_value(self.folder, view.ranks[0])
 
     def results(self, timeout: float | None = None) -> list[Any]:
         """Wait until the job has ended and return the values of all ranks, in rank order.
@@ -130,18 +130,18 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        return [results.value(self.folder, rank) for rank in self._completed(timeout).ranks]
+        return [results.load_value(self.folder, rank) for rank in self._wait_for_completion(timeout).ranks]
 
-    def _completed(self, timeout: float | None) -> JobView:
+    def _wait_for_completion(self, timeout: float | None) -> JobView:
         """Wait for the end and return the view. Raises JobFailed, TimeoutError.
 
         A job that was canceled after all its ranks had returned their values counts as completed.
         """
         self.wait(timeout)
         view = self.view()
-        delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
-        if view.state is not State.COMPLETED and not delivered:
-            raise results.job_failed(self.folder, view)
+        has_delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
+        if view.state is not State.COMPLETED and not has_delivered:
+            raise results.make_job_failed(self.folder, view)
         return view
 
     def logs(self, rank: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
@@ -152,12 +152,12 @@ class Job:
         """
         reader = JobReader(self.folder, lines=True)
         if tail is not None:
-            last, reader.log_cursor = last_lines(self.folder.log, tail, rank)
-            yield from last
+            lines, reader.log_cursor = last_lines(self.folder.log, tail, rank)
+            yield from lines
             if not follow:
                 return
         batches = reader.follow() if follow else iter(reader.read, [])
-        with explain_interrupt(lambda: interrupted(self)):
+        with explain_interrupt(lambda: describe_interrupt(self)):
             for batch in batches:
                 for line in lines_of(batch, self.folder.path):
                     if rank is None or line.rank == rank:
@@ -170,7 +170,7 @@ class Job:
         are merged into one row, the last. After a restart, the column ``attempt`` counts from 0, and steps that a later
         attempt reports again occur twice.
         """
-        return results.metrics_frame(self.folder)
+        return results.read_metrics(self.folder)
 
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
         """Return a plotly Figure of one metric over steps; the default is the first metric.
@@ -184,8 +184,8 @@ class Job:
         names = list(reader.view.metrics)
         name = metric if metric is not None else next(iter(names), None)
         if name not in names:
-            known = ", ".join(names) or "none yet"
-            raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {known}.", code="metric-unknown", field="metric")
+            choices = ", ".join(names) or "none yet"
+            raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {choices}.", code="metric-unknown", field="metric")
         return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, earlier=reader.earlier))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
@@ -230,7 +230,7 @@ class Job:
             control.request(self.folder.control, "cancel", now=True)
 
     def _check_ended(self, remedy: str) -> None:
-        """Raise JobStillRunning while the job has not ended, JobNotFound when it was removed."""
+        """Raise JobStillRunning while the job has not ended, JobNotFound if it was deleted."""
         if not self.folder.path.exists():
             raise JobNotFound(
                 f"Job {self.id} no longer exists: its folder was deleted.",
@@ -249,22 +249,22 @@ class Job:
         """
         from distdl_jupyter.jobs import rank_requests
 
-        rank_requests.ask_stacks(self.folder, self.view())
+        rank_requests.request_stacks(self.folder, self.view())
 
     def stacks(self, timeout: float = 10.0, *, recorded: bool = False, number: int | None = None) -> StacksDisplay:
         """Return the stack traces of all threads of all ranks; ranks that differ from the others come first.
 
         The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with
         ``recorded``, the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no
-        rank runs and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout``
-        seconds.
+        rank is running and no traces are saved, JobNotFound if those traces are not saved, TimeoutError after
+        ``timeout`` seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 
         if recorded or number is not None:
-            return rank_requests.saved_stacks(self.folder, number)
-        with explain_interrupt(lambda: interrupted(self)):
-            return rank_requests.take_stacks(self.folder, self.view, timeout)
+            return rank_requests.load_stacks(self.folder, number)
+        with explain_interrupt(lambda: describe_interrupt(self)):
+            return rank_requests.capture_stacks(self.folder, self.view, timeout)
 
     def ask_profile(self, steps: int = 5, ranks: Sequence[int] | None = None) -> None:
         """Request a profile of the next ``steps`` steps without waiting; ``view().profiles`` shows its progress.
@@ -273,7 +273,7 @@ class Job:
         """
         from distdl_jupyter.jobs import rank_requests
 
-        rank_requests.ask_profile(self.folder, self.view(), steps, ranks)
+        rank_requests.request_profile(self.folder, self.view(), steps, ranks)
 
     def profile(
         self,
@@ -298,9 +298,9 @@ class Job:
         from distdl_jupyter.jobs import rank_requests
 
         if recorded or number is not None:
-            return rank_requests.saved_profile(self.folder, number)
-        with explain_interrupt(lambda: interrupted(self)):
-            return rank_requests.take_profile(self.folder, self.view, steps, ranks, timeout)
+            return rank_requests.load_profile(self.folder, number)
+        with explain_interrupt(lambda: describe_interrupt(self)):
+            return rank_requests.record_profile(self.folder, self.view, steps, ranks, timeout)
 
     def resources(self) -> ResourceTable:
         """Return the resource usage of each rank and its machine, per second: CPU, memory, GPU, disk and network.
@@ -328,20 +328,20 @@ class Job:
         ``figure()`` plots one bar per rank. The steps are those of torch optimizers; if there are none, ``why`` gives
         the reason.
         """
-        return results.step_times(self.folder, self.view())
+        return results.read_step_times(self.folder, self.view())
 
     def tracking(self) -> list[TrackerRecord]:
         """Return the state of each experiment tracker: its run, the URL of the run, and any problem."""
         return tracking.of_job(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
-        """Send the metrics of this job to experiment trackers and return the state of each; also works for ended jobs.
+        """Send the metrics of this job, running or ended, to experiment trackers and return the state of each.
 
         ``trackers`` are "mlflow", "tensorboard" and "wandb" ("" for those of the job). A job has one run in each
         tracker, even if this is called several times. Returns when the trackers have everything of an ended job or
         report a problem, or after ``timeout`` seconds. Raises InvalidSpec.
         """
-        with explain_interrupt(lambda: interrupted(self)):
+        with explain_interrupt(lambda: describe_interrupt(self)):
             return results.track(self.folder, trackers, timeout)
 
     def rerun(self, **options: Any) -> Job:
@@ -351,7 +351,7 @@ class Job:
         not stored with a job; they are read from ``options`` or the environment of this process. Raises InvalidSpec if
         one is missing or an option is wrong, PluginUnavailable, JobNotFound if the files of the job were deleted.
         """
-        return start(*rerun.repeat(self.folder, options))
+        return start(*rerun.prepare_rerun(self.folder, options))
 
     def move(self, compute_target: str, **options: Any) -> Job:
         """Move this queued job to another cluster and return the new handle.
@@ -361,7 +361,7 @@ class Job:
         InvalidSpec if an option is wrong or a secret is missing, PluginUnavailable, JobNotFound if the files of the job
         were deleted; after these errors the job is still queued.
         """
-        spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
+        spec, secrets, code = rerun.prepare_move(self.folder, {**options, "compute_target": compute_target})
         with control.exclusive_lock(self.folder.control):  # so that only one of two processes moves it
             self._check_queued()
             return start(spec, secrets, code, lambda: self._leave_queue(compute_target))
@@ -389,7 +389,7 @@ class Job:
         JobNotFound if the files of the job were deleted.
         """
         self._check_ended("Cancel it before resuming it.")
-        return start(*rerun.resume(self.folder, options))
+        return start(*rerun.prepare_resume(self.folder, options))
 
     def checkpoints(self) -> CheckpointList:
         """Return the checkpoints in ``checkpoint_dir()``, newest first.
@@ -413,7 +413,7 @@ class Job:
         Raises InvalidSpec if the checkpoint does not exist or an option is wrong, PluginUnavailable, JobNotFound if the
         files of the job were deleted.
         """
-        return start(*rerun.resume(self.folder, options, checkpoints.choose(self.checkpoints(), step, path)))
+        return start(*rerun.prepare_resume(self.folder, options, checkpoints.choose(self.checkpoints(), step, path)))
 
     def remove(self) -> None:
         """Delete the folder of the job with its log and values.
@@ -460,7 +460,7 @@ class Jobs(list[Job]):
         from distdl_jupyter.jobs import study_rows
 
         ids = {job.id for job in self}
-        return JobTable(study_rows.folded([row for row in rows() if row.id in ids]))
+        return JobTable(study_rows.fold_rows([row for row in list_rows() if row.id in ids]))
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -471,33 +471,33 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
-    ended = {id_: entry.row for id_, entry in job_list.here().ended().items()}
+    ended = {id_: entry.row for id_, entry in job_list.get_index().read_ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
-def rows() -> list[JobRow]:
+def list_rows() -> list[JobRow]:
     """Return the rows of the job list, newest first; fast for a thousand jobs."""
-    return [entry.row for entry in job_list.here().all()]
+    return [entry.row for entry in job_list.get_index().read_all()]
 
 
-def not_started_message() -> str:
+def describe_not_started() -> str:
     """Return the message for an interrupt before the start."""
     return "Interrupted before the start. No job was started."
 
 
-def interrupted(job: Job, stop: str = "") -> str:
-    """Return the message for an interrupt that leaves the job running; ``stop`` is the command before its id."""
+def describe_interrupt(job: Job, command: str = "") -> str:
+    """Return the message for an interrupt that leaves the job running; ``command`` precedes its id."""
     id_ = short_id(job.id)
-    return interrupt_message(
-        f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()"
+    return format_interrupt(
+        f"job {job.name} ({id_})", job.state, f"{command} {id_}" if command else f"attach({id_!r}).cancel()"
     )
 
 
-def interrupt_message(what: str, state: State, stop: str) -> str:
-    """Return the message for an interrupt that leaves a job or sweep unchanged; ``stop`` is the whole command."""
+def format_interrupt(subject: str, state: State, command: str) -> str:
+    """Return the message for an interrupt that leaves a job or sweep unchanged; ``command`` stops it."""
     if state.ended:
-        return f"Interrupted; {what} has ended ({state.value})."
-    return f"Interrupted; {what} is still {state.value}. To stop it, run {stop}"
+        return f"Interrupted; {subject} has ended ({state.value})."
+    return f"Interrupted; {subject} is still {state.value}. To stop it, run {command}"
 
 
 def attach(job_id: str | None = None) -> Job:
@@ -561,7 +561,7 @@ def launch(
     """
     from distdl_jupyter.jobs import jobspec  # lazy: reading jobs needs neither capture nor checks
 
-    with explain_interrupt(not_started_message):
+    with explain_interrupt(describe_not_started):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
     return start(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft)
 
@@ -571,7 +571,7 @@ def relaunch(job: Job, *, group: Group | None = None, check: Mapping[str, Any] |
 
     Raises InvalidSpec, PluginUnavailable, JobNotFound if the job's files were deleted.
     """
-    return start(*rerun.repeat(job.folder, options, group=group, check=dict(check or {})))
+    return start(*rerun.prepare_rerun(job.folder, options, group=group, check=dict(check or {})))
 
 
 def start(
@@ -583,7 +583,7 @@ def start(
     def begin(folder: JobFolder, lock: JobLock) -> None:
         warm.start_job(folder, lock, secret_values, python=spec.python)
 
-    return Job(publish(JobStore(), spec, code, begin, lambda id_: interrupted(attach(id_)), before_start))
+    return Job(publish(JobStore(), spec, code, begin, lambda id_: describe_interrupt(attach(id_)), before_start))
 
 
 def publish(
@@ -598,15 +598,15 @@ def publish(
 
     ``before_start`` is called when the folder is complete but still hidden, and may raise.
 
-    An interrupt before the start leaves nothing behind. An interrupt during the start is raised after the start has
+    An interrupt before the start leaves no files behind. An interrupt during the start is raised after the start has
     succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
-    with explain_interrupt(not_started_message), files.writing(store.jobs):
+    with explain_interrupt(describe_not_started), files.writing(store.jobs):
         store.sweep()
         spec, folder = _prepare_folder(store, spec)
     lock = None
     try:
-        with explain_interrupt(not_started_message):
+        with explain_interrupt(describe_not_started):
             locks.prove(folder.lock)
             lock = JobLock.acquire(folder.lock)
             assert lock is not None, "a hidden folder is not locked"

@@ -1,4 +1,4 @@
-"""Cached rows of all jobs in a data directory. A row is reread only if it may have changed.
+"""Caches the rows of all jobs in a data directory; a row is reread only if it may have changed.
 
 The row of an ended job is read once, from its ``summary.json``; a ``JobReader`` follows each other job. Thread-safe.
 """
@@ -15,13 +15,13 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.job_table import ListedJob, list_entry, read_summary, write_summary
+from distdl_jupyter.views.job_table import ListedJob, make_entry, read_summary, write_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Seconds for which one update of a page may read jobs; its next update reads the remaining jobs.
-TURN = 0.4
+LIST_READ_SECONDS = 0.4
 
 
 class JobIndex:
@@ -33,25 +33,25 @@ class JobIndex:
         self._ended: dict[str, ListedJob] = {}
         self._readers: dict[str, JobReader] = {}
 
-    def all(self, seconds: float = math.inf) -> list[ListedJob]:
+    def read_all(self, seconds: float = math.inf) -> list[ListedJob]:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
         which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are left out, but each call reads
-        at least one more job than the call before.
+        at least one more job than the previous one.
         """
-        ids = self._ids()
-        return _without_check_runs(self._read(ids, seconds), ids)
+        ids = self._list_ids()
+        return _drop_check_runs(self._read(ids, seconds), ids)
 
-    def ended(self) -> dict[str, ListedJob]:
+    def read_ended(self) -> dict[str, ListedJob]:
         """Return the ended jobs that have a summary, by id; no other file of a job is read."""
-        for id_ in self._ids():
+        for id_ in self._list_ids():
             if id_ not in self._ended and (entry := read_summary(self._store.folder(id_))) is not None:
                 self._ended[id_] = entry
         return dict(self._ended)
 
-    def _ids(self) -> list[str]:
-        """Return all ids, newest first, and forget the jobs that were removed."""
+    def _list_ids(self) -> list[str]:
+        """Return all ids, newest first, and discard the entries of deleted jobs."""
         with self._lock:
             store = JobStore()
             if store.jobs != self._store.jobs:
@@ -83,24 +83,24 @@ class JobIndex:
                 reader.catch_up()
             except JobNotFound:
                 return None
-            entry = list_entry(folder, reader.view, reader.spec)
+            entry = make_entry(folder, reader.view, reader.spec)
             if entry.active:
                 self._readers[id_] = reader
                 return entry
             if not permissions.is_own(folder.path):
-                return entry  # the end may be in this view only, not in the job's files
+                return entry  # the end may exist only in this view, not in the job's files
             write_summary(folder, entry)
         self._ended[id_] = entry
         return entry
 
 
-def _without_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
+def _drop_check_runs(entries: Iterable[ListedJob], ids: Iterable[str]) -> list[ListedJob]:
     """Omit completed single-process runs whose check is listed: the page of the check links to them."""
-    present = set(ids)
-    return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]
+    listed_ids = set(ids)
+    return [entry for entry in entries if entry.check not in listed_ids or entry.row.state != "completed"]
 
 
 @functools.cache
-def here() -> JobIndex:
+def get_index() -> JobIndex:
     """Return the shared list of this process, which reads each ended job only once."""
     return JobIndex()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.node.slots import QueueEntry
 
-_WAITING_HEAD = ("Place", "Job", "Name", "Waits", "Priority")
-_HOLDING_HEAD = ("Holds", "Job", "Name")
-_JOBS_HEAD = ("Job", "Name", "Asks for", "Partition", "Now")
+_WAITING_HEADER = ("Position", "Job", "Name", "Waiting for", "Priority")
+_HOLDING_HEADER = ("Resources", "Job", "Name")
+_JOB_HEADER = ("Job", "Name", "Requested", "Partition", "Status")
 #: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MAX_ROWS = 40
 
@@ -55,7 +55,7 @@ class ClusterQueue:
     jobs: tuple[QueuedJob, ...] = ()
     problem: str = ""
 
-    def rows(self) -> list[tuple[str, ...]]:
+    def make_rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
         rows: list[tuple[str, ...]] = []
         for job in self.jobs:
@@ -66,8 +66,8 @@ class ClusterQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InUse:
-    """The used, total and free resources of this machine, and its queued jobs; counts the jobs of all users.
+class MachineUse:
+    """The used, total and free resources of this machine, and the number of its queued jobs, for all users.
 
     ``total`` and ``free`` are GPUs, cores and bytes of memory. A job uses the cores and memory that it has requested.
     """
@@ -80,7 +80,7 @@ class InUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Queue(table.Display):
-    """The running jobs ``holding`` resources of this machine, and all queued jobs, first the jobs of this machine.
+    """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; a running job uses
     the cores and memory that it has requested. ``clusters`` are the queues that this user's clusters manage themselves.
@@ -93,18 +93,20 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_format_holding(job), short_id(job.job), job.called) for job in self.holding]:
-            yield from (table.WholeRows([_HOLDING_HEAD, *running]), "")
-        waiting_rows = self._waiting_rows()
-        yield table.WholeRows([_WAITING_HEAD, *waiting_rows]) if waiting_rows else "No jobs are queued."
+        if running := [(_format_held(job), short_id(job.job), job.called) for job in self.holding]:
+            yield from (table.WholeRows([_HOLDING_HEADER, *running]), "")
+        waiting_rows = self._format_waiting()
+        yield table.WholeRows([_WAITING_HEADER, *waiting_rows]) if waiting_rows else "No jobs are queued."
         for cluster in self.clusters:
-            rows = cluster.rows()
+            rows = cluster.make_rows()
             yield from ("", f"{cluster.name}, your jobs:")
-            yield table.WholeRows([_JOBS_HEAD, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            yield (
+                table.WholeRows([_JOB_HEADER, *rows[:_MAX_ROWS]]) if rows else cluster.problem or "The queue is empty."
+            )
             if len(rows) > _MAX_ROWS:
                 yield f"and {len(rows) - _MAX_ROWS} more jobs"
 
-    def _waiting_rows(self) -> list[tuple[str, ...]]:
+    def _format_waiting(self) -> list[tuple[str, ...]]:
         return [
             (
                 str(job.position or ""),
@@ -117,7 +119,7 @@ class Queue(table.Display):
         ]
 
 
-def _format_holding(job: Holding) -> str:
+def _format_held(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
     parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
@@ -126,17 +128,17 @@ def _format_holding(job: Holding) -> str:
 def queue() -> Queue:
     """Return the queue of this machine with the jobs of all users, and this user's jobs that are queued elsewhere."""
     entries = slots.read_entries()
-    use = in_use(entries)
+    use = get_machine_use(entries)
     return Queue(
-        waiting=tuple(_waiting(entries)),
+        waiting=tuple(_list_waiting(entries)),
         holding=use.holding,
         total=use.total,
         free=use.free,
-        clusters=tuple(_cluster_queues()),
+        clusters=tuple(_list_cluster_queues()),
     )
 
 
-def in_use(entries: list[QueueEntry] | None = None) -> InUse:
+def get_machine_use(entries: list[QueueEntry] | None = None) -> MachineUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.read_entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
@@ -148,12 +150,12 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     }
     free["gpus"] = float(sum(gpu not in used for gpu in labels))
     holding = tuple(queueing.make_holding(entry, labels) for entry in held)
-    return InUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
+    return MachineUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
 
 
-def _cluster_queues() -> Iterator[ClusterQueue]:
+def _list_cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
-    target_names = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
+    target_names = [row.row.compute_target for row in job_list.get_index().read_all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.list_named()]
@@ -170,12 +172,12 @@ def _cluster_queues() -> Iterator[ClusterQueue]:
             yield ClusterQueue(name=name, jobs=tuple(jobs))
 
 
-def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
+def _list_waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     """Yield the queued jobs of this machine, in order, then this user's queued jobs elsewhere."""
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row
-        for listed in reversed(job_list.here().all())
+        for listed in reversed(job_list.get_index().read_all())
         if listed.row.state == State.QUEUED.value
     }
     for position in slots.schedule(slot_entries, slots.machine_limits()):
@@ -223,7 +225,7 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     if value is None:
         priorities = [
             listed.row.queue.priority
-            for listed in job_list.here().all()
+            for listed in job_list.get_index().read_all()
             if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0

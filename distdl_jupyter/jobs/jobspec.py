@@ -45,15 +45,15 @@ def build(
     ``group`` is the study of the job, ``python`` the interpreter of its ranks (default: this one).
     Raises InvalidSpec or PluginUnavailable with a message that names the fix.
     """
-    spec, secret_values, dry_run = planned(draft, options, id_=id_, group=group, python=python)
-    dry_run()
+    spec, secret_values, check_plan = plan_spec(draft, options, id_=id_, group=group, python=python)
+    check_plan()
     redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
     arguments = redact.masked_arguments(spec.script_arguments, draft.true_arguments)
     redactor = Redactor.of(os.environ, {**secret_values, **arguments})
-    return redact.mask_spec(_with_findings(spec, draft), redactor), secret_values
+    return redact.mask_spec(_add_findings(spec, draft), redactor), secret_values
 
 
-def planned(
+def plan_spec(
     draft: CapturedCode, options: Mapping[str, Any], *, id_: str = "", group: Group | None = None, python: str = ""
 ) -> tuple[JobSpec, dict[str, str], Callable[[], None]]:
     """Return the spec with unchecked code, the secret values, and a function that computes the plan once.
@@ -61,7 +61,7 @@ def planned(
     That function raises InvalidSpec for conflicting options; its run time grows with the number of ranks.
     Raises InvalidSpec or PluginUnavailable for options that cannot be used.
     """
-    resolved_options = resolved(options)
+    resolved_options = resolve_options(options)
     values = checked(resolved_options)
     target = cluster_configs.find(values.pop("compute_target", "local"))
     cluster_values = {**target.options, **_select_options("clusters", target.kind, resolved_options)}
@@ -87,15 +87,15 @@ def planned(
     variables = values.pop("environment_variables", {})
     secret_values = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
-    vm_size = _vm_size(values.pop("vm_size", None))
-    rate = node_price(values.pop("price_per_hour", None), vm_size, cluster, cluster_values)
-    values |= _gpu_options(values, cluster)
+    vm_size = _find_vm_size(values.pop("vm_size", None))
+    rate = find_node_price(values.pop("price_per_hour", None), vm_size, cluster, cluster_values)
+    values |= _derive_gpu_options(values, cluster)
     if values.get("after"):
-        values["after"] = _predecessors(values["after"])
-    _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
-    values |= _persistent_rank_defaults(values, cluster, target.name, draft)
-    _refuse_packages(values, cluster)
-    requirements = _requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
+        values["after"] = _find_predecessors(values["after"])
+    _check_restarts(values.get("max_restarts", 0), cluster, draft)
+    values |= _get_session_defaults(values, cluster, target.name, draft)
+    _check_packages(values, cluster)
+    requirements = _read_requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
         kind=draft.kind,
@@ -114,24 +114,24 @@ def planned(
         secret_variables=tuple(secret_values),
         python=python,
         working_directory=working_directory,
-        data=data_sources(values.pop("data", None), Path(working_directory), cluster),
+        data=resolve_data(values.pop("data", None), Path(working_directory), cluster),
         requirements=requirements,
         script_arguments=draft.script_arguments,
         source=draft.source,
         captured=draft.captured,
         capture_seconds=draft.seconds,
-        versions=_versions(backend, backend_options),
+        versions=_find_versions(backend, backend_options),
         created=time.time(),
         submitter=f"{os.uname().nodename}:{os.getpid()}",
         **{"name": check_name(draft.name), **values},
     )
     _check_min_node_count(spec)
     if is_local and any(getattr(spec, name) for name in packages.FIELDS):
-        spec = _with_ready_python(spec)
-    return spec, secret_values, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
+        spec = _use_ready_python(spec)
+    return spec, secret_values, lambda: _compute_plan(spec, cluster, cluster_options, backend, backend_options)
 
 
-def _with_ready_python(spec: JobSpec) -> JobSpec:
+def _use_ready_python(spec: JobSpec) -> JobSpec:
     """Return the spec with the Python of its package environment if that exists, so that the job can start warm."""
     from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
@@ -159,14 +159,14 @@ def _check_min_node_count(spec: JobSpec) -> None:
         )
 
 
-def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
+def _compute_plan(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
     """Compute the launch plan without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
     backend.plan(spec, placement, backend_options)
 
 
-def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options under their primary names. Raises InvalidSpec.
 
     Plug-ins are loaded lazily: most jobs use none of their options, and loading them all is slow.
@@ -175,11 +175,11 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     for kind in registry.KINDS:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
-        allowed |= option_names(kind)
+        allowed |= list_option_names(kind)
     return resolve(options, allowed)
 
 
-def option_names(kind: registry.Kind) -> set[str]:
+def list_option_names(kind: registry.Kind) -> set[str]:
     """Return the names of the options of all clusters or backends."""
     names: set[str] = set()
     for name in registry.names(kind):
@@ -203,10 +203,10 @@ def _check_unknown(options: Mapping[str, Any], used: set[str], label: str, targe
             )
 
 
-def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
+def resolve_data(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
     """Return the sources of ``data=`` for a cluster, with absolute local paths. Raises InvalidSpec."""
-    data = tuple(_absolute(source, working_directory) for source in sources(value))
-    refused = data_refusal(cluster)
+    data = tuple(_make_absolute(source, working_directory) for source in sources(value))
+    refused = why_data_unsupported(cluster)
     if data and refused:
         raise refused
     sharded = next((source for source in data if source.shard and not source.stored), None)
@@ -228,7 +228,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
     return data
 
 
-def data_refusal(cluster: Cluster) -> InvalidSpec | None:
+def why_data_unsupported(cluster: Cluster) -> InvalidSpec | None:
     """Return why a cluster does not support data sources, None if it does."""
     if cluster.has_agents or cluster.can_mount:
         return None
@@ -240,7 +240,7 @@ def data_refusal(cluster: Cluster) -> InvalidSpec | None:
     )
 
 
-def _absolute(source: DataSource, working_directory: Path) -> DataSource:
+def _make_absolute(source: DataSource, working_directory: Path) -> DataSource:
     if source.scheme != "path":
         return source
     path = working_directory / Path(source.path).expanduser()
@@ -254,7 +254,7 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
-def _gpu_options(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+def _derive_gpu_options(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the options derived from ``gpus``. Raises InvalidSpec if the cluster has no queue for these options."""
     field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
     if field and not cluster.has_slots:
@@ -275,7 +275,7 @@ def _gpu_options(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]
     return {} if gpus is None else {"use_gpu": gpus > 0}
 
 
-def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
+def _find_predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
     """Return the full ids of the jobs that must complete first. Raises InvalidSpec."""
     store = JobStore()
     try:
@@ -286,7 +286,7 @@ def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
         ) from None
 
 
-def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
+def _check_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
     if count and not cluster.can_restart:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} cannot restart ranks.",
@@ -303,7 +303,7 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
         )
 
 
-def _persistent_rank_defaults(
+def _get_session_defaults(
     options: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode
 ) -> dict[str, Any]:
     """Return the defaults of persistent ranks. Raises InvalidSpec if the ranks cannot be reached.
@@ -330,7 +330,7 @@ def _persistent_rank_defaults(
     return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.is_remote and idle is None else {}
 
 
-def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
+def _check_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
     field = next((name for name in packages.FIELDS if options.get(name)), "")
     if field and not cluster.can_install:
         raise InvalidSpec(
@@ -341,14 +341,14 @@ def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
         )
 
 
-def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
+def _read_requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
     """Return the text of the requirements, by default from the script's declaration."""
     if not text and cluster.can_install and draft.kind == "script" and packages.states_packages(draft.source.code):
         text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
     return packages.requirements(text, folder)
 
 
-def _vm_size(name: Any) -> str | None:
+def _find_vm_size(name: Any) -> str | None:
     if name in (None, ""):
         return None
     from distdl_jupyter.azure import find_size
@@ -356,7 +356,7 @@ def _vm_size(name: Any) -> str | None:
     return find_size(str(name)).size
 
 
-def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
+def find_node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
     """Return the price of a node: the user's price, else the cached price for the size of a billed cluster.
 
     The cluster options may name size and tier; interruptible nodes have no price. Raises InvalidSpec.
@@ -372,13 +372,13 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
     return prices.find_cached(size) if size and not interruptible else None
 
 
-def _versions(backend: Backend, options: Any) -> dict[str, str]:
+def _find_versions(backend: Backend, options: Any) -> dict[str, str]:
     common_packages = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
     versions = {package.name: package.version() for package in (*common_packages, *backend.packages(options))}
     return {"python": platform.python_version()} | {name: version for name, version in versions.items() if version}
 
 
-def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
+def _add_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:
     findings = preflight.check(draft, spec)
     preflight.raise_errors(findings)
     return dataclasses.replace(spec, findings=tuple(dataclasses.asdict(finding) for finding in findings))

@@ -15,16 +15,16 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.html import job as saved
+from distdl_jupyter.html import job as page
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 
 if TYPE_CHECKING:
-    from distdl_jupyter.html.job import ShownPicture
+    from distdl_jupyter.html.job import PictureData
     from distdl_jupyter.jobs.client import Job
 
 JOB_MIME = "application/vnd.distdl.job+json"
 #: Seconds between two updates of a page.
-REDRAW = 1.0
+REDRAW_SECONDS = 1.0
 #: Maximum seconds of reading old curves before a page is drawn.
 _READ_SECONDS = 0.2
 #: Seconds that the thread waits after the end of the job, so that a waiting cell can draw the final page first.
@@ -48,9 +48,9 @@ class JobOutput:
         self._display_id = uuid.uuid4().hex
         self._reader = PageReader(job.folder)
         # A front end with widgets sends the cell's id and accepts updates from a thread.
-        self._accepts_updates = bool(cell_id())
-        self._settling = threading.Lock()
-        self._settled = self._waited = False
+        self._accepts_updates = bool(get_cell_id())
+        self._settle_lock = threading.Lock()
+        self._is_settled = self._has_waited = False
 
     def start(self) -> None:
         """Display the job, and start the thread that shows its end."""
@@ -64,10 +64,10 @@ class JobOutput:
         A program that executes a notebook accepts only output of the running cell. A front end with widgets gets only
         one message, from the thread.
         """
-        with self._settling:
-            if not self._waited and not (self._settled and self._accepts_updates):
+        with self._settle_lock:
+            if not self._has_waited and not (self._is_settled and self._accepts_updates):
                 self._settle()
-            self._waited = True
+            self._has_waited = True
 
     def _watch(self) -> None:
         with contextlib.suppress(JobNotFound):  # _settle shows that the job was removed
@@ -77,13 +77,13 @@ class JobOutput:
             else:
                 self._redraw()
             time.sleep(_SETTLE_SECONDS)
-        with self._settling:
-            if not self._settled:
+        with self._settle_lock:
+            if not self._is_settled:
                 self._settle()
 
     def _redraw(self) -> None:
         while not self._reader.view.state.ended:
-            time.sleep(REDRAW)
+            time.sleep(REDRAW_SECONDS)
             if read_page(self._reader):
                 self._display(update=True)
 
@@ -93,13 +93,13 @@ class JobOutput:
             reader.catch_up()
             self._reader = reader
         except JobNotFound:
-            self._display(update=True, removed=True)
+            self._display(update=True, is_removed=True)
         else:
             self._display(update=True)
-        self._settled = True
+        self._is_settled = True
 
-    def _display(self, *, update: bool, removed: bool = False) -> None:
-        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **forms(self._reader, removed=removed)}
+    def _display(self, *, update: bool, is_removed: bool = False) -> None:
+        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **make_mime_bundle(self._reader, is_removed=is_removed)}
         publish(bundle, self._display_id, update)
 
 
@@ -109,25 +109,27 @@ def read_page(reader: PageReader) -> bool:
     State and newest log rows are always read, old curves only for a short time.
     """
     has_changes = reader.advance(_READ_SECONDS)
-    while not reader.complete and not reader.idle:
+    while not reader.is_complete and not reader.is_idle:
         has_changes = reader.advance(_READ_SECONDS) or has_changes
     return has_changes
 
 
-def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
+def make_mime_bundle(reader: PageReader, *, is_removed: bool = False) -> dict[str, str]:
     """Return the page and the text of a job for a saved notebook, by MIME type."""
     view = reader.view
     result = view.ranks[0].result or ""
-    pictures = newest_pictures(reader)
+    pictures = select_pictures(reader)
     return {
-        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, pictures, removed=removed),
-        "text/plain": saved.text(view, reader.book, reader.spec, result, removed=removed),
+        "text/html": page.render_html(
+            view, reader.book, reader.log, reader.spec, result, pictures, is_removed=is_removed
+        ),
+        "text/plain": page.render_text(view, reader.book, reader.spec, result, is_removed=is_removed),
     }
 
 
-def newest_pictures(reader: PageReader) -> list[ShownPicture]:
+def select_pictures(reader: PageReader) -> list[PictureData]:
     """Return the newest pictures of a job within the notebook's limit, oldest first."""
-    newest: list[ShownPicture] = []
+    pictures: list[PictureData] = []
     remaining = _MAX_PICTURE_BYTES
     for picture in reversed(reader.view.pictures):
         data = reader.folder.read_picture(picture.number)
@@ -135,8 +137,8 @@ def newest_pictures(reader: PageReader) -> list[ShownPicture]:
             remaining -= len(data[0])
             if remaining < 0:
                 break
-            newest.append((picture, *data))
-    return newest[::-1]
+            pictures.append((picture, *data))
+    return pictures[::-1]
 
 
 # the front end of the running cell --------------------------------------------------------------------
@@ -151,10 +153,10 @@ def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # n
 
 def has_extension() -> bool:
     """Return whether the front end of the running cell may have JupyterLab extensions."""
-    return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
+    return "google.colab" not in sys.modules and not get_cell_id().startswith("vscode-")
 
 
-def cell_id() -> str:
+def get_cell_id() -> str:
     """Return the front end's id of the running cell; "" outside notebooks."""
     try:
         from IPython.core.getipython import get_ipython

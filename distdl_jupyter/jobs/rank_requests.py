@@ -25,88 +25,90 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Seconds between two polls for a response.
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
-def _wait(response: Callable[[], T | None], timeout: float, message: str) -> T:
+def _wait_for_response(read_response: Callable[[], T | None], timeout: float, message: str) -> T:
     deadline = time.monotonic() + timeout
-    while (result := response()) is None:
+    while (response := read_response()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{message} within {timeout:g} s. The job keeps running.")
-        time.sleep(_POLL)
-    return result
+        time.sleep(_POLL_SECONDS)
+    return response
 
 
-def _not_saved_error(
-    folder: JobFolder, kind: str, code: str, numbers: Sequence[int], number: int | None, hint: str
+def _make_not_saved_error(
+    folder: JobFolder, noun: str, code: str, numbers: Sequence[int], number: int | None, hint: str
 ) -> JobNotFound:
-    """Return the error for missing stacks or profiles; ``hint`` is for a job that has none at all."""
-    subject = kind if number is None else f"{kind} {number}"
+    """Return the error for missing stacks or profiles; ``hint`` is used if the job has none at all."""
+    missing = f"{noun}s" if number is None else f"{noun} {number}"
     hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else hint
-    return JobNotFound(f"Job {folder.id} has no {subject}.", code=code, hint=hint)
+    return JobNotFound(f"Job {folder.id} has no {missing}.", code=code, hint=hint)
 
 
 # stacks -----------------------------------------------------------------------------------------
 
 
-def ask_stacks(folder: JobFolder, view: JobView) -> None:
+def request_stacks(folder: JobFolder, view: JobView) -> None:
     """Request stacks without waiting for them. Raises JobNotRunning if no rank is running."""
-    _check_can_answer(folder, view)
+    _check_can_respond(folder, view)
     control.request(folder.control, "stacks")
 
 
-def _check_can_answer(folder: JobFolder, view: JobView) -> None:
+def _check_can_respond(folder: JobFolder, view: JobView) -> None:
     if view.state.ended:
         reason = f"has ended ({view.state.value})"
     elif any(rank.is_running for rank in view.ranks):
         return
     elif any(rank.status == "ended" for rank in view.ranks):
-        reason = "is ending, and none of its ranks is running"
+        reason = "is ending and has no running ranks"
     else:
-        reason = f"is {view.state.value}, and none of its ranks has started"
+        reason = f"is {view.state.value}, and no rank has started"
     if view.stacks:
-        hint = f"{plural(len(view.stacks), 'earlier one')} can be read with job.stacks(recorded=True)"
+        hint = f"{plural(len(view.stacks), 'earlier stack dump')} can be read with job.stacks(recorded=True)."
     else:
         hint = "Capture stack traces while its ranks are running." if view.state.ended else ""
-    text = f"Job {folder.id} {reason}, so it has no stack traces to capture."
+    text = f"Job {folder.id} {reason}, so no stack traces can be captured."
     raise JobNotRunning(text, code="stacks-not-running", hint=hint)
 
 
-def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
+def load_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
     """Return saved stacks, by default the newest. Raises JobNotFound if there are none."""
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
-        raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
+        raise _make_not_saved_error(folder, "stack dump", "stacks-not-found", stacks.numbers(folder), number, hint)
     return StacksDisplay(**vars(saved))
 
 
-def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksDisplay:
+def capture_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksDisplay:
     """Request stacks, wait for them and return them; for an ended job return the last saved ones.
 
-    Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting; TimeoutError.
+    Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting. Raises TimeoutError if
+    there is no response within ``timeout`` seconds.
     """
     view = read_view()
     if view.state.ended and stacks.numbers(folder):
-        return saved_stacks(folder)
+        return load_stacks(folder)
     last_number = max((dump.number for dump in view.stacks), default=0)
-    ask_stacks(folder, view)
+    request_stacks(folder, view)
 
-    def response() -> stacks.StackSnapshot | None:
+    def read_response() -> stacks.StackSnapshot | None:
         view = read_view()
         number = next((dump.number for dump in view.stacks if dump.number > last_number), None)
         saved = None if number is None else stacks.read(folder, number)
         if saved is None:
-            _check_can_answer(folder, view)
+            _check_can_respond(folder, view)
         return saved
 
-    return StacksDisplay(**vars(_wait(response, timeout, f"The ranks of job {folder.id} did not respond")))
+    message = f"The ranks of job {folder.id} did not respond"
+    return StacksDisplay(**vars(_wait_for_response(read_response, timeout, message)))
 
 
 # profile ----------------------------------------------------------------------------------------
 
 
-def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
+def request_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
     """Request a profile without waiting for it.
 
     Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning if no rank can record or a
@@ -128,15 +130,15 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
                 hint="Use ranks=[0], for example, or leave it out to record all ranks.",
             )
         ranks = sorted(set(ranks))
-    if reason := _cannot_record(view, ranks):
-        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)"
+    if reason := _why_not_recordable(view, ranks):
+        hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)."
         raise JobNotRunning(
             f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
         )
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
 
-def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
+def _why_not_recordable(view: JobView, ranks: Sequence[int] | None) -> str:
     """Return why no step can be recorded, as the end of a sentence; "" if steps can be recorded."""
     if view.state.ended:
         return f"has ended ({view.state.value}), so it has no step to record."
@@ -145,35 +147,36 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
     running = {rank.rank for rank in view.ranks if rank.is_running}
     if not running or (ranks is not None and not running.intersection(ranks)):
         text = f"{format_ranks(list(ranks))} {'are' if ranks[1:] else 'is'} not" if ranks else "none of its ranks is"
-        return f"is {view.state.value} and {text} running."
+        return f"is {view.state.value}, but {text} running."
     if any(not profile.ended for profile in view.profiles):
         return "is already recording a profile."
     return ""
 
 
-def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay:
+def load_profile(folder: JobFolder, number: int | None = None) -> ProfileDisplay:
     """Return a saved profile, by default the newest. Raises JobNotFound if there is none."""
     saved = profiles.read(folder, number)
     if saved is None:
-        hint = "Record one while it trains."
-        raise _not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+        hint = "Record one while the job is training."
+        raise _make_not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
     return ProfileDisplay(**vars(saved))
 
 
-def take_profile(
+def record_profile(
     folder: JobFolder, read_view: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
 ) -> ProfileDisplay:
     """Request a profile, wait for it and return it; for an ended job return the last saved one.
 
-    Raises the errors of ``ask_profile``, JobNotRunning with the reason if no step could be recorded, TimeoutError.
+    Raises the errors of ``request_profile``, JobNotRunning with the reason if no step could be recorded, and
+    TimeoutError if there is no response within ``timeout`` seconds.
     """
     view = read_view()
     if view.state.ended and profiles.numbers(folder):
-        return saved_profile(folder)
+        return load_profile(folder)
     last_number = max((profile.number for profile in view.profiles), default=0)
-    ask_profile(folder, view, steps, ranks)
+    request_profile(folder, view, steps, ranks)
 
-    def response() -> profiles.Profile | None:
+    def read_response() -> profiles.Profile | None:
         view = read_view()
         new = next((profile for profile in view.profiles if profile.number > last_number), None)
         if new is not None and new.ended:
@@ -184,9 +187,10 @@ def take_profile(
             return saved
         if view.state.ended:
             raise JobNotRunning(
-                f"Job {folder.id} has ended ({view.state.value}) before the steps were recorded.",
+                f"Job {folder.id} ended ({view.state.value}) before the steps were recorded.",
                 code="profile-job-ended",
             )
         return None
 
-    return ProfileDisplay(**vars(_wait(response, timeout, f"The steps of job {folder.id} were not recorded")))
+    message = f"The steps of job {folder.id} were not recorded"
+    return ProfileDisplay(**vars(_wait_for_response(read_response, timeout, message)))

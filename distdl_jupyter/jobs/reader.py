@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.locks import Holder
 
 #: Seconds without events after which a reader checks that the writer is alive.
-_SILENCE = 1.0
+_MAX_SILENCE_SECONDS = 1.0
 #: Seconds between two polls of the file.
-POLL = 0.1
+POLL_SECONDS = 0.1
 #: Maximum bytes of one read: of events; for pages, of events, and of samples, which are slower to decode.
-_BATCH, _PAGE_BATCH, _PAGE_SAMPLES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
+_BATCH_BYTES, _PAGE_BATCH_BYTES, _PAGE_SAMPLE_BYTES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
 #: Number of newest events that are checked for several supervisors that died in a row.
-_LATEST = 100
+_MAX_LATEST_EVENTS = 100
 #: Number of step records whose mean is shown while a job runs.
 NEWEST_STEPS = 100
 
 
-class Untrusted(PermissionError):
+class UntrustedError(PermissionError):
     """Another user could have written to a job's folder, so none of its processes is started, signaled or ended."""
 
 
@@ -73,17 +73,17 @@ class JobReader:
 
     def read(self) -> list[Event]:
         """Return the next events (a few megabytes at most) and fold them into ``view``; [] if there are none."""
-        batch = self._next()
+        batch = self._read_next()
         return self.read() if self.listen(received=bool(batch)) else batch
 
-    def _next(self) -> list[Event]:
+    def _read_next(self) -> list[Event]:
         while True:
-            before = (self.cursor, self.log_cursor)
+            previous = (self.cursor, self.log_cursor)
             batch = self.read_once()
-            if batch or (self.cursor, self.log_cursor) == before:
+            if batch or (self.cursor, self.log_cursor) == previous:
                 return batch
 
-    def read_once(self, max_bytes: int = _BATCH) -> list[Event]:
+    def read_once(self, max_bytes: int = _BATCH_BYTES) -> list[Event]:
         """Read about ``max_bytes`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
@@ -103,7 +103,7 @@ class JobReader:
         try:
             self.view.apply(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(self.folder.events, error) from error
+            raise self._make_unreadable_error(self.folder.events, error) from error
         if self._curves:
             self.book.apply(event)
 
@@ -112,9 +112,9 @@ class JobReader:
         try:
             self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(self.folder.log, error) from error
+            raise self._make_unreadable_error(self.folder.log, error) from error
 
-    def _unreadable(self, file: Path, error: Exception) -> JobNotFound:
+    def _make_unreadable_error(self, file: Path, error: Exception) -> JobNotFound:
         return JobNotFound(
             f"Job {self.folder.id} cannot be loaded: {file.name} has an unknown format "
             f"({type(error).__name__}: {error}).",
@@ -135,7 +135,7 @@ class JobReader:
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.elsewhere is not None:
                 self._note_writer()
-        elif not self.view.state.ended and now - self._received_at > _SILENCE:
+        elif not self.view.state.ended and now - self._received_at > _MAX_SILENCE_SECONDS:
             self._received_at = now
             return self._finalize()
         return False
@@ -151,8 +151,8 @@ class JobReader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
-            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
-                self.fold(_unsaved_end(error))
+            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, UntrustedError)):
+                self.fold(_make_unsaved_end(error))
             ended = False
         self._note_writer()
         return ended
@@ -168,7 +168,7 @@ class JobReader:
             pass
         return self.view
 
-    def follow(self, poll: float = POLL) -> Iterator[list[Event]]:
+    def follow(self, poll: float = POLL_SECONDS) -> Iterator[list[Event]]:
         """Yield batches of events until the job has ended and all of them were read."""
         while True:
             batch = self.read()
@@ -202,10 +202,10 @@ class PageReader(JobReader):
     def __init__(self, folder: JobFolder, *, tail: int = MAX_ROWS) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether all initial events (``has_first_events``) and the initial log (``complete``) were read.
-        self.has_first_events = self.complete = False
-        #: ``version`` increases with every step that reads data; ``idle`` is true after a step that read none.
-        self.version, self.idle = 0, False
+        #: Whether all initial events (``has_first_events``) and the initial log (``is_complete``) were read.
+        self.has_first_events = self.is_complete = False
+        #: ``version`` increases with every step that reads data; ``is_idle`` is true after a step that read none.
+        self.version, self.is_idle = 0, False
         self.resources = ResourceBook(folder.resources)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
         self._first_end = 0
@@ -225,31 +225,31 @@ class PageReader(JobReader):
 
         ``lock`` is held during each step and released between steps.
         """
-        before, deadline = self.version, time.monotonic() + seconds
+        previous_version, deadline = self.version, time.monotonic() + seconds
         while True:
             with lock or contextlib.nullcontext():
-                self.idle = not self.step()
-                self.version += not self.idle
-            if self.idle or time.monotonic() > deadline:
+                self.is_idle = not self.step()
+                self.version += not self.is_idle
+            if self.is_idle or time.monotonic() > deadline:
                 break
             if lock is not None:
                 time.sleep(0.0005)
-        ended = self.listen(received=self.version > before)
-        return ended or self.version > before
+        ended = self.listen(received=self.version > previous_version)
+        return ended or self.version > previous_version
 
     def step(self) -> bool:
         """Read one batch of new data; return whether there was any."""
-        before = self.cursor
-        self.read_once(_PAGE_BATCH)
-        if not self.has_first_events and self.cursor > before:
+        previous = self.cursor
+        self.read_once(_PAGE_BATCH_BYTES)
+        if not self.has_first_events and self.cursor > previous:
             return True
         if not self.has_first_events:
             self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
-        moved = self.window.step(self.view)
-        self.complete = self.complete or not moved or self.window.cursor >= self._first_end
-        samples = self.resources.read(_PAGE_SAMPLES)
+        has_new_rows = self.window.step(self.view)
+        self.is_complete = self.is_complete or not has_new_rows or self.window.cursor >= self._first_end
+        samples = self.resources.read(_PAGE_SAMPLE_BYTES)
         has_steps = self.steps.read()
-        return moved or self.cursor > before or bool(samples) or has_steps
+        return has_new_rows or self.cursor > previous or bool(samples) or has_steps
 
     def count(self) -> None:
         """Do nothing: the log window counts the lines that it reads."""
@@ -267,21 +267,21 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
     """End a job that no longer has a writer; return True if this call wrote the end.
 
     Do nothing while a writer is alive, or may be alive on a host other than ``lost_supervisor.host``. Raises OSError,
-    Untrusted.
+    UntrustedError.
     """
     if not folder.path.exists():
         return False
     if reason := permissions.refusal(folder.path.stat()):
-        raise Untrusted(f"{folder.path} {reason}")
+        raise UntrustedError(f"{folder.path} {reason}")
     lock = JobLock.acquire(folder.lock, of_other_host=lost_supervisor is not None)
     if lock is None:
         return False
     try:
         reader = JobReader(folder)
-        before, latest = -1, list[Event]()
-        while reader.cursor != before:
-            before = reader.cursor
-            latest = (latest + reader.read_once())[-_LATEST:]
+        previous, latest = -1, list[Event]()
+        while reader.cursor != previous:
+            previous = reader.cursor
+            latest = (latest + reader.read_once())[-_MAX_LATEST_EVENTS:]
         view, spec = reader.view, reader.spec
         if view.state.ended:
             return False
@@ -301,7 +301,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         lock.release()
 
 
-def _unsaved_end(error: OSError) -> Event:
+def _make_unsaved_end(error: OSError) -> Event:
     """Return the unsaved final state of a job without a writer whose folder is read-only."""
     reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     text = (

@@ -80,13 +80,13 @@ class EarlierCode:
             self._copy_checkpoints(folder)
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, content: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if error.errno in _DISK_ERRORS:
                 raise
-            raise _unreadable(self._folder, error, what) from error
+            raise _make_unreadable_error(self._folder, error, content) from error
 
     def _copy_checkpoints(self, folder: JobFolder) -> None:
         with self._translate_errors("checkpoints"):
@@ -119,15 +119,15 @@ class EarlierCode:
 
 
 #: Spec, secret values and code of a new job.
-Start = tuple["JobSpec", dict[str, str], EarlierCode]
+NewJob = tuple["JobSpec", dict[str, str], EarlierCode]
 
 
-def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> Start:
+def prepare_trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> NewJob:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
     sweep = folder.spec()
-    flag_of = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
-    flags = [text for name, value in parameters.items() if name in flag_of for text in (flag_of[name], str(value))]
-    variables = {name: value for name, value in parameters.items() if name not in flag_of}
+    flag_map = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
+    flags = [text for name, value in parameters.items() if name in flag_map for text in (flag_map[name], str(value))]
+    variables = {name: value for name, value in parameters.items() if name not in flag_map}
     spec = dataclasses.replace(
         sweep,
         id=new_id(),
@@ -141,7 +141,7 @@ def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets
     return spec, dict(secrets), EarlierCode(folder, sweep, parameters=variables, flags=flags)
 
 
-def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Start:
+def prepare_rerun(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> NewJob:
     """Return a job that repeats the one in ``folder`` from its start.
 
     ``options`` replace those of the earlier job, ``fields`` the fields of its spec. Secret values come from the
@@ -149,16 +149,16 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _apply_options(folder, earlier, options)
-    spec = _new_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
+    spec, secrets = _build_spec(folder, earlier, options)
+    spec = _make_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
 
-def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
+def prepare_move(folder: JobFolder, options: Mapping[str, Any]) -> NewJob:
     """Return a job that replaces the one in ``folder``, which has not started.
 
-    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``resume``, and InvalidSpec
-    for a run of a study.
+    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``prepare_resume``, and
+    InvalidSpec for a run of a study.
     """
     earlier = folder.spec()
     if earlier.group is not None:
@@ -168,8 +168,8 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
             field="compute_target",
             hint="Start all runs of it there with compute_target.",
         )
-    spec, secrets = _apply_options(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options)
-    spec = _new_spec(
+    spec, secrets = _build_spec(folder, dataclasses.replace(earlier, priority=_read_priority(folder, earlier)), options)
+    spec = _make_spec(
         spec,
         earlier,
         resumed_from=earlier.resumed_from,
@@ -183,17 +183,17 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
     return spec, secrets, EarlierCode(folder, earlier, checkpoints="all" if folder.has_checkpoints else "none")
 
 
-def _priority(folder: JobFolder, spec: JobSpec) -> int:
+def _read_priority(folder: JobFolder, spec: JobSpec) -> int:
     """Return the priority of a queued job: the last one requested."""
     requests = [event.get("priority") for event in events.read(folder.control)[0] if event["type"] == "priority"]
     return next((priority for priority in reversed(requests) if isinstance(priority, int)), spec.priority)
 
 
-def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
+def prepare_resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> NewJob:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
-    ``options`` replace those of the earlier job. Raises InvalidSpec, also if there is no checkpoint, PluginUnavailable,
-    JobNotFound.
+    ``options`` replace those of the earlier job. Raises InvalidSpec, for example without a checkpoint,
+    PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
     if not folder.has_checkpoints:
@@ -204,10 +204,10 @@ def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    spec, secrets = _apply_options(folder, earlier, options)
+    spec, secrets = _build_spec(folder, earlier, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
-    spec = _new_spec(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
+    spec = _make_spec(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
     return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
@@ -223,14 +223,14 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
         )
 
 
-def _new_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
+def _make_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
     fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **changes}
     return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
-def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+def find_secrets(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
     """Return the values of the earlier job's secret variables, from the options or this process's environment."""
     missing = [name for name in earlier.secret_variables if name not in values and name not in os.environ]
     if missing:
@@ -243,30 +243,30 @@ def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({}
     return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
 
 
-def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+def _build_spec(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked like any new job, and its secret values.
 
     The new job does not wait for other jobs unless the options name some.
     """
     if not options:
-        return dataclasses.replace(earlier, after=()), secrets_of(earlier)
+        return dataclasses.replace(earlier, after=()), find_secrets(earlier)
     from distdl_jupyter.jobs import jobspec
 
-    resolved = jobspec.resolved(options)
+    resolved = jobspec.resolve_options(options)
     variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
-    options_of_job: dict[str, Any] = {
-        name: getattr(earlier, name) for name, about in ABOUT.items() if about.is_inherited
+    old_options: dict[str, Any] = {
+        name: getattr(earlier, name) for name, option in ABOUT.items() if option.is_inherited
     }
     if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
-        options_of_job |= earlier.cluster_options
+        old_options |= earlier.cluster_options
     if resolved.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
-        options_of_job |= earlier.backend_options
+        old_options |= earlier.backend_options
     if "node_count" in resolved and isinstance(resolved["node_count"], int) and earlier.min_node_count is not None:
-        options_of_job["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
-    secrets = secrets_of(earlier, variables)
-    others = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
-    new_options = override(options_of_job, others) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
+        old_options["min_node_count"] = min(earlier.min_node_count, resolved["node_count"])
+    secrets = find_secrets(earlier, variables)
+    remaining = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    new_options = override(old_options, remaining) | {"environment_variables": {**variables, **secrets}}
+    spec, secrets = jobspec.build(_load_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source
@@ -274,14 +274,14 @@ def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, An
     return dataclasses.replace(spec, versions=earlier.versions), secrets
 
 
-def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
+def _load_draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
     """Return the draft of an earlier job's code; its files are copied, not captured again."""
     from distdl_jupyter.capture import CapturedCode
 
     try:
         payload = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _unreadable(folder, error) from error
+        raise _make_unreadable_error(folder, error) from error
     return CapturedCode(
         kind=earlier.kind,
         name=earlier.name,
@@ -293,9 +293,9 @@ def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
     )
 
 
-def _unreadable(folder: JobFolder, error: Exception, what: str = "code") -> JobNotFound:
+def _make_unreadable_error(folder: JobFolder, error: Exception, content: str = "code") -> JobNotFound:
     return JobNotFound(
-        f"The {what} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
+        f"The {content} of job {folder.id} cannot be read: {getattr(error, 'strerror', None) or error}.",
         code="rerun-unreadable",
         hint="Submit it from its notebook again.",
     )

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.steps import StepTimesDisplay
 
 #: Maximum bytes at the end of a log that are searched for a rank's last lines.
-_MAX_TAIL = 16 * 1024 * 1024
+_MAX_TAIL_BYTES = 16 * 1024 * 1024
 #: Seconds between two polls of a tracker.
-_POLL = 0.2
+_POLL_SECONDS = 0.2
 #: Signals that stop the ranks of a job.
 _STOP_SIGNALS = ("INT", "TERM", "KILL")
 #: Maximum number of listed output files.
 MAX_OUTPUT_FILES = 10_000
 
 
-def value(folder: JobFolder, rank: RankView) -> Any:
+def load_value(folder: JobFolder, rank: RankView) -> Any:
     """Return the value of a rank, None if it left none, for example after os.exec. Raises ResultUnavailable."""
     path = folder.result(rank.rank)
     try:
@@ -58,9 +58,9 @@ def value(folder: JobFolder, rank: RankView) -> Any:
     except FileNotFoundError:
         if rank.ok is not True:
             return None
-        reason = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
+        message = rank.problem or f"The value of rank {rank.rank} no longer exists: {path} is missing."
         raise ResultUnavailable(
-            reason, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
+            message, code="result-missing", hint=f"Its text: {rank.result}" if rank.result else ""
         ) from None
     except PermissionError as error:
         raise ResultUnavailable(
@@ -74,35 +74,35 @@ def value(folder: JobFolder, rank: RankView) -> Any:
         ) from error
 
 
-def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
+def make_job_failed(folder: JobFolder, view: JobView) -> JobFailed:
     """Return the exception of a job that did not succeed; the caller raises it."""
     failure = view.failure
-    where = f"Job {view.name} ({view.id})"
+    subject = f"Job {view.name} ({view.id})"
     if failure is None:
         reasons = {
-            State.CANCELED: f"{where} was canceled.",
-            State.LOST: f"{where} is lost. {view.reason}",
+            State.CANCELED: f"{subject} was canceled.",
+            State.LOST: f"{subject} is lost. {view.reason}",
         }
         return JobFailed(
-            reasons.get(view.state, f"{where} failed: {view.reason}"), job_id=view.id, code=view.reason_code
+            reasons.get(view.state, f"{subject} failed: {view.reason}"), job_id=view.id, code=view.reason_code
         )
     rank = view.ranks[failure.rank]
     failed = JobFailed(
-        _headline(failure, view.process_count),
+        _format_headline(failure, view.process_count),
         job_id=view.id,
         rank=failure.rank,
-        **_ending(rank),
+        **_find_exit(rank),
         error=failure.error,
-        traceback=str((failure.error or {}).get("traceback", "")) or _last_lines(folder, failure.rank),
-        others=_others(failure, view.process_count),
+        traceback=str((failure.error or {}).get("traceback", "")) or _find_last_output(folder, failure.rank),
+        others=_describe_other_ranks(failure, view.process_count),
         code=failure.code,
         hint=str((failure.error or {}).get("hint", "")),
     )
-    failed.__cause__ = _original(failure.error or {})
+    failed.__cause__ = _rebuild_exception(failure.error or {})
     return failed
 
 
-def _original(error: dict[str, Any]) -> BaseException | None:
+def _rebuild_exception(error: dict[str, Any]) -> BaseException | None:
     """Return the rank's exception with its arguments; None if its class is not loaded here or cannot be instantiated.
 
     Only already imported classes are used, and only classes of this package run code.
@@ -128,13 +128,13 @@ def _original(error: dict[str, Any]) -> BaseException | None:
     return exception
 
 
-def _headline(failure: Failure, process_count: int) -> str:
+def _format_headline(failure: Failure, process_count: int) -> str:
     if failure.kind == "unequal":
         return f"{failure.what}. {failure.evidence}"
-    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_location(failure)}.{_memory(failure)}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_locate(failure)}.{_explain(failure)}"
 
 
-def _ending(rank: RankView) -> dict[str, Any]:
+def _find_exit(rank: RankView) -> dict[str, Any]:
     """Return how the rank's process ended: ``exit_code``, ``signal``.
 
     A rank that has reported its error may exit slowly, because a library waits for the other ranks, and is then stopped
@@ -150,7 +150,7 @@ def _ending(rank: RankView) -> dict[str, Any]:
     return {"exit_code": rank.code, "signal": rank.signal}
 
 
-def _location(failure: Failure) -> str:
+def _locate(failure: Failure) -> str:
     """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's code.
 
     The text of a crash already contains the location.
@@ -164,7 +164,7 @@ def _location(failure: Failure) -> str:
     return f", in {frames[index]['label']}, line {frames[index]['line']}"
 
 
-def _memory(failure: Failure) -> str:
+def _explain(failure: Failure) -> str:
     if not failure.what.endswith("SIGKILL"):
         return f" {failure.evidence}" if failure.evidence else ""
     if failure.evidence:
@@ -174,22 +174,22 @@ def _memory(failure: Failure) -> str:
     )
 
 
-def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
+def _find_last_output(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return the last output of a rank that died without a report, or of the job itself if the rank had none."""
-    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL)
-    if rank_lines := _texts_of(lines, rank, count):
+    lines, _ = last_lines(folder.log, 4 * count, rank, within=_MAX_TAIL_BYTES)
+    if rank_lines := _select_texts(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *rank_lines])
-    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL)
-    job_lines = _texts_of(lines, None, count)
+    lines, _ = last_lines(folder.log, 4 * count, within=_MAX_TAIL_BYTES)
+    job_lines = _select_texts(lines, None, count)
     return "\n".join(["Last lines of the job:", *job_lines]) if job_lines else ""
 
 
-def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+def _select_texts(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
     texts = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
     return [text for text in texts if not text.startswith("Extension modules:")][-count:]  # faulthandler's long line
 
 
-def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
+def _describe_other_ranks(failure: Failure, process_count: int) -> tuple[str, ...]:
     """Return sentences about the ranks that ended because of the first failure, grouped by how they ended."""
     if not failure.others:
         return ()
@@ -197,17 +197,17 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
     for other in failure.others:
         by_ending.setdefault(other["what"].split(":")[0], []).append(other)
     sentences = [
-        f"{ranks(sorted(end['rank'] for end in group))}: {what} after {min(end['after'] for end in group):.1f} s"
-        for what, group in by_ending.items()
+        f"{ranks(sorted(end['rank'] for end in group))}: {ending} after {min(end['after'] for end in group):.1f} s"
+        for ending, group in by_ending.items()
     ]
     return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(sentences)}).",)
 
 
 #: Columns of a row besides its metrics: rank, step, time, attempt.
-_INDEX_COLUMNS = 4
+_INDEX_COLUMN_COUNT = 4
 
 
-def metrics_frame(folder: JobFolder) -> pd.DataFrame:
+def read_metrics(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and one column per metric (NaN: not reported).
 
     In very long runs, reports that fall on the same point of a curve are merged into the last one
@@ -226,10 +226,10 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
                 numbers = {name: float(v) for name, v in event["values"].items()}
                 index = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
                 if event.get("replace"):
-                    rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
+                    rows = _drop_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
                 rows.append({**index, **numbers})
             elif event["type"] == "metric_source" and not event["from_output"]:
-                rows = _without_metrics(rows, event["names"])
+                rows = _drop_metrics(rows, event["names"])
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
     if not attempt:
         frame = frame.drop(columns="attempt")
@@ -237,7 +237,7 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     return frame
 
 
-def _without_metrics(
+def _drop_metrics(
     rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
 ) -> list[dict[str, Any]]:
     """Return the rows without these metrics of one rank (None: all) from a step on, and without empty rows."""
@@ -246,23 +246,23 @@ def _without_metrics(
     for row in rows:
         matches = rank in (None, row["rank"]) and row["step"] >= step
         reduced = {name: value for name, value in row.items() if name not in names} if matches else row
-        if len(reduced) > _INDEX_COLUMNS:
+        if len(reduced) > _INDEX_COLUMN_COUNT:
             remaining.append(reduced)
     return remaining
 
 
-def step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
+def read_step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
     """Return how the training steps of a job spent their time."""
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.steps import StepTimesDisplay
 
     measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not measured.rows:
-        measured.why = _why_no_steps(view)
+        measured.why = _explain_missing_steps(view)
     return StepTimesDisplay(measured.rows, measured.hosts, measured.why, measured.ended)
 
 
-def _why_no_steps(view: JobView) -> str:
+def _explain_missing_steps(view: JobView) -> str:
     if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
         return "No step has been measured: no rank has started yet."
     end = f"a step ends with {frameworks.STEP}"
@@ -280,17 +280,17 @@ def track(
     Raises InvalidSpec.
     """
     names = tracking.names(tracking.check(trackers, "trackers") or "")
-    before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
+    previous = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     deadline = None if timeout is None else time.monotonic() + timeout
-    default = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
-    processes = control.start_trackers(folder, names or default, detached=True)
+    defaults = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
+    processes = control.start_trackers(folder, names or defaults, detached=True)
     while any(process.poll() is None for process in processes.values()):
         records = [tracking.read(folder.path, name) for name in processes]
-        if all(record.done or (record.trouble and record != before[record.tracker]) for record in records):
+        if all(record.done or (record.trouble and record != previous[record.tracker]) for record in records):
             break
         if deadline is not None and time.monotonic() > deadline:
             break
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]
 
 
@@ -306,22 +306,22 @@ class OutputFile:
     modified: float
 
 
-def output_files(root: Path) -> list[OutputFile]:
+def list_output_files(root: Path) -> list[OutputFile]:
     """Return the files below ``root`` in order of their paths; files and links that lead outside are left out."""
     files = []
     paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     for path in itertools.islice(paths, MAX_OUTPUT_FILES):
-        if (file := output_file(root, path)) is None:
+        if (file := find_output_file(root, path)) is None:
             continue
         with contextlib.suppress(OSError):  # the file has been removed
             status = file.stat()
             # Bytes that are not UTF-8 cannot be part of an address, so they become question marks.
-            shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
-            files.append(OutputFile(shown, status.st_size, status.st_mtime))
+            display_path = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
+            files.append(OutputFile(display_path, status.st_size, status.st_mtime))
     return sorted(files, key=lambda file: file.path)
 
 
-def output_file(root: Path, path: str | Path) -> Path | None:
+def find_output_file(root: Path, path: str | Path) -> Path | None:
     """Return the regular file at a path below ``root``, None if it is anything else or a link leads outside.
 
     After this check, only the user's processes can create a link there.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 #: The reason why a job is kept.
 Reason = Literal["active", "busy", "other-user", "other-host", "newest", "younger"]
-_DAY = 86400.0
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
-_AGE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})")
+_DAY_SECONDS = 86400.0
+_UNIT_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": _DAY_SECONDS, "w": 7 * _DAY_SECONDS}
+_AGE_PATTERN = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNIT_SECONDS)})")
 _HEADER = ("Id", "State", "Name", "Ended", "Size")
 
 
@@ -47,14 +47,14 @@ class OldJob:
 
 @dataclass(frozen=True, slots=True)
 class KeptJobs:
-    """The number of jobs that are kept for one reason."""
+    """The number of jobs that were kept for one reason."""
 
     reason: Reason
     count: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Pruned(table.Display):
+class PruneResult(table.Display):
     """The jobs that were deleted, or would be (``dry_run``), and the number of jobs kept. Displays as a table."""
 
     jobs: tuple[OldJob, ...]
@@ -83,7 +83,7 @@ class Pruned(table.Display):
         return [*([table.WholeRows([_HEADER, *rows])] if rows else []), *failed, self.summary()]
 
 
-#: In display order.
+#: The texts of the reasons, in display order.
 _REASON_TEXTS: dict[Reason, str] = {
     "active": "running or queued",
     "busy": "in use",
@@ -94,7 +94,7 @@ _REASON_TEXTS: dict[Reason, str] = {
 }
 
 
-def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False) -> Pruned:
+def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_run: bool = False) -> PruneResult:
     """Delete ended jobs that are older than an age (``"30d"``) and not among the newest ``keep`` jobs.
 
     At least one of the two is required. With ``dry_run``, nothing is deleted; the result lists the jobs that would be.
@@ -107,15 +107,15 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
     if not dry_run:
         jobs = [_delete(job) for job in jobs]
     reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_TEXTS if counts[reason])
-    return Pruned(tuple(jobs), reasons, dry_run)
+    return PruneResult(tuple(jobs), reasons, dry_run)
 
 
-def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
+def prune_daily(older: str | None, keep: int | None) -> PruneResult | None:
     """Call ``prune`` at most once a day; return None if it was not called. Raises the same errors, and OSError."""
     _check_rule(older, keep)
     marker = JobStore().jobs.with_name("pruned")
     try:
-        if 0 <= time.time() - marker.stat().st_mtime < _DAY:
+        if 0 <= time.time() - marker.stat().st_mtime < _DAY_SECONDS:
             return None
     except FileNotFoundError:
         if not marker.parent.is_dir():
@@ -131,39 +131,39 @@ def _check_rule(older: Any, keep: Any) -> tuple[float | None, int | None]:
             "prune needs a rule for which jobs to delete.",
             code="prune-nothing-chosen",
             field="older",
-            hint="Give an age (older, such as 30d), a number of newest jobs to keep (keep, such as 50), or both.",
+            hint="Set older to an age such as 30d, keep to the number of newest jobs to keep such as 50, or both.",
         )
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
         raise InvalidSpec(
             f"keep must be an integer of at least 0, not {keep!r}.", code="prune-keep-invalid", field="keep"
         )
-    return None if older is None else _seconds(older), keep
+    return None if older is None else _parse_age(older), keep
 
 
-def _seconds(older: Any) -> float:
+def _parse_age(older: Any) -> float:
     if isinstance(older, timedelta) and older >= timedelta(0):
         return older.total_seconds()
-    match = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
+    match = _AGE_PATTERN.fullmatch(older.strip()) if isinstance(older, str) else None
     if match is None:
         raise InvalidSpec(
             f"older must be an age with its unit, such as 30d, 12h, 4w or 90min, not {str(older)!r}.",
             code="prune-age-invalid",
             field="older",
         )
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
     """Return the jobs to delete, newest first, and how many are kept for each reason."""
     jobs_to_delete: list[OldJob] = []
     counts: Counter[Reason] = Counter()
-    now, jobs = time.time(), client.rows()
-    rows = sorted([*jobs, *study_rows.without_trials(jobs)], key=lambda row: row.id, reverse=True)
+    now, jobs = time.time(), client.list_rows()
+    rows = sorted([*jobs, *study_rows.list_empty_sweeps(jobs)], key=lambda row: row.id, reverse=True)
     for position, row in enumerate(rows):
         folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
-            reason = _keep_reason(folder, row.state) or _sweep_reason(row)
+            reason = _find_keep_reason(folder, row.state) or _find_sweep_reason(row)
         except FileNotFoundError:  # another process has deleted it
             continue
         if reason:
@@ -173,11 +173,11 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
         elif seconds is not None and now - ended < seconds:
             counts["younger"] += 1
         else:
-            jobs_to_delete.append(OldJob(row.id, row.name, row.state, ended, _size(folder.path)))
+            jobs_to_delete.append(OldJob(row.id, row.name, row.state, ended, _measure_size(folder.path)))
     return jobs_to_delete, counts
 
 
-def _keep_reason(folder: JobFolder, state: str) -> Reason | None:
+def _find_keep_reason(folder: JobFolder, state: str) -> Reason | None:
     """Return why a job must be kept regardless of its age, None if it may be deleted."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
@@ -189,7 +189,7 @@ def _keep_reason(folder: JobFolder, state: str) -> Reason | None:
     return "busy" if holder.is_held else None
 
 
-def _sweep_reason(row: JobRow) -> Reason | None:
+def _find_sweep_reason(row: JobRow) -> Reason | None:
     """Return "busy" if the job is a trial of a sweep that is running or can be resumed."""
     folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
@@ -203,7 +203,7 @@ def _delete(job: OldJob) -> OldJob:
     sweeps, folder = JobStore(kind="sweeps"), JobStore().folder(job.id)
     is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
     try:
-        if reason := _keep_reason(sweeps.folder(job.id) if is_sweep else folder, job.state):
+        if reason := _find_keep_reason(sweeps.folder(job.id) if is_sweep else folder, job.state):
             return replace(job, problem=f"It is {_REASON_TEXTS[reason]}.")
         if is_sweep:
             sweeps.remove(sweeps.folder(job.id))
@@ -216,7 +216,7 @@ def _delete(job: OldJob) -> OldJob:
     return job
 
 
-def _size(folder: Path) -> int:
+def _measure_size(folder: Path) -> int:
     """Return the disk usage of a folder in bytes."""
     total = 0
     for parent, _, names in os.walk(folder):

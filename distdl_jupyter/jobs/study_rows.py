@@ -25,34 +25,34 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.job_table import job_row
+from distdl_jupyter.views.job_table import make_job_row
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.views.job_table import JobRow, RowGroup
 
 #: The module that drives a sweep, started like a supervisor.
-DRIVER = "distdl_jupyter.studies.sweep_driver"
+DRIVER_MODULE = "distdl_jupyter.studies.sweep_driver"
 #: Seconds after the end of a run within which the next run may still start.
 _NEXT_RUN_SECONDS = 8.0
 #: Maximum number of drivers that may die in a row without any trial started or ended in between.
 _MAX_TRIES = 3
 
 
-def rows(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return a row for each study, also for sweeps without a trial; ``jobs`` are sorted newest first."""
-    return [*_with_runs(jobs), *without_trials(jobs)]
+def list_studies(jobs: Sequence[JobRow]) -> list[JobRow]:
+    """Return a row for each study, including sweeps without a trial; ``jobs`` are sorted newest first."""
+    return [*_group_runs(jobs), *list_empty_sweeps(jobs)]
 
 
-def _with_runs(jobs: Sequence[JobRow]) -> list[JobRow]:
+def _group_runs(jobs: Sequence[JobRow]) -> list[JobRow]:
     runs: dict[str, list[JobRow]] = {}
     for row in jobs:
         if row.group is not None:
             runs.setdefault(row.group.id, []).append(row)
-    return [_row(runs_of_study[0], runs_of_study) for runs_of_study in runs.values()]
+    return [_make_row(runs_of_study[0], runs_of_study) for runs_of_study in runs.values()]
 
 
-def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
+def list_empty_sweeps(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return a row for each sweep without a trial: it has just started, or failed before its first trial."""
     with_trials = {row.group.id for row in jobs if row.group is not None}
     store, studies = JobStore(kind="sweeps"), []
@@ -61,7 +61,7 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
             with contextlib.suppress(JobNotFound):  # has been removed
                 spec = store.folder(id_).spec()
                 if spec.group is not None:
-                    studies.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
+                    studies.append(_make_row(make_job_row(JobView.of(spec), spec, time.time()), ()))
     return studies
 
 
@@ -70,10 +70,10 @@ def is_study(row: JobRow) -> bool:
     return row.group is not None and row.group.id == row.id
 
 
-def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
+def fold_rows(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return the rows with the runs of each study replaced by one row at the position of the newest run."""
-    empty_sweeps = without_trials(jobs)
-    studies, result = {row.id: row for row in (*_with_runs(jobs), *empty_sweeps)}, []
+    empty_sweeps = list_empty_sweeps(jobs)
+    studies, result = {row.id: row for row in (*_group_runs(jobs), *empty_sweeps)}, []
     for row in heapq.merge(jobs, empty_sweeps, key=lambda row: row.id, reverse=True):
         current = row if row.group is None else studies.pop(row.group.id, None)
         if current is not None:
@@ -81,11 +81,11 @@ def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     return result
 
 
-def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
+def _make_row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
     """Return the row of a study from its runs, newest first; ``template`` is the newest run or a row like it."""
     group = template.group
     assert group is not None
-    kind_fields = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
+    kind_fields = _get_sweep_fields(runs, group) if group.kind == "sweep" else _get_scaling_fields(runs, group)
     ended = None if kind_fields["state"] == State.RUNNING.value else template.ended if runs else kind_fields["ended"]
     created = runs[-1].created if runs else template.created
     return replace(
@@ -109,26 +109,26 @@ def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
 # scaling studies ---------------------------------------------------------------------------------
 
 
-def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
+def _get_scaling_fields(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     rates = {
         (run.backend, run.node_count * run.process_count_per_node): run.group.value
         for run in reversed(runs)
         if run.group is not None and run.group.value is not None and State(run.state).ended
     }
-    done = len(rates)
-    state, reason = scaling_state(runs[0], time.time(), complete=done >= group.size)
-    share = _efficiency(rates)
+    measured_count = len(rates)
+    state, reason = get_scaling_state(runs[0], time.time(), complete=measured_count >= group.size)
+    share = _compute_efficiency(rates)
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
         "message": reason,
-        "done": min(done, group.size),
+        "done": min(measured_count, group.size),
         "metric": "" if share is None else "% of ideal",
         "value": None if share is None else round(100 * share),
     }
 
 
-def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State, str]:
+def get_scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State, str]:
     """Return the state of a scaling study from its newest run and, if it ended early, the reason."""
     state = State(newest.state)
     if not state.ended:
@@ -144,7 +144,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
     return State.CANCELED, ""
 
 
-def _efficiency(rates: dict[tuple[str, int], float]) -> float | None:
+def _compute_efficiency(rates: dict[tuple[str, int], float]) -> float | None:
     """Return the rate per process at the highest process count relative to the lowest, for the first backend.
 
     Return None if the runs cannot be compared.
@@ -156,9 +156,9 @@ def _efficiency(rates: dict[tuple[str, int], float]) -> float | None:
 # sweeps ------------------------------------------------------------------------------------------
 
 
-def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
+def _get_sweep_fields(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     values = [run.group.value for run in runs if run.state == "completed" and run.group and run.group.value is not None]
-    state, end = sweep_state(group.id, runs, group.size)
+    state, end = get_sweep_state(group.id, runs, group.size)
     running = sum(not State(run.state).ended for run in runs)
     pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED) for run in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
@@ -170,26 +170,26 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
         "name": f"Sweep of {group.name}",
         "state": state.value,
         "message": text,
-        "done": min(_ended(runs), group.size),
+        "done": min(_count_ended(runs), group.size),
         "metric": f"best {group.metric}" if values else "",
         "ended": end.get("ended"),
         "value": (max if group.maximize else min)(values, default=None),
     }
 
 
-def _ended(runs: Sequence[JobRow]) -> int:
+def _count_ended(runs: Sequence[JobRow]) -> int:
     """Return the number of ended trials that are not repeated."""
     return sum(State(run.state).ended and run.state != "lost" and run.message != STOPPED for run in runs)
 
 
-def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
+def get_sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
     """Return the state of a sweep with these runs and ``size`` trials, and its end: ``problem``, ``hint``, ``ended``.
 
     If its driver has died, another one is started.
     """
     folder = JobStore(kind="sweeps").folder(id_)
     if not folder.path.exists():
-        is_running, is_done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
+        is_running, is_done = any(not State(run.state).ended for run in runs), _count_ended(runs) >= size
         return State.RUNNING if is_running else State.COMPLETED if is_done else State.LOST, {
             "problem": "The folder of the sweep was deleted, so no more trials start. Its finished trials are kept.",
             "hint": "" if is_done else "Start a new sweep for more.",
@@ -200,7 +200,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     if end := _read_end(folder):
         return State(end["state"]), end
     if holder.is_elsewhere:
-        return State.RUNNING, {"problem": f"It runs on {holder.host}."}
+        return State.RUNNING, {"problem": f"The sweep runs on {holder.host}."}
     return _restart_driver(folder, runs)
 
 
@@ -219,18 +219,18 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
     hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'
     try:
         spec = folder.spec()
-        secrets = rerun.secrets_of(spec)
+        secrets = rerun.find_secrets(spec)
         lock = JobLock.acquire(folder.lock)
         if lock is None:
             return State.RUNNING, {}
         try:
             if not (end := _read_end(folder)) and _is_hopeless(folder, runs):
                 problem = f"The process that controls the sweep died {_MAX_TRIES + 1} times in a row."
-                ended(folder, State.LOST, problem, f"See {folder.supervisor_log} for the cause. {hint}")
+                record_end(folder, State.LOST, problem, f"See {folder.supervisor_log} for the cause. {hint}")
                 end = _read_end(folder)
             if end:
                 return State(end["state"]), end
-            control.start_supervisor(folder, lock, secrets, python=spec.python, module=DRIVER)
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=DRIVER_MODULE)
         finally:
             lock.release()
     except (DistDLError, OSError) as error:
@@ -258,7 +258,7 @@ def reopen_sweep(folder: JobFolder) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
-def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
+def record_end(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
     """Record and announce the end of a sweep whose lock the caller holds; skip a deleted sweep."""
     if not folder.path.exists():
         return
@@ -278,17 +278,17 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
 def notify_end(id_: str, state: State, problem: str = "") -> None:
     """Send the message about the end of a study if the user wants it and the study exists."""
     try:
-        jobs = [entry.row for entry in job_list.here().all()]
-        row = next(row for row in rows(jobs) if row.id == id_)
+        jobs = [entry.row for entry in job_list.get_index().read_all()]
+        row = next(row for row in list_studies(jobs) if row.id == id_)
     except (DistDLError, StopIteration):
         return
-    alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
+    alert = Alert("failure", problem) if problem else Alert("end", _format_end(row))
     sweep = JobStore(kind="sweeps").folder(id_)
     runs = (JobStore().folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
     control.notify(sweep if sweep.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 
-def _end_text(row: JobRow) -> str:
+def _format_end(row: JobRow) -> str:
     assert row.group is not None
     if row.group.kind == "sweep":
         best = "" if row.value is None else f", {row.metric} {number(row.value)}"

@@ -14,8 +14,8 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
-from distdl_jupyter.jobs.job_list import TURN, JobIndex
-from distdl_jupyter.jobs.job_queue import InUse
+from distdl_jupyter.jobs.job_list import LIST_READ_SECONDS, JobIndex
+from distdl_jupyter.jobs.job_queue import MachineUse
 from distdl_jupyter.views.job_table import ListedJob
 from distdl_jupyter.views.wire import from_fields
 
@@ -36,7 +36,7 @@ class ClusterRow(ClusterStatus):
     node_count: int = 0
     active_jobs: int = 0
     #: Resources of this machine that jobs use, and the queued jobs; None for other clusters.
-    in_use: InUse | None = None
+    in_use: MachineUse | None = None
 
 
 async def present(
@@ -49,15 +49,15 @@ async def present(
 
     ``run`` runs a function in a thread.
     """
-    jobs = await run(lambda: listing.all(TURN))
+    jobs = await run(lambda: listing.read_all(LIST_READ_SECONDS))
     configs = await run(cluster_configs.list_clusters) if selected is None else selected
     statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)
-    in_use = await run(job_queue.in_use) if has_local else None
+    in_use = await run(job_queue.get_machine_use) if has_local else None
     return tuple(_cluster(entry, jobs, in_use if entry.kind == "local" else None) for entry in statuses)
 
 
-def _cluster(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: InUse | None) -> ClusterRow:
+def _cluster(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: MachineUse | None) -> ClusterRow:
     nodes: tuple[ClusterNode, ...] = ()
     if cluster.nodes:
         same_kind = [job for job in jobs if job.cluster == cluster.kind]

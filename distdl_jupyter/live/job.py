@@ -24,7 +24,7 @@ from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.messages import CurveMessage, CurveRequest, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.views import card, curve, job_page, resources, steps
-from distdl_jupyter.views.job_table import default_metric
+from distdl_jupyter.views.job_table import choose_metric
 from distdl_jupyter.views.wire import encode, from_fields
 
 #: Maximum number of log rows in memory.
@@ -102,12 +102,12 @@ class LiveJob:
     @property
     def complete(self) -> bool:
         """Whether the log is up to date, too, so that it can be sent to pages."""
-        return self._reader is not None and self._reader.complete
+        return self._reader is not None and self._reader.is_complete
 
     @property
     def settled(self) -> bool:
         """Whether the job has ended and everything was read."""
-        return self.ended and self._open_reader.idle
+        return self.ended and self._open_reader.is_idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""
@@ -128,10 +128,10 @@ class LiveJob:
 
     def _state(self, now: float) -> Encoded:
         view = self._open_reader.view
-        job_card = card.card(view, now, has_checkpoints=self._open_reader.has_checkpoints)
-        ranks = tuple(job_page.rank_row(rank) for rank in view.ranks)
+        job_card = card.make_card(view, now, has_checkpoints=self._open_reader.has_checkpoints)
+        ranks = tuple(job_page.make_rank_row(rank) for rank in view.ranks)
         timeless_card = replace(job_card, now=0.0, remaining=None)
-        timeless = JobMessage(self.id, timeless_card, curve.metrics(view), ranks, "", "job")
+        timeless = JobMessage(self.id, timeless_card, curve.list_metrics(view), ranks, "", "job")
         key = hashlib.blake2b(encode(timeless), digest_size=8).hexdigest()
         return Encoded(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
 
@@ -162,7 +162,7 @@ class LiveJob:
         return self._rows(book.rows_between(book.next - count, book.next), book.mark, whole=True)
 
     def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
-        changes = job_page.log_changes(self._open_reader.view, self._open_reader.log, rows)
+        changes = job_page.make_log_changes(self._open_reader.view, self._open_reader.log, rows)
         message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
         return Encoded(encode(message), str(mark), mark, more)
 
@@ -170,7 +170,7 @@ class LiveJob:
         """Return the key of the current curve, "" until a value is reported."""
         with self._lock:
             book = self._open_reader.book
-            metric = request.metric or default_metric(book.names)
+            metric = request.metric or choose_metric(book.names)
             count = book.count(metric)
         return f"{metric} {count}" if count else ""
 
@@ -182,7 +182,7 @@ class LiveJob:
 
     def _curve(self, request: CurveRequest, key: str) -> Encoded:
         reading, metric = self._open_reader, key.rpartition(" ")[0]
-        view = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
+        view = curve.make_curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
         return Encoded(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )
@@ -200,10 +200,10 @@ class LiveJob:
 
     def _resources(self, key: str) -> Encoded:
         reading = self._open_reader
-        usage = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
+        usage = resources.make_resources(reading.resources, running=reading.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
         times = reading.steps.times(hosts, ended=self.ended)
-        step_time = steps.job_time(times, 0) if times.rows else None
+        step_time = steps.make_job_time(times, 0) if times.rows else None
         return Encoded(
             encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=step_time)), key
         )

@@ -54,7 +54,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
 
         study: Any
         if counts := getattr(args, "scale", ""):
-            study = scaling.of_options(draft, scaling.numbers(counts), options)
+            study = scaling.scale_with_options(draft, scaling.parse_counts(counts), options)
         else:
             study = correctness.compare(draft, **options)
         session.store(out, study)
@@ -105,7 +105,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
     namespace = {**session.ip.user_ns, **space.first_values(parameters)}
     draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
     plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
-    study = sweeps.of_draft(draft, parameters, **plan, **options)
+    study = sweeps.sweep_draft(draft, parameters, **plan, **options)
     session.store(out, study)
     display(study)  # type: ignore[no-untyped-call]
     if session.should_wait(args):
@@ -157,7 +157,7 @@ def _wait(job: Job) -> Any:
         except KeyboardInterrupt as interrupt:
             interrupts += 1
             if interrupts == 3 or job.spec.cluster != "local":
-                explain(interrupt, client.interrupted(job, "%dist_cancel"))
+                explain(interrupt, client.describe_interrupt(job, "%dist_cancel"))
                 raise
     try:
         return job.result()

@@ -115,10 +115,10 @@ def config_parser() -> Parser:
 def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
     """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
     values = {name: value_of(text) for name, text in changes.items() if text}
-    removed = jobspec.resolved(dict.fromkeys(changes.keys() - values.keys()))
+    removed = jobspec.resolve_options(dict.fromkeys(changes.keys() - values.keys()))
     if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):
         values["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
-    result = {**defaults, **jobspec.resolved(values)}
+    result = {**defaults, **jobspec.resolve_options(values)}
     result = {name: value for name, value in result.items() if name not in removed}
     checked(result)
     if label := result.get("distributed_backend"):
@@ -155,7 +155,7 @@ def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
         settings.change(**changes)
     if paged:
         return azure_sign_in()
-    say("\n".join(azure_view.sign_in_lines(azure_view.sign_in_view())))
+    say("\n".join(azure_view.format_sign_in(azure_view.make_sign_in_view())))
     return None
 
 
@@ -168,7 +168,7 @@ def monitoring(changes: Mapping[str, str]) -> None:
 
     settings = messages.configure(**changes)
     say(f"enabled = {settings.enabled}")
-    say(f"destination = {', '.join(telemetry.destinations()) or 'not set in the environment'}")
+    say(f"destination = {', '.join(telemetry.list_destinations()) or 'not set in the environment'}")
     say(f"address = {messages.notifications().service or 'none'}")
     say(f"notify = {settings.notify}")
     if changes.get("address"):
@@ -178,11 +178,11 @@ def monitoring(changes: Mapping[str, str]) -> None:
 def tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
-    from distdl_jupyter.tracking.trackers import host_of, mlflow_address
+    from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
 
     settings = user_settings.change(user_settings.TRACKING, **changes)
     say(f"track = {settings.track or 'none'}")
-    say(f"mlflow = {host_of(mlflow_address(settings))}")
+    say(f"mlflow = {get_host(find_mlflow_address(settings))}")
     say(f"artifacts = {settings.artifacts}")
 
 

@@ -345,7 +345,7 @@ def make_session_error(job: Job) -> DistDLError:
     """Return the exception for a session that has ended or lost a rank."""
     view = job.view()
     if view.failure is not None:
-        error = results.job_failed(job.folder, view)
+        error = results.make_job_failed(job.folder, view)
         error.hint = f"{error.hint} {_START_HINT}".strip()
         return error
     reasons = {

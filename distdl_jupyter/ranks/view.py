@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import plural, printable
-from distdl_jupyter.html.page import RANK_INK, THEME, page
+from distdl_jupyter.html.page import RANK_COLOURS, THEME, render
 from distdl_jupyter.ranks.answer import Failures, describe_error, format_spans, name_ranks
 
 #: Maximum number of stored slots.
@@ -235,7 +235,7 @@ def render_cell(
     ]
     failure = None if failed is None or failed.is_interrupt else _describe_failure(failed)
     earlier = describe_omitted(fold, job, newest)
-    return page("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
+    return render("ranks.html", THEME, blocks=blocks, earlier=earlier, failed=failed, failure=failure, status=status)
 
 
 def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
@@ -247,7 +247,7 @@ def render_values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> 
         lines = [printable(line) for line in bundle.get("text/plain", "None").split("\n")]
         value = {"html": bundle.get("text/html", ""), "picture": next(pictures, ""), "lines": lines}
         values.append((_build_badge(ranks), value))
-    return page("ranks.html", THEME, values=values)
+    return render("ranks.html", THEME, values=values)
 
 
 def describe_running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
@@ -261,8 +261,8 @@ def _build_badge(ranks: Sequence[int], *, is_all: bool = False) -> dict[str, str
     """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
     if len(ranks) > 1 or is_all:
         return {"text": format_spans(ranks), "colour": "", "classes": "dd-rn"}
-    number = ranks[0] % len(RANK_INK)
-    colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_INK[number]}) 72%,{THEME['ink']})"
+    number = ranks[0] % len(RANK_COLOURS)
+    colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_COLOURS[number]}) 72%,{THEME['ink']})"
     return {"text": format_spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 

@@ -18,7 +18,7 @@ from tornado.websocket import WebSocketHandler
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.jobs import study_rows
-from distdl_jupyter.jobs.job_list import TURN
+from distdl_jupyter.jobs.job_list import LIST_READ_SECONDS
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.clusters import present
 from distdl_jupyter.live.job import LiveJob
@@ -120,8 +120,8 @@ class ListFeed(SnapshotFeed):
     async def poll(self) -> float:
         """Read the rows that have changed."""
         old = self.value or {}
-        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.all(TURN)])
-        rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.rows, jobs))}
+        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.read_all(LIST_READ_SECONDS)])
+        rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.list_studies, jobs))}
         for id_, row in rows.items():
             known = old.get(id_, row)
             # The remaining time changes with every poll, so it does not count.

@@ -16,7 +16,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, expl
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, jobspec
-from distdl_jupyter.views.job_page import job_check
+from distdl_jupyter.views.job_page import make_job_check
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -28,7 +28,7 @@ MAX_STEPS, _MAX_SECONDS, _MAX_RANKS = 100, 900.0, 4
 #: Maximum seconds between the end of the first run and the start of the second one.
 _START_SECONDS = 10.0
 #: Seconds between two polls of a run.
-_POLL = 0.2
+_POLL_SECONDS = 0.2
 
 
 def check(
@@ -66,7 +66,7 @@ def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comp
     if job.state is not State.COMPLETED:
         job.result()
         raise JobFailed(job.view().reason, code=job.view().reason_code or "check-run-failed")
-    return of_jobs(job, single_run)
+    return compare_jobs(job, single_run)
 
 
 def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
@@ -96,7 +96,7 @@ def _start_from_job(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
         "process_count_per_node": ranks,
         "node_count": 1,
         "compute_target": "local",
-        **jobspec.resolved(options),
+        **jobspec.resolve_options(options),
     }
     if spec.distributed_backend == registry.SINGLE:
         defaults.setdefault("distributed_backend", registry.DEFAULT)
@@ -129,7 +129,7 @@ def finish_later(job: Job) -> None:
     threading.Thread(target=finish, args=(job,), name="check", daemon=True).start()
 
 
-def check_status(job: Job) -> JobCheck:
+def get_check_status(job: Job) -> JobCheck:
     """Return the progress and the findings so far of a check. Raises JobNotFound if the job is not a check."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
@@ -139,17 +139,17 @@ def check_status(job: Job) -> JobCheck:
         )
     single_run = _find_single_run(job)
     if not job.state.ended:
-        return job_check("several", _empty_comparison(job))
+        return make_job_check("several", _make_empty_comparison(job))
     if job.state is not State.COMPLETED:
-        return job_check("failed", _empty_comparison(job), reason=job.view().reason)
+        return make_job_check("failed", _make_empty_comparison(job), reason=job.view().reason)
     if single_run is not None and not single_run.state.ended:
-        return job_check("one", of_jobs(job), single=single_run.id)
+        return make_job_check("one", compare_jobs(job), single=single_run.id)
     if single_run is None and time.time() - (job.view().ended or 0.0) < _START_SECONDS:
-        return job_check("one", of_jobs(job))
-    return job_check("done", of_jobs(job, single_run), single=single_run.id if single_run is not None else "")
+        return make_job_check("one", compare_jobs(job))
+    return make_job_check("done", compare_jobs(job, single_run), single=single_run.id if single_run is not None else "")
 
 
-def of_jobs(job: Job, single_run: Job | None = None) -> Comparison:
+def compare_jobs(job: Job, single_run: Job | None = None) -> Comparison:
     """Compare the records of a checked job and of the single process that repeated its steps.
 
     Without ``single_run``, only the ranks are compared, for code that requires several processes.
@@ -161,7 +161,7 @@ def of_jobs(job: Job, single_run: Job | None = None) -> Comparison:
     return comparison
 
 
-def _empty_comparison(job: Job) -> Comparison:
+def _make_empty_comparison(job: Job) -> Comparison:
     return Comparison(job.spec.process_count, 0)
 
 
@@ -180,7 +180,7 @@ def _check_options(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
             code="check-steps-invalid",
             field="steps",
         )
-    resolved = jobspec.resolved(options)
+    resolved = jobspec.resolve_options(options)
     if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTALS}:
         resolved["process_count_per_node"] = 2
     if _count_processes(resolved) < 2:
@@ -212,7 +212,7 @@ def _wait(job: Job) -> None:
     try:
         with explain_interrupt(lambda: "Interrupted; the check was stopped, and none of its runs is still running."):
             while not job.state.ended:
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
     finally:
         if not job.state.ended:
             job.cancel()

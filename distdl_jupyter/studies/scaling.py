@@ -36,7 +36,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, make_mark
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.scaling import Facts, ScalingView
+from distdl_jupyter.views.scaling import ScalingView, StudyFacts
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -49,7 +49,7 @@ KIND = "scale"
 #: Options of a job that are set by arguments of ``scale``, and these arguments.
 _REPLACEMENTS = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
-_POLL = 0.2
+_POLL_SECONDS = 0.2
 #: Relative error of the rate below which a run is long enough, and the multiple of ``seconds`` that always is.
 _MAX_ERROR, _MAX_FACTOR = 0.02, 3.0
 #: Seconds that a run may last beyond its measurement if its driver has exited.
@@ -82,10 +82,10 @@ def scale(
     Raises InvalidSpec if the function does not train, JobFailed if it fails, and the errors of ``submit``.
     """
     draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
-    return of_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **options)
+    return scale_draft(draft, processes, nodes=nodes, backends=backends, seconds=seconds, **options)
 
 
-def of_draft(
+def scale_draft(
     draft: CapturedCode,
     processes: Sequence[int],
     *,
@@ -98,7 +98,7 @@ def of_draft(
     counts, node_counts = _to_list(processes), _to_list(nodes)
     node_counts = node_counts if isinstance(nodes, Iterable) else node_counts * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _to_list(backends)
-    _check(counts, node_counts, seconds, options)
+    _check_arguments(counts, node_counts, seconds, options)
     labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": make_mark()}
@@ -107,7 +107,7 @@ def of_draft(
     return _measure_missing(group, (), lambda **run_options: client.launch(draft, group, **run_options, **options))
 
 
-def _missing(group: Group, complete: Collection[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+def _list_missing(group: Group, complete: Collection[tuple[str, int]]) -> Iterator[dict[str, Any]]:
     """Yield the options of each missing run; ``complete`` has the backend and number of processes of the others."""
     plan = group.plan
     for backend in plan["backends"]:
@@ -125,7 +125,7 @@ def _measure_missing(group: Group, complete: Collection[tuple[str, int]], start:
     """Start and measure the missing runs of a study, and return the study."""
     state, problem = State.CANCELED, ""
     try:
-        for run_options in _missing(group, complete):
+        for run_options in _list_missing(group, complete):
             backend, count = (
                 run_options["distributed_backend"],
                 run_options["node_count"] * run_options["process_count_per_node"],
@@ -140,29 +140,29 @@ def _measure_missing(group: Group, complete: Collection[tuple[str, int]], start:
         if isinstance(error, Exception):
             state, problem = State.FAILED, _summarize(error)
         if isinstance(error, KeyboardInterrupt):
-            explain(error, _interrupted(group.id))
+            explain(error, _describe_interrupt(group.id))
         raise
     finally:
         study_rows.notify_end(group.id, state, problem)
     return scaling(group.id)
 
 
-def of_options(
+def scale_with_options(
     draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
 ) -> ScalingStudy:
     """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
     study_options = dict(options)
     nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT)
     study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
-    return of_draft(draft, processes, **study_options)
+    return scale_draft(draft, processes, **study_options)
 
 
-def _interrupted(id_: str) -> str:
+def _describe_interrupt(id_: str) -> str:
     """Return the message for an interrupted study whose runs were stopped."""
     try:
         facts = scaling(id_).facts
     except JobNotFound:
-        return client.not_started_message()
+        return client.describe_not_started()
     measured = f"{facts.done} of {facts.size} numbers of processes" if facts else "nothing"
     return (
         f"Interrupted with {measured} measured; no run is still running. To measure the rest, run "
@@ -170,7 +170,7 @@ def _interrupted(id_: str) -> str:
     )
 
 
-def numbers(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int]:
     """Parse numbers of processes such as ``1,2,4``. Raises InvalidSpec."""
     try:
         return [int(number) for number in text.replace(" ", ",").split(",") if number]
@@ -187,7 +187,7 @@ def _to_list(value: Any) -> list[Any]:
     return [*value] if isinstance(value, Iterable) else [value]
 
 
-def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
+def _check_arguments(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_REPLACEMENTS):
             raise InvalidSpec(
@@ -210,7 +210,7 @@ def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: M
             f"{counts} processes cannot be divided evenly among {[*nodes]} nodes.",
             code="scale-not-divisible",
             field="nodes",
-            hint="Give one number of nodes, or one per number of processes.",
+            hint="Use one number of nodes, or one per number of processes.",
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InvalidSpec(
@@ -229,7 +229,7 @@ def _summarize(error: Exception) -> str:
 
 def _end_runs(study: str) -> None:
     """Stop the running jobs of a study, and remove a run whose supervisor was never started."""
-    for row in client.rows():
+    for row in client.list_rows():
         if row.group is not None and row.group.id == study:
             job = client.attach(row.id)
             with contextlib.suppress(JobNotRunning):
@@ -245,8 +245,8 @@ def _measure(job: Job, seconds: float) -> Run:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(measure_run(reader.times()), seconds):
                 break
-            time.sleep(_POLL)
-    finally:  # also after an interrupt
+            time.sleep(_POLL_SECONDS)
+    finally:  # even after an interrupt
         if not job.state.ended:
             with contextlib.suppress(JobNotRunning):
                 job.cancel()
@@ -279,7 +279,7 @@ def _is_enough(result: Run | None, seconds: float) -> bool:
 
 
 class ScalingStudy(ScalingView):
-    """A scaling study, read from the folders of its runs. Any process may open it, also during the measurements."""
+    """A scaling study, read from the folders of its runs. Any process may open it, even during the measurements."""
 
     def resume(self) -> ScalingStudy:
         """Resume an interrupted study: keep its measurements and start the missing runs.
@@ -288,9 +288,9 @@ class ScalingStudy(ScalingView):
         the environment of this process. Raises JobStillRunning, JobNotRunning if nothing is missing, JobNotFound if its
         runs were deleted, InvalidSpec if a secret variable is missing, and the errors of ``scale``.
         """
-        _, folders, _ = _unfinished(self.id)
+        _, folders, _ = _read_unfinished(self.id)
         with control.exclusive_lock(folders[0].control):  # so that only one of two processes resumes it
-            spec, folders, complete = _unfinished(self.id)
+            spec, folders, complete = _read_unfinished(self.id)
             assert spec.group is not None
             group = replace(spec.group, plan={**spec.group.plan, "driver": make_mark()})
 
@@ -300,7 +300,7 @@ class ScalingStudy(ScalingView):
                 job = client.Job((matches or folders)[-1])
                 return client.relaunch(job, group=group, **{**job.spec.backend_options, **run_options})
 
-            first = [start(**next(_missing(group, complete)))]
+            first = [start(**next(_list_missing(group, complete)))]
         return _measure_missing(group, complete, lambda **run_options: first.pop() if first else start(**run_options))
 
 
@@ -322,18 +322,18 @@ class _StudyRun:
 
 def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that take an id
     """Return the scaling study with this id or the last part of it, by default the newest. Raises JobNotFound."""
-    listed = _jobs_of(id)
+    listed = _list_jobs(id)
     spec = JobStore().folder(listed[0].row.id).spec()
     assert spec.group is not None
-    runs = _runs(listed, spec.group)
-    study = ScalingStudy(spec.group.name, _points(runs))
-    study.facts = _facts(spec, runs)
+    runs = _read_runs(listed, spec.group)
+    study = ScalingStudy(spec.group.name, _make_points(runs))
+    study.facts = _make_facts(spec, runs)
     return study
 
 
-def _jobs_of(id_: str) -> list[ListedJob]:
+def _list_jobs(id_: str) -> list[ListedJob]:
     """Return the jobs of a study, the oldest first. Raises JobNotFound."""
-    listed = [job for job in job_list.here().all() if job.row.group and job.row.group.kind == KIND]
+    listed = [job for job in job_list.get_index().read_all() if job.row.group and job.row.group.kind == KIND]
     ids = list(dict.fromkeys(job.row.group.id for job in listed if job.row.group))
     matches = [study for study in ids if not id_ or study == id_ or short_id(study) == id_]
     if not matches:
@@ -345,23 +345,23 @@ def _jobs_of(id_: str) -> list[ListedJob]:
     return [job for job in reversed(listed) if job.row.group and job.row.group.id == matches[0]]
 
 
-def _runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
+def _read_runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
     store, runs = JobStore(), []
     for job in listed:
         folder = store.folder(job.row.id)
-        run, straggler = _steps_of(folder) if job.active else _steps_of_ended(str(folder.path))
+        run, straggler = _read_steps(folder) if job.active else _read_ended_steps(str(folder.path))
         is_whole = run is not None and run.is_whole(State(job.row.state), group.plan.get("seconds", 0.0))
         runs.append(_StudyRun(job.row, run, straggler, is_whole))
     return runs
 
 
 @functools.lru_cache(maxsize=512)
-def _steps_of_ended(path: str) -> tuple[Run | None, Straggler | None]:
+def _read_ended_steps(path: str) -> tuple[Run | None, Straggler | None]:
     """Return the measurements of an ended job, which are final."""
-    return _steps_of(JobFolder(Path(path)))
+    return _read_steps(JobFolder(Path(path)))
 
 
-def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
+def _read_steps(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     times = step_times.read(folder.steps)
     run = measure_run(times) if times.rows else None
     if run is None:
@@ -370,7 +370,7 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     return run, step_times.StepTimes(measured_rows).straggler
 
 
-def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
+def _make_points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     """Return a point for each measured backend and number of processes, in the order of the runs."""
     points: dict[tuple[str, int, int], ScalingPoint] = {}
     # An incomplete run counts only if its point has no complete run; of several, the newest counts.
@@ -381,17 +381,17 @@ def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     return [points[key] for key in dict.fromkeys(job.key for job in runs) if key in points]
 
 
-def _complete(runs: Sequence[_StudyRun]) -> set[tuple[str, int]]:
+def _find_complete(runs: Sequence[_StudyRun]) -> set[tuple[str, int]]:
     """Return backend and number of processes of the points that need no more runs."""
     return {job.key[:2] for job in runs if job.is_whole}
 
 
-def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
+def _make_facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> StudyFacts:
     group = spec.group
     assert group is not None
-    rows, done = [job.row for job in runs], len(_complete(runs))
-    state, problem = study_rows.scaling_state(rows[-1], time.time(), complete=done == group.size)
-    return Facts(
+    rows, done = [job.row for job in runs], len(_find_complete(runs))
+    state, problem = study_rows.get_scaling_state(rows[-1], time.time(), complete=done == group.size)
+    return StudyFacts(
         id=group.id,
         state=state,
         problem=problem,
@@ -404,23 +404,23 @@ def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
     )
 
 
-def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]]]:
+def _read_unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]]]:
     """Return a study that can be resumed: its newest spec, the folders of its runs, and its complete points.
 
     Raises JobNotFound, JobStillRunning, JobNotRunning if no run is missing, InvalidSpec if a secret variable is
     missing.
     """
-    listed = _jobs_of(id_)
+    listed = _list_jobs(id_)
     folders = [JobStore().folder(job.row.id) for job in listed]
     spec = folders[-1].spec()
     group = spec.group
     assert group is not None
-    complete = _complete(_runs(listed, group))
+    complete = _find_complete(_read_runs(listed, group))
     if len(complete) >= group.size:
         raise JobNotRunning(
             f"All {group.size} points of scaling study {group.id} have been measured.", code="scaling-done"
         )
-    state, _ = study_rows.scaling_state(listed[-1].row, time.time(), complete=False)
+    state, _ = study_rows.get_scaling_state(listed[-1].row, time.time(), complete=False)
     driver = str(group.plan.get("driver", ""))
     if listed[-1].active or (state is State.RUNNING and driver != make_mark() and not has_ended(driver)):
         raise JobStillRunning(
@@ -428,5 +428,5 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]
             code="scaling-still-running",
             hint="A run whose process has died is ended within a few seconds.",
         )
-    rerun.secrets_of(spec)
+    rerun.find_secrets(spec)
     return spec, folders, complete

@@ -33,7 +33,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, rerun
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.jobs.study_rows import ended
+from distdl_jupyter.jobs.study_rows import record_end
 from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.supervisor.control import ControlReader
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: Seconds between two polls of the trials.
-_POLL = 0.5
+_POLL_SECONDS = 0.5
 #: Number of failures after which the sweep ends: of all failed trials while none has completed or been pruned, then of
 #: trials in a row whose ranks did not start.
 _MAX_FAILURES = 3
 #: Number of lost trials in a row after which the sweep ends. Trials that were lost together count once.
 _MAX_LOSSES = 3
 #: Completed trials before any trial is pruned. With ``prune_after``, the median needs at most a quarter of all trials.
-_STARTUP = 5
+_MIN_TRIALS = 5
 #: The TPE sampler draws a third of the trials at random before it uses results: at least 3, at most this many.
-_MAX_RANDOM = 10
+_MAX_RANDOM_TRIALS = 10
 #: Share of its steps that a trial makes before it may be pruned, unless ``prune_after`` is set.
 _MIN_SHARE = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
@@ -72,22 +72,22 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
             for name, domain in plan.parameters.items()
         }
 
-    class Grid(optuna.samplers.GridSampler):
+    class GridSampler(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
             """Do nothing: Optuna's method stops Optuna's trial loop, which is not used here."""
 
-    startup = min(_MAX_RANDOM, max(3, plan.trials // 3))
+    startup = min(_MAX_RANDOM_TRIALS, max(3, plan.trials // 3))
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=startup, constant_liar=plan.parallel > 1, seed=seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-        "grid": lambda: Grid(values, seed=plan.seed or 0),
+        "grid": lambda: GridSampler(values, seed=plan.seed or 0),
         "qmc": lambda: optuna.samplers.QMCSampler(seed=plan.seed or 0, warn_independent_sampling=False),
         "gp": lambda: optuna.samplers.GPSampler(seed=seed),
     }
     min_steps = plan.prune_after or 0
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": lambda: optuna.pruners.MedianPruner(
-            n_startup_trials=_STARTUP if plan.prune_after is None else min(_STARTUP, max(1, plan.trials // 4)),
+            n_startup_trials=_MIN_TRIALS if plan.prune_after is None else min(_MIN_TRIALS, max(1, plan.trials // 4)),
             n_warmup_steps=min_steps,
         ),
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, min_steps)),
@@ -99,16 +99,16 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
         return samplers[plan.sampler](), pruners[plan.pruner]()
 
 
-def distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
+def to_distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
     """Return Optuna's distributions for a search space."""
-    import optuna.distributions as of
+    import optuna.distributions as dist
 
-    def to_optuna(domain: space.Range | space.Choice) -> of.BaseDistribution:
+    def to_optuna(domain: space.Range | space.Choice) -> dist.BaseDistribution:
         if isinstance(domain, space.Choice):
-            return of.CategoricalDistribution(domain.values)
+            return dist.CategoricalDistribution(domain.values)
         if domain.whole:
-            return of.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
-        return of.FloatDistribution(domain.low, domain.high, log=domain.log)
+            return dist.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+        return dist.FloatDistribution(domain.low, domain.high, log=domain.log)
 
     return {name: to_optuna(domain) for name, domain in parameters.items()}
 
@@ -124,20 +124,20 @@ class _RunningTrial:
     is_pruned: bool = field(default=False)
 
 
-def _storage(folder: JobFolder) -> optuna.storages.JournalStorage:
+def _open_storage(folder: JobFolder) -> optuna.storages.JournalStorage:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     return JournalStorage(JournalFileBackend(str(folder.path / "journal.log")))
 
 
-def stored_study(folder: JobFolder) -> optuna.Study | None:
+def load_stored_study(folder: JobFolder) -> optuna.Study | None:
     """Return the study in the journal of a sweep's folder, None if it does not exist."""
     import optuna
 
     if not (folder.path / "journal.log").exists():
         return None
-    storage = _storage(folder)
+    storage = _open_storage(folder)
     names = optuna.study.get_all_study_names(storage)
     return optuna.load_study(study_name=names[0], storage=storage) if names else None
 
@@ -156,7 +156,7 @@ class Driver:
         self._control = ControlReader(folder.control, folder.lock)
         # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
-        storage = _storage(folder)
+        storage = _open_storage(folder)
         names = optuna.study.get_all_study_names(storage)
         count = len(storage.get_all_trials(storage.get_study_id_from_name(names[0]), deepcopy=False)) if names else 0
         # A restarted sampler with the same seed would repeat the values of its first trials.
@@ -170,7 +170,7 @@ class Driver:
             direction="maximize" if self._plan.maximize else "minimize",
             load_if_exists=True,
         )
-        self._distributions = distributions(self._plan.parameters)
+        self._distributions = to_distributions(self._plan.parameters)
         self._running: dict[int, _RunningTrial] = {}
         #: Number of trials lost in a row, each started after the previous loss; epoch seconds of the last loss.
         self._losses, self._lost_at = 0, 0.0
@@ -191,13 +191,13 @@ class Driver:
             self._start_more()
             if not self._running:
                 return State.COMPLETED
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
 
     def _resume_trials(self) -> None:
         """Follow the trials of an earlier driver, and start the trials that it had created but not started."""
         import optuna
 
-        jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
+        jobs = sweep_study.map_trials(sweep_study.list_rows(self._id))
         trials = self._study.get_trials(deepcopy=False)
         if jobs and max(jobs) >= len(trials):
             raise JobFailed(
@@ -216,10 +216,10 @@ class Driver:
                 self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
-        while len(self._running) < self._plan.parallel and self._count() < self._plan.trials:
+        while len(self._running) < self._plan.parallel and self._count_started() < self._plan.trials:
             self._launch(self._study.ask(self._distributions))
 
-    def _count(self) -> int:
+    def _count_started(self) -> int:
         """Return the number of started trials that were not lost."""
         import optuna
 
@@ -229,7 +229,7 @@ class Driver:
 
     def _launch(self, trial: optuna.Trial) -> None:
         values = {name: trial.params[name] for name in self._plan.parameters}
-        job = client.start(*rerun.trial(self._folder, trial.number, values, self._secrets))
+        job = client.start(*rerun.prepare_trial(self._folder, trial.number, values, self._secrets))
         trial.set_user_attr("job", job.id)
         self._follow(trial, job.folder)
 
@@ -252,7 +252,7 @@ class Driver:
         never_started = view.state is State.FAILED and view.started is None and view.failure is None
         self._refusals = self._refusals + 1 if never_started else 0
         if view.state is State.COMPLETED:
-            self._finish(number, self._value(running))
+            self._finish(number, self._find_final_value(running))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
             self._finish(number, None, pruned=True)
         elif view.state is State.CANCELED and view.reason == STOPPED:
@@ -270,17 +270,17 @@ class Driver:
         for step, value in comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
-            if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():
+            if not ended and not running.is_pruned and self._can_prune(running) and running.trial.should_prune():
                 self._prune(running, int(rows[-1].step))
 
-    def _may_prune(self, running: _RunningTrial) -> bool:
+    def _can_prune(self, running: _RunningTrial) -> bool:
         """Return whether trials may be pruned yet: early differences may be noise."""
         if self._plan.prune_after is not None:
             return True
         import optuna
 
         finished = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-        if len(finished) < _STARTUP:
+        if len(finished) < _MIN_TRIALS:
             return False
         view = running.reader.view
         if view.total and view.done is not None:
@@ -288,19 +288,19 @@ class Driver:
         lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
         return running.step >= _MIN_SHARE * lengths[len(lengths) // 2]
 
-    def _prune(self, running: _RunningTrial, newest: int) -> None:
+    def _prune(self, running: _RunningTrial, last_step: int) -> None:
         """Prune a trial; ``newest`` is the last step that it has reported."""
         running.is_pruned = True
         comparison = "not among the best"
         if self._plan.pruner == "median":
             comparison = f"{'lower' if self._plan.maximize else 'higher'} than the median"
         reason = f"{comparison} at step {running.step}" + (
-            f", stopped at step {newest}" if newest > running.step else ""
+            f", stopped at step {last_step}" if last_step > running.step else ""
         )
         with contextlib.suppress(JobNotRunning):
             client.Job(running.reader.folder).cancel(reason=PRUNED + reason)
 
-    def _value(self, running: _RunningTrial) -> float | None:
+    def _find_final_value(self, running: _RunningTrial) -> float | None:
         """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
         book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:
@@ -384,14 +384,14 @@ def main() -> None:
     secrets = json.loads(sys.stdin.readline() or "{}")
     remedy = f"distdl sweep --resume {short_id(folder.id)}"
     try:
-        ended(folder, Driver(folder, secrets).run())
+        record_end(folder, Driver(folder, secrets).run())
     except DistDLError as error:
-        ended(folder, State.FAILED, error.message, error.hint or f"Resume it: {remedy}")
+        record_end(folder, State.FAILED, error.message, error.hint or f"Resume it: {remedy}")
     except Exception as error:  # noqa: BLE001 - shown to the user, and its traceback is in the sweep's supervisor.log
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".rstrip(".")
         problem = f"The process that controls the sweep failed: {reason}."
-        ended(folder, State.FAILED, problem, f"See {folder.supervisor_log}. Continue with: {remedy}")
+        record_end(folder, State.FAILED, problem, f"See {folder.supervisor_log}. Continue with: {remedy}")
 
 
 if __name__ == "__main__":

@@ -53,27 +53,27 @@ class SweepTrial(Trial):
         from distdl_jupyter.core import registry  # lazy: reading sweeps needs no plug-ins
         from distdl_jupyter.jobs import jobspec
 
-        resolved, spec = jobspec.resolved(options), self.job.spec
+        resolved, spec = jobspec.resolve_options(options), self.job.spec
         processes = resolved.get("process_count_per_node", 1), resolved.get("node_count", 1)
         if spec.distributed_backend == registry.SINGLE and processes != (1, 1):
             resolved.setdefault("distributed_backend", registry.DEFAULT)
         return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **resolved})
 
 
-def store() -> JobStore:
+def get_store() -> JobStore:
     """Return the sweeps of this data directory."""
     return JobStore(kind="sweeps")
 
 
-def folder(id_: str) -> JobFolder:
+def get_folder(id_: str) -> JobFolder:
     """Return the folder of the sweep with this full id, which need not exist."""
-    return store().folder(id_)
+    return get_store().folder(id_)
 
 
-def find(id_: str = "") -> str:
+def find_id(id_: str = "") -> str:
     """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
-    groups = (candidate.row.group for candidate in job_list.here().all())
-    ids = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
+    groups = (candidate.row.group for candidate in job_list.get_index().read_all())
+    ids = {*get_store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
         (candidate for candidate in ids if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
     )
@@ -88,17 +88,17 @@ def find(id_: str = "") -> str:
 
 def read(id_: str) -> Study:
     """Return the sweep with this full id. Raises JobNotFound."""
-    sweep_folder, rows = folder(id_), rows_of(id_)
+    sweep_folder, rows = get_folder(id_), list_rows(id_)
     try:
         spec = sweep_folder.spec()
     except JobNotFound:
         if not rows:
             raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
-        spec = _spec(str(JobStore().folder(rows[0].id).path))
+        spec = _read_spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = SweepPlan.of(spec.group)
-    state, end = study_rows.sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
-    runs = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
+    state, end = study_rows.get_sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
+    runs = [trial for row in rows if (trial := _make_trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
         trial
         for trial in runs  # a stopped trial is queued again with another number
@@ -116,35 +116,35 @@ def read(id_: str) -> Study:
     )
 
 
-def rows_of(id_: str) -> list[JobRow]:
+def list_rows(id_: str) -> list[JobRow]:
     """Return the rows of a sweep's jobs, oldest first."""
-    return [entry.row for entry in reversed(job_list.here().all()) if entry.row.group and entry.row.group.id == id_]
+    return [job.row for job in reversed(job_list.get_index().read_all()) if job.row.group and job.row.group.id == id_]
 
 
-def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
+def map_trials(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     """Return the newest job of each trial, by number."""
-    newest: dict[int, JobRow] = {}
+    newest_rows: dict[int, JobRow] = {}
     for row in rows:
         try:
-            number = _spec(str(JobStore().folder(row.id).path)).trial
+            number = _read_spec(str(JobStore().folder(row.id).path)).trial
         except DistDLError:  # has been removed
             continue
         if number is not None:
-            newest[number] = row
-    return newest
+            newest_rows[number] = row
+    return newest_rows
 
 
 @functools.lru_cache(maxsize=4096)
-def _spec(path: str) -> JobSpec:
+def _read_spec(path: str) -> JobSpec:
     """Return the spec of a job, which never changes."""
     return JobFolder(Path(path)).spec()
 
 
-def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
+def _make_trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
     path = str(JobStore().folder(row.id).path)
     try:
-        spec = _spec(path)
-        points, value = (_curve if State(row.state).ended else _curve.__wrapped__)(path, plan.metric)
+        spec = _read_spec(path)
+        points, value = (_read_curve if State(row.state).ended else _read_curve.__wrapped__)(path, plan.metric)
     except DistDLError:  # has been removed
         return None
     if spec.trial is None:
@@ -167,7 +167,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
 
 
 @functools.lru_cache(maxsize=2048)
-def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
+def _read_curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
     """Return a job's curve with a reduced number of points, and its newest value (None if it is not a number)."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()

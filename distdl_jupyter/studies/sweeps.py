@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.sweep import SweepPanel
 
 #: Seconds between two polls of a sweep.
-_POLL = 0.3
-TRIALS = 20
+_POLL_SECONDS = 0.3
+DEFAULT_TRIALS = 20
 #: Options of ``sweep`` that define its plan; the others apply to each trial.
-_PLAN = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
+_PLAN_OPTIONS = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
 
 class Sweep:
@@ -66,7 +66,7 @@ class Sweep:
     @property
     def panel(self) -> SweepPanel:
         """Return the content of the sweep's panel as plain data."""
-        return views.panel(self.study)
+        return views.make_panel(self.study)
 
     @property
     def trials(self) -> views.SweepTable:
@@ -112,7 +112,7 @@ class Sweep:
         _check_optuna()
         from optuna.visualization import plot_optimization_history, plot_parallel_coordinate
 
-        study = sweep_driver.stored_study(sweep_study.folder(self.id))
+        study = sweep_driver.load_stored_study(sweep_study.get_folder(self.id))
         if study is None:
             raise ResultUnavailable(
                 f"Sweep {self.id} has no stored trials, so there is no figure.", code="sweep-without-trials"
@@ -126,11 +126,11 @@ class Sweep:
         Raises TimeoutError after ``timeout`` seconds, and JobFailed if the sweep cannot continue.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with explain_interrupt(lambda: interrupted(self)):
+        with explain_interrupt(lambda: describe_interrupt(self)):
             while (study := self.study).state is State.RUNNING:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s and continues.")
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
         if study.state in (State.FAILED, State.LOST):
             raise JobFailed(study.problem, code="sweep-failed", hint=study.hint)
         return self
@@ -141,7 +141,7 @@ class Sweep:
             raise JobNotRunning(
                 f"Sweep {self.id} has ended ({state.value}), so it cannot be stopped.", code="sweep-ended"
             )
-        folder = sweep_study.folder(self.id)
+        folder = sweep_study.get_folder(self.id)
         lock = JobLock.acquire(folder.lock) if folder.path.exists() else None
         if lock is None and folder.path.exists():
             control.request(folder.control, "cancel")
@@ -151,7 +151,7 @@ class Sweep:
                 with contextlib.suppress(JobNotRunning):
                     client.attach(trial.id).cancel(reason=STOPPED)
             if lock is not None:
-                study_rows.ended(folder, State.CANCELED)
+                study_rows.record_end(folder, State.CANCELED)
         finally:
             if lock is not None:
                 lock.release()
@@ -159,29 +159,29 @@ class Sweep:
 
     def remove(self) -> None:
         """Delete the sweep and its trials with their logs and values. Raises JobStillRunning, DiskRefused."""
-        study, folder = self.study, sweep_study.folder(self.id)
+        study, folder = self.study, sweep_study.get_folder(self.id)
         if study.state is State.RUNNING or any(not trial.has_ended for trial in study.trials):
             raise JobStillRunning(
                 f"Sweep {self.id} is still running.", code="sweep-still-running", hint="Stop it before removing it."
             )
-        for row in sweep_study.rows_of(self.id):
+        for row in sweep_study.list_rows(self.id):
             client.attach(row.id).remove()
         if folder.path.exists():
-            sweep_study.store().remove(folder)
+            sweep_study.get_store().remove(folder)
 
     def resume(self, trials: int | None = None) -> Sweep:
-        """Resume a sweep that was stopped, failed or was killed, optionally with another number of ``trials``.
+        """Resume a sweep that was stopped, has failed or was killed, optionally with another number of ``trials``.
 
         Running trials continue, and trials that have ended are not repeated. Raises JobStillRunning, InvalidSpec if a
         secret variable is missing, JobNotFound if the folder of the sweep was deleted.
         """
-        folder = sweep_study.folder(self.id)
+        folder = sweep_study.get_folder(self.id)
         spec = folder.spec()
-        secrets, study = rerun.secrets_of(spec), self.study
+        secrets, study = rerun.find_secrets(spec), self.study
         limit = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
         total = study.plan.trials if trials is None else min(_check_count(trials, "trials"), limit or MAX_PROCESSES)
         if study.state.ended and study.done >= total:
-            hint = "" if study.done == limit else f"Give a higher number: resume(trials={2 * study.done})"
+            hint = "" if study.done == limit else f"Use a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
                 f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=hint
             )
@@ -192,7 +192,7 @@ class Sweep:
             if trials is not None:
                 _extend(folder, total)
             study_rows.reopen_sweep(folder)
-            control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
+            control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER_MODULE)
         except BaseException:
             lock.release()
             raise
@@ -200,13 +200,13 @@ class Sweep:
 
     def __repr__(self) -> str:
         study = self.study
-        return f"<Sweep {self.id} {study.group.name!r} {study.state}, {views.counted(study)}>"
+        return f"<Sweep {self.id} {study.group.name!r} {study.state}, {views.format_count(study)}>"
 
     def __str__(self) -> str:
-        return str(views.mime_bundle(self.study)["text/plain"])
+        return str(views.make_mime_bundle(self.study)["text/plain"])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return views.mime_bundle(self.study)
+        return views.make_mime_bundle(self.study)
 
 
 def sweep(
@@ -245,19 +245,19 @@ def sweep(
     Raises InvalidSpec, PluginUnavailable without Optuna, and the errors of ``submit``.
     """
     if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
-        return Sweep(sweep_study.find(str(function or "")))
-    space_ = space.check_space(parameters)
+        return Sweep(sweep_study.find_id(str(function or "")))
+    search_space = space.check_space(parameters)
     if (function is None) == (entry_script is None):
         raise InvalidSpec(
             "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
-        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(space_)})
+        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.first_values(search_space)})
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
-    return of_draft(
+    return sweep_draft(
         draft,
-        space_,
+        search_space,
         trials=trials,
         metric=metric,
         maximize=maximize,
@@ -270,13 +270,13 @@ def sweep(
     )
 
 
-def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sweep:
+def sweep_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sweep:
     """Run ``sweep`` for captured code; ``options`` are those of ``sweep``."""
-    plan_options = {"metric": "loss", **{name: options.pop(name) for name in _PLAN if name in options}}
+    plan_options = {"metric": "loss", **{name: options.pop(name) for name in _PLAN_OPTIONS if name in options}}
     trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
-    flags = {} if draft.kind == "function" else _flags(draft, parameters)
-    plain = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
-    combinations = space.combinations(plain)
+    flags = {} if draft.kind == "function" else _map_flags(draft, parameters)
+    domains = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
+    combinations = space.combinations(domains)
     is_grid = plan_options.get("sampler") == "grid"
     if is_grid and combinations is None:
         raise InvalidSpec(
@@ -285,9 +285,9 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
             field="sampler",
             hint="Use lists, or another sampler.",
         )
-    count = _check_count(trials if trials is not None else combinations if is_grid else TRIALS, "trials")
+    count = _check_count(trials if trials is not None else combinations if is_grid else DEFAULT_TRIALS, "trials")
     plan = SweepPlan(
-        parameters=plain,
+        parameters=domains,
         trials=min(count, combinations or MAX_PROCESSES) if is_grid else count,
         maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
         flags=flags,
@@ -297,16 +297,16 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
     _check_plan(plan)
     name = str(options.pop("name", draft.name))
     group = Group(kind=KIND, id=new_id(), name=name, size=plan.trials, plan=dataclasses.asdict(plan))
-    with explain_interrupt(client.not_started_message):
+    with explain_interrupt(client.describe_not_started):
         spec, secrets = jobspec.build(draft, {**options, "name": name}, id_=group.id, group=group)
 
     def start(folder: JobFolder, lock: JobLock) -> None:
-        control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
+        control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER_MODULE)
 
     def describe_started(id_: str) -> str:
-        return interrupted(Sweep(id_))
+        return describe_interrupt(Sweep(id_))
 
-    return Sweep(client.publish(sweep_study.store(), spec, draft, start, describe_started).id)
+    return Sweep(client.publish(sweep_study.get_store(), spec, draft, start, describe_started).id)
 
 
 def _extend(folder: JobFolder, trials: int) -> None:
@@ -368,28 +368,28 @@ def _check_optuna() -> None:
         )
 
 
-def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
+def _map_flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
     """Return the flag of each parameter of a script, and of each parameter of a cell that is not a variable.
 
     Raises InvalidSpec for a parameter that would have no effect.
     """
     if draft.kind == "script":
-        return dict(_flag(draft, name) for name in parameters)
+        return dict(_find_flag(draft, name) for name in parameters)
     tree = parse(draft.source.code)
     lines = {
         node.id: node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    used = (read | {variable.name for variable in draft.captured}) - lines.keys()
-    return dict(_flag(draft, name, lines.get(name)) for name in parameters if name not in used)
+    read_names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    used_names = (read_names | {variable.name for variable in draft.captured}) - lines.keys()
+    return dict(_find_flag(draft, name, lines.get(name)) for name in parameters if name not in used_names)
 
 
-def _flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tuple[str, str]:
+def _find_flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tuple[str, str]:
     """Return a parameter's name and its flag, spelled as the user did, else as the code does.
 
-    ``stored`` is the line in which a cell sets the name. Raises InvalidSpec.
+    ``line_number`` is the line in which a cell sets the name. Raises InvalidSpec.
     """
     spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
     matches = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]
@@ -418,8 +418,8 @@ def _flag(draft: CapturedCode, name: str, line_number: int | None = None) -> tup
     )
 
 
-def interrupted(sweep: Sweep, stop: str = "") -> str:
-    """Return the message for an interrupt that leaves the sweep running; ``stop`` is the command before its id."""
+def describe_interrupt(sweep: Sweep, stop_command: str = "") -> str:
+    """Return the message for an interrupt that leaves the sweep running; ``stop_command`` precedes its id."""
     id_ = short_id(sweep.id)
-    command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
-    return client.interrupt_message(f"sweep {sweep.name} ({id_})", sweep.state, command)
+    command = f"{stop_command} {id_}" if stop_command else f"sweep({id_!r}).stop()"
+    return client.format_interrupt(f"sweep {sweep.name} ({id_})", sweep.state, command)

@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import files, profiles
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
-from distdl_jupyter.views.stacks import by_reason
+from distdl_jupyter.views.stacks import group_by_reason
 from distdl_jupyter.worker.hooks import frameworks
 
 #: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
@@ -58,7 +58,7 @@ class _Profile:
     @property
     def missing_text(self) -> str:
         """Why ranks are missing."""
-        return " ".join(f"{ranks.capitalize()}: {reason}" for ranks, reason in by_reason(self.missing))
+        return " ".join(f"{ranks.capitalize()}: {reason}" for ranks, reason in group_by_reason(self.missing))
 
 
 class ProfileCollector:

@@ -259,7 +259,7 @@ class EventRecorder:
         if self.view.state.ended and written:
             from distdl_jupyter.views import job_table  # lazy: only the end of a job needs it
 
-            job_table.write_summary(self.folder, job_table.list_entry(self.folder, self.view, self.spec))
+            job_table.write_summary(self.folder, job_table.make_entry(self.folder, self.view, self.spec))
 
     def get_part(self, type_: type[P]) -> P:
         """Return the storage for one type of data."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 from distdl_jupyter.core.errors import DistDLError
 
 
-def run(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
+def run_reporter(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
     """Print the sentence that ``report`` returns, or its error, and exit without waiting for threads of libraries.
 
     Output of libraries is discarded, because it may contain a secret address. ``timeout`` is in seconds, 0 for none.

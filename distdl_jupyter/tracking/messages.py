@@ -15,10 +15,10 @@ from typing import Any
 
 from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavailable
-from distdl_jupyter.tracking import run
+from distdl_jupyter.tracking import run_reporter
 
 #: Apprise's type of message for each kind of alert.
-_TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
+_MESSAGE_TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
 #: The title, the text and the kind of an alert.
 Message = tuple[str, str, str]
 #: The message that is sent to test an address.
@@ -52,7 +52,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
                 hint="Set one: distdl notify --set",
             )
         deliver(current.address, TEST_MESSAGE)
-    return Notifications(_service(current.address), current.notify)
+    return Notifications(_get_service(current.address), current.notify)
 
 
 def configure(**changes: Any) -> user_settings.ReportingSettings:
@@ -62,7 +62,7 @@ def configure(**changes: Any) -> user_settings.ReportingSettings:
     return user_settings.change(user_settings.MONITORING, **changes)
 
 
-def _service(address: str) -> str:
+def _get_service(address: str) -> str:
     scheme = address.partition("://")[0]
     return "webhook" if scheme in ("http", "https") else scheme
 
@@ -97,11 +97,11 @@ def send(address: str, message: Message | None) -> str:
             hint="Use an address such as slack://TOKENS, ntfys://HOST/TOPIC, or jsons://HOST/PATH for a JSON webhook "
             "at https://HOST/PATH. All services are listed at https://appriseit.com/services",
         )
-    service = _service(address)
+    service = _get_service(address)
     if message is None:
         return ""
-    title, text, kind = message
-    result = sender.notify(text, title, _TYPES[kind], body_format="text")
+    title, text, alert_type = message
+    result = sender.notify(text, title, _MESSAGE_TYPES[alert_type], body_format="text")
     if result:
         return f"A message was sent to {service}."
     status = re.search(r"error=(\d{3})", " ".join(entry.message for entry in result.logs()))
@@ -113,7 +113,7 @@ def send(address: str, message: Message | None) -> str:
 def main() -> None:
     """Send the message that standard input contains."""
     address, message = json.loads(sys.stdin.read())
-    run("messages", lambda: send(address, message))
+    run_reporter("messages", lambda: send(address, message))
 
 
 if __name__ == "__main__":

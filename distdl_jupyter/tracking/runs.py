@@ -30,23 +30,23 @@ from distdl_jupyter.core.redact import text as masked
 from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import run
-from distdl_jupyter.tracking.trackers import KINDS, QUIET_VARIABLES, Adapter, MeanPoint
+from distdl_jupyter.tracking import run_reporter
+from distdl_jupyter.tracking.trackers import QUIET_VARIABLES, TRACKERS, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
 #: Seconds between two polls, and the maximum between two retries.
-_POLL, _MAX_PAUSE = 1.0, 30.0
+_POLL_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 #: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
-PATIENCE = 600.0
+RETRY_SECONDS = 600.0
 #: Seconds, by the times of events, after which the mean of a step no longer waits for missing ranks.
-_MAX_WAIT = 10.0
+_MAX_WAIT_SECONDS = 10.0
 #: The maximum number of bytes of events per batch.
-_BATCH = 1_000_000
+_BATCH_BYTES = 1_000_000
 #: Options that are not parameters, because they are tags or may contain private data.
-_NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
+_NON_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
 
 
-class MeanFold:
+class MeanAggregator:
     """Computes the mean of each metric over all ranks, step by step, from the events of a job."""
 
     def __init__(self, process_count: int) -> None:
@@ -55,7 +55,7 @@ class MeanFold:
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
-        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT`` seconds."""
+        """Return the means that an event completes, and the partial means of steps older than ``_MAX_WAIT_SECONDS``."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()
@@ -67,36 +67,36 @@ class MeanFold:
                 points = self._pending.setdefault((name, step), {})
                 points[int(event["rank"])] = MeanPoint(name, step, now, float(value))
                 complete += [(name, step)] if len(points) >= self._count else []
-        means = [self._mean(key) for key in complete]
-        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT:
-            means.append(self._mean(next(iter(self._pending))))
+        means = [self._pop_mean(key) for key in complete]
+        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _MAX_WAIT_SECONDS:
+            means.append(self._pop_mean(next(iter(self._pending))))
         return means
 
-    def _mean(self, key: tuple[str, float]) -> MeanPoint:
+    def _pop_mean(self, key: tuple[str, float]) -> MeanPoint:
         points = self._pending.pop(key).values()
         return MeanPoint(*key, max(point.t for point in points), sum(point.value for point in points) / len(points))
 
     def flush(self) -> list[MeanPoint]:
         """Return the means of all incomplete steps."""
-        return [self._mean(key) for key in list(self._pending)]
+        return [self._pop_mean(key) for key in list(self._pending)]
 
 
-def parameters(spec: JobSpec) -> dict[str, str]:
+def collect_parameters(spec: JobSpec) -> dict[str, str]:
     """Return the plain values that were sent with the code, the options that were set, and the script's arguments."""
     values = {
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
     }
     names = ("node_count", "process_count_per_node", "distributed_backend", "compute_target")
-    changed = [name for name in ABOUT if name not in _NO_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
+    changed = [name for name in ABOUT if name not in _NON_PARAMETERS and getattr(spec, name) != DEFAULTS[name]]
     options = {name: getattr(spec, name) for name in (*names, *changed)} | dict(spec.backend_options)
     values |= {f"distdl.{name}": str(value) for name, value in options.items()}
-    return _masked({**values, "script_arguments": " ".join(spec.script_arguments)})
+    return _mask({**values, "script_arguments": " ".join(spec.script_arguments)})
 
 
-def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
+def collect_tags(spec: JobSpec, environment: JobEnvironment) -> dict[str, str]:
     """Return the tags of a run: job, cluster, backend, notebook, and the state of the code in git."""
-    git = known.git
-    return _masked(
+    git = environment.git
+    return _mask(
         {
             "distdl.job_id": spec.id,
             "distdl.job_name": spec.name,
@@ -113,7 +113,7 @@ def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
     )
 
 
-def _masked(values: Mapping[str, str]) -> dict[str, str]:
+def _mask(values: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name, value) else masked(value) for name, value in values.items() if value}
 
 
@@ -127,7 +127,7 @@ class RunWriter:
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
         self._spec = folder.spec()
         self._view = JobView.of(self._spec)
-        self._fold = MeanFold(self._spec.process_count)
+        self._fold = MeanAggregator(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
         #: Points that are not written yet, and the position after their events.
@@ -136,7 +136,7 @@ class RunWriter:
         while self._position < self._record.events and self._read(self._record.events - self._position):
             self._points.clear()
 
-    def _read(self, limit: int = _BATCH) -> bool:
+    def _read(self, limit: int = _BATCH_BYTES) -> bool:
         """Fold the next events; return whether there were any."""
         events, position = read(self._folder.events, self._position, limit)
         for event in events:
@@ -146,27 +146,27 @@ class RunWriter:
         return is_new
 
     def follow(self) -> str:
-        """Write the job until all is written or ``PATIENCE`` has elapsed, and return the outcome.
+        """Write the job until all is written or ``RETRY_SECONDS`` has elapsed, and return the outcome.
 
         Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
-        pause, ended_at = _POLL, None
+        pause, ended_at = _POLL_SECONDS, None
         while self._folder.spec_file.exists():
             try:
                 if self._step():
                     return "complete"
                 self._update_record(trouble="")
-                pause = _POLL
+                pause = _POLL_SECONDS
             except (ImportError, DistDLError):
                 raise
             except Exception as error:  # noqa: BLE001 - its text may contain a secret
-                if pause > _POLL or self._view.state.ended:  # a single failure is not reported
+                if pause > _POLL_SECONDS or self._view.state.ended:  # a single failure is not reported
                     title = tracking.TITLES[self._record.tracker]
                     self._update_record(trouble=explain(title, self._tracker.location, error))
-                pause = min(2 * pause, _MAX_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
             has_ended = self._view.state.ended or self._folder.supervisor().is_dead
             ended_at = (ended_at or time.monotonic()) if has_ended else None
-            if ended_at and time.monotonic() - ended_at > PATIENCE:
+            if ended_at and time.monotonic() - ended_at > RETRY_SECONDS:
                 return self._record.trouble or "the supervisor of the job has ended"
             time.sleep(pause)
         return "the job's folder no longer exists"
@@ -179,14 +179,14 @@ class RunWriter:
             self._update_record(run=run_id, experiment=experiment, url=url, location=self._tracker.location, done=False)
         current = self._folder.read_environment()
         if current != self._described:  # the versions and the state of git may be recorded after the start
-            self._tracker.describe(parameters(self._spec), tags(self._spec, current))
+            self._tracker.describe(collect_parameters(self._spec), collect_tags(self._spec, current))
             self._described = current
         while self._read() or self._points:
             self._write()
         if self._view.state.ended:
             self._points += self._fold.flush()
             self._write()
-            self._tracker.upload(self._folder.outputs, self._outputs())
+            self._tracker.upload(self._folder.outputs, self._list_outputs())
             self._tracker.close(self._view.state, self._view.ended)
             self._update_record(done=True, trouble="")
         return self._record.done
@@ -197,7 +197,7 @@ class RunWriter:
             self._points = []
         self._update_record(events=self._position)
 
-    def _outputs(self) -> list[Path]:
+    def _list_outputs(self) -> list[Path]:
         if self._artifacts == "none":
             return []
         files = [path for path in self._folder.outputs.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -239,7 +239,7 @@ def write(folder: JobFolder, name: str) -> str:
     record.write(folder.path)
     try:
         settings = user_settings.SETTINGS.read()
-        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
+        writer = RunWriter(folder, TRACKERS[name](folder.spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()
     except ImportError:
@@ -258,7 +258,7 @@ def main() -> None:
     tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
     with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        run(name, lambda: write(folder, name))
+        run_reporter(name, lambda: write(folder, name))
 
 
 if __name__ == "__main__":

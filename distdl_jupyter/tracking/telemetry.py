@@ -1,6 +1,6 @@
 """Sends ended jobs as OpenTelemetry spans to Application Insights and OTLP endpoints.
 
-``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT`` seconds. It
+``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT_SECONDS``. It
 sends the job's id, type of cluster, backend, counts, state and durations. It never sends code, arguments, paths,
 names of people, machines, jobs, data or metrics, log lines or error messages.
 """
@@ -19,13 +19,13 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import run
+from distdl_jupyter.tracking import run_reporter
 
 #: Seconds after which the process exits even if the endpoint has not responded.
-TIMEOUT = 20
+TIMEOUT_SECONDS = 20
 #: Environment variables that name a destination: Application Insights, and the standard variables of OTLP.
-CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+CONNECTION_VARIABLE = "APPLICATIONINSIGHTS_CONNECTION_STRING"
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that disable the statistics that Azure's exporter sends to Microsoft.
 QUIET_VARIABLES = {
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
@@ -34,13 +34,13 @@ QUIET_VARIABLES = {
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
 _PHASES = ("stage", "start", "rendezvous", "train", "collect")
-_NAME = "distdl_jupyter"
+_SERVICE_NAME = "distdl_jupyter"
 Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
 
 
-def destinations() -> list[str]:
+def list_destinations() -> list[str]:
     """Return the names of the environment variables that set a destination."""
-    return [name for name in (CONNECTION_STRING, *ENDPOINTS) if os.environ.get(name)]
+    return [name for name in (CONNECTION_VARIABLE, *ENDPOINT_VARIABLES) if os.environ.get(name)]
 
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
@@ -58,8 +58,8 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
         if phase.phase in _PHASES and phase.started is not None:
             # The queue of a cluster is not part of the start.
             begin = max(phase.started, dequeued) if phase.phase == "start" else phase.started
-            stop = end if phase.seconds is None else phase.started + phase.seconds
-            spans.append((phase.phase, begin, max(begin, stop)))
+            finish = end if phase.seconds is None else phase.started + phase.seconds
+            spans.append((phase.phase, begin, max(begin, finish)))
     return spans, {
         "distdl.cluster.kind": spec.cluster,
         "distdl.backend": spec.distributed_backend,
@@ -78,23 +78,23 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 
     os.environ.update(QUIET_VARIABLES)
     exporters: list[Any] = []
-    if os.environ.get(CONNECTION_STRING):
+    if os.environ.get(CONNECTION_VARIABLE):
         from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter
 
         exporters.append(AzureMonitorTraceExporter(disable_offline_storage=True))
-    if any(os.environ.get(name) for name in ENDPOINTS):
+    if any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporters.append(OTLPSpanExporter())
     # Without a device.id Azure's exporter sends the name of this machine.
-    service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME, "service.version": __version__}
-    resource = Resource.create({**service, "service.instance.id": id_, "device.id": _NAME})
-    tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_NAME)
+    service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _SERVICE_NAME, "service.version": __version__}
+    resource = Resource.create({**service, "service.instance.id": id_, "device.id": _SERVICE_NAME})
+    tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_SERVICE_NAME)
     spans: list[Any] = []
     for name, begin, end in parts:
         # Application Insights shows a consumer span as a request, with its child spans below it.
-        context, kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
-        spans.append(tracer.start_span(name, context, kind, attributes, start_time=int(begin * 1e9)))
+        context, span_kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
+        spans.append(tracer.start_span(name, context, span_kind, attributes, start_time=int(begin * 1e9)))
         spans[-1].set_attribute("distdl.job.id", id_)
         spans[-1].set_status(
             Status(StatusCode.ERROR if attributes["distdl.state"] in ("failed", "lost") else StatusCode.OK)
@@ -109,15 +109,15 @@ def report(folder: JobFolder) -> str:
         events = (event for batch, _ in batches(folder.events) for event in batch)
         is_sent = send(folder.id, *summarize(folder.spec(), events))
     except ImportError:
-        extra = "azure-monitor" if os.environ.get(CONNECTION_STRING) else "otlp"
+        extra = "azure-monitor" if os.environ.get(CONNECTION_VARIABLE) else "otlp"
         return f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"
     return "sent" if is_sent else "not sent, the endpoint rejected it"
 
 
 def main() -> None:
     """Send the job of a folder, if the environment names a destination."""
-    if destinations():
-        run("telemetry", lambda: report(JobFolder(Path(sys.argv[1]))), TIMEOUT)
+    if list_destinations():
+        run_reporter("telemetry", lambda: report(JobFolder(Path(sys.argv[1]))), TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":

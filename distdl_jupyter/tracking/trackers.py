@@ -27,7 +27,7 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 #: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
 #: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
-_BATCH, _PARAMS, _MAX_PARAM, _MAX_TAG = 1000, 100, 500, 5000
+_MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_SIZE, _MAX_TAG_SIZE = 1000, 100, 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 QUIET_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -84,20 +84,20 @@ class Tracker:
         """Upload files below ``folder`` as artifacts. Does nothing by default."""
 
 
-def host_of(address: str) -> str:
+def get_host(address: str) -> str:
     """Return the host in an address, without credentials; "this machine" for a local address."""
     is_databricks = address.startswith("databricks")
     return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_databricks else "this machine")
 
 
-def local_store() -> str:
+def get_local_store() -> str:
     """Return the address of the user's own MLflow store."""
     return f"sqlite:///{store.home() / 'mlflow' / 'mlflow.db'}"
 
 
-def mlflow_address(settings: ReportingSettings) -> str:
+def find_mlflow_address(settings: ReportingSettings) -> str:
     """Return the MLflow address in the settings or the environment, else the user's own store."""
-    return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or local_store()
+    return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or get_local_store()
 
 
 class MLflow(Tracker):
@@ -109,8 +109,8 @@ class MLflow(Tracker):
         super().__init__(spec, job, settings)
         import mlflow
 
-        self._address = mlflow_address(settings)
-        self.location, self._is_local = host_of(self._address), self._address == local_store()
+        self._address = find_mlflow_address(settings)
+        self.location, self._is_local = get_host(self._address), self._address == get_local_store()
         self._mlflow: Any = mlflow
         self._client: Any = None
         self._run = ""
@@ -121,14 +121,14 @@ class MLflow(Tracker):
             if self._is_local:
                 (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
             self._client = self._mlflow.MlflowClient(tracking_uri=self._address)
-        experiment = record.experiment or self._experiment()
+        experiment = record.experiment or self._find_experiment()
         self._run = record.run or self._find_or_create(experiment)
         self._client.update_run(self._run, status="RUNNING")
-        split = urlsplit(self._address.rstrip("/"))
-        page = f"{split.scheme}://{self.location}{split.path}/#/experiments/{experiment}/runs/{self._run}"
-        return self._run, experiment, page if split.scheme in ("http", "https") else ""
+        url = urlsplit(self._address.rstrip("/"))
+        page = f"{url.scheme}://{self.location}{url.path}/#/experiments/{experiment}/runs/{self._run}"
+        return self._run, experiment, page if url.scheme in ("http", "https") else ""
 
-    def _experiment(self) -> str:
+    def _find_experiment(self) -> str:
         name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
         if self._client.get_experiment_by_name(name) is None:
@@ -148,18 +148,18 @@ class MLflow(Tracker):
         """Write parameters and tags."""
         # Also set MLflow's standard tags for the commit, the branch and the notebook.
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
-        tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
+        tags = {**tags, **{f"mlflow.{mlflow_name}": tags[name] for name, mlflow_name in names.items() if name in tags}}
         entities = self._mlflow.entities
-        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG]) for name in tags])
-        params = [entities.Param(_name(name), value[:_MAX_PARAM]) for name, value in parameters.items()]
-        for batch in _batched(params, _PARAMS):
+        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_MAX_TAG_SIZE]) for name in tags])
+        params = [entities.Param(_to_mlflow_name(name), value[:_MAX_PARAM_SIZE]) for name, value in parameters.items()]
+        for batch in _split_batches(params, _MAX_PARAMS):
             self._client.log_batch(self._run, params=batch)
 
     def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         metric = self._mlflow.entities.Metric
-        metrics = [metric(_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
-        for batch in _batched(metrics, _BATCH):
+        metrics = [metric(_to_mlflow_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
+        for batch in _split_batches(metrics, _MAX_METRICS):
             self._client.log_batch(self._run, metrics=batch)
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
@@ -174,7 +174,7 @@ class MLflow(Tracker):
             self._client.set_terminated(self._run, status=status, end_time=int(1000 * ended) if ended else None)
 
 
-def _name(text: str) -> str:
+def _to_mlflow_name(text: str) -> str:
     """Replace the characters that MLflow does not accept in names."""
     return re.sub(r"[^\w\-. :/]", "_", text, flags=re.ASCII).strip("/ ") or "_"
 
@@ -229,7 +229,7 @@ class WandB(Tracker):
         # An offline run cannot be resumed, so another process writes it to a new folder.
         self.is_rewritten = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
-        self.location = str(self.folder) if self.is_rewritten else host_of(server)
+        self.location = str(self.folder) if self.is_rewritten else get_host(server)
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
@@ -278,9 +278,9 @@ class WandB(Tracker):
             self._run.finish(exit_code=0 if state in (None, State.COMPLETED) else 1)
 
 
-def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def _split_batches(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
 Adapter = MLflow | TensorBoard | WandB
-KINDS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, type[Adapter]] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}

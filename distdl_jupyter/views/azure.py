@@ -33,13 +33,13 @@ METHODS: dict[CredentialKind, str] = {
 }
 
 
-def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn:
+def make_sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn:
     """Return the sign-in for a page (default: its current status, which may request a token)."""
     status = identity.get_status() if now is None else now
     return from_fields(AzureSignIn, status, note=note, settings=msgspec.structs.replace(settings.read(), record=""))
 
 
-def sign_in_lines(view: AzureSignIn) -> list[str]:
+def format_sign_in(view: AzureSignIn) -> list[str]:
     """Return the sign-in as lines of text: account, next step, settings."""
     account, prompt, problem = view.account, view.prompt, view.problem
     headline = "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
@@ -61,7 +61,7 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
     return rows
 
 
-def doctor_rows() -> list[Verdict]:
+def check_sign_in() -> list[Verdict]:
     """Return the doctor's row of the sign-in, if the settings or the environment name one. May request a token."""
     try:
         credential = settings.read().credential
@@ -78,15 +78,15 @@ def doctor_rows() -> list[Verdict]:
 
 def _change_settings(**changes: Any) -> Any:
     settings.change(**changes)
-    return sign_in_view()
+    return make_sign_in_view()
 
 
 #: The functions that pages may call, by name. Each may raise DistDLError.
 CALLS: dict[str, Callable[..., Any]] = {
-    "azure.status": lambda: sign_in_view(identity.get_status()),
-    "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),
-    "azure.cancel": lambda: sign_in_view(identity.cancel()),
-    "azure.sign_out": lambda: sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE),
+    "azure.status": lambda: make_sign_in_view(identity.get_status()),
+    "azure.sign_in": lambda credential="", **changes: make_sign_in_view(identity.sign_in(credential, **changes)),
+    "azure.cancel": lambda: make_sign_in_view(identity.cancel()),
+    "azure.sign_out": lambda: make_sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE),
     "azure.settings": _change_settings,
     "azure.subscriptions": identity.list_subscriptions,
 }

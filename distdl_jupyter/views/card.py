@@ -27,7 +27,7 @@ from distdl_jupyter.core.view import (
     Stall,
     StopView,
 )
-from distdl_jupyter.views.job_table import JobSummary, finding, summary
+from distdl_jupyter.views.job_table import JobSummary, make_finding, make_summary
 from distdl_jupyter.views.wire import from_fields
 
 
@@ -123,7 +123,7 @@ class Card(JobSummary):
     forked_at: float | None
 
 
-def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
+def make_card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     """Return the data for the header of a panel."""
     first = view.ranks[0]
     is_running = not view.state.ended and any(rank.is_running for rank in view.ranks)
@@ -131,11 +131,11 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     return from_fields(
         Card,
         view,
-        **summary(view, now, has_checkpoints=has_checkpoints),
+        **make_summary(view, now, has_checkpoints=has_checkpoints),
         now=now,
         step=max(steps, default=None),
-        failure=failure_card(view),
-        notice=notice(view),
+        failure=make_failure_card(view),
+        notice=find_notice(view),
         result=first.result if first.ok and first.result and first.result != "None" else "",
         has_metrics=bool(view.metrics),
         stall=None if view.state.ended else view.stall,
@@ -144,52 +144,52 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     )
 
 
-def origin_text(job: JobSpec | JobView) -> str:
+def format_origin(job: JobSpec | JobView) -> str:
     """Return the job from whose checkpoints this one resumed, and the step at which it forked; "" for none."""
     return job.resumed_from if job.forked_at is None else f"{job.resumed_from}, step {humanize.count(job.forked_at)}"
 
 
-def rank_status(rank: RankView) -> str:
+def get_rank_status(rank: RankView) -> str:
     """Return waiting, started, ready, compiling, ended or failed."""
     return "compiling" if rank.is_compiling else "failed" if has_failed(rank) else rank.status
 
 
-def elsewhere(view: JobView) -> str:
+def format_other_host(view: JobView) -> str:
     """Return the host of the job's supervisor, with a remedy if it does not respond; "" for this host."""
     if view.elsewhere is None:
         return ""
     return f"{view.elsewhere.describe()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
 
 
-def notice(view: JobView) -> Finding | None:
+def find_notice(view: JobView) -> Finding | None:
     """Return the most severe warning or error, the newest of equals.
 
     A notice about a supervisor on another host comes first if the supervisor does not respond, otherwise last.
     """
     problems = [note for note in view.notes if note["level"] in ("error", "warning")]
     if view.elsewhere is not None and (view.elsewhere.is_silent or not problems):
-        return Finding("warning", "", elsewhere(view))
+        return Finding("warning", "", format_other_host(view))
     if not problems or view.state is State.FAILED:
         return None
-    return finding(min(reversed(problems), key=lambda note: LEVELS.index(note["level"])))
+    return make_finding(min(reversed(problems), key=lambda note: LEVELS.index(note["level"])))
 
 
-def cost_text(view: JobView, now: float) -> str:
+def format_cost(view: JobView, now: float) -> str:
     """Return the cost so far, the total after the end, or the hourly rate before the start; "" if it is unknown."""
     cost = view.cost(now)
     if cost is None or view.price_per_hour is None:
         return ""
     if view.placed is None:
-        return "" if view.state.ended else hourly_cost_text(view.price_per_hour, view.currency, view.node_count)
+        return "" if view.state.ended else format_hourly_cost(view.price_per_hour, view.currency, view.node_count)
     return f"about {humanize.money(cost, view.currency)}{'' if view.state.ended else ' so far'}"
 
 
-def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
+def format_hourly_cost(per_hour: float, currency: str, nodes: int) -> str:
     """Return the hourly cost of ``nodes`` nodes at ``per_hour`` each: ``about 7.35 USD/h for 2 nodes``."""
     return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
-def failure_card(view: JobView) -> FailureCard | None:
+def make_failure_card(view: JobView) -> FailureCard | None:
     """Return the failure for the panel, None if there is none.
 
     ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not make the same
@@ -207,7 +207,7 @@ def failure_card(view: JobView) -> FailureCard | None:
         "rank": None if failure.kind == "unequal" else failure.rank,
         "when": failure.when,
         "what": failure.what,
-        "location": rank_location(view.ranks[failure.rank]),
+        "location": format_location(view.ranks[failure.rank]),
         "hint": " ".join(part for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
         "code": failure.code,
         "others": failure.others,
@@ -217,7 +217,7 @@ def failure_card(view: JobView) -> FailureCard | None:
     return msgspec.convert(fields, FailureCard)
 
 
-def rank_location(rank: RankView) -> str:
+def format_location(rank: RankView) -> str:
     """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
     numbers = (("pid", rank.pid), ("GPU", rank.gpu))
     details = ", ".join(f"{name} {number}" for name, number in numbers if number is not None)

@@ -50,7 +50,7 @@ class Curve:
     summary: str
 
 
-def metrics(view: JobView) -> tuple[MetricValue, ...]:
+def list_metrics(view: JobView) -> tuple[MetricValue, ...]:
     """Return each metric with its newest mean over ranks."""
     return tuple(
         MetricValue(name, humanize.number(metric.mean), metric.mean, metric.step, metric.count)
@@ -58,12 +58,12 @@ def metrics(view: JobView) -> tuple[MetricValue, ...]:
     )
 
 
-def label(view: JobView, name: str) -> str:
+def format_label(view: JobView, name: str) -> str:
     """Return a metric's name for a table: "loss", or "loss (from the output)" if ranks printed it."""
     return f"{name} (from the output)" if name in view.output_metrics else name
 
 
-def curve(
+def make_curve(
     book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: Earlier | None = None
 ) -> Curve:
     """Return a metric for a page."""
@@ -79,11 +79,11 @@ def curve(
         earlier=EarlierCurve(earlier.name, earlier.step, earlier_rows) if earlier and earlier_rows else None,
         from_output=metric in book.output_metrics,
         value="" if band.last is None else humanize.number(band.last),
-        summary=summary(metric, band),
+        summary=summarize(metric, band),
     )
 
 
-def summary(metric: str, band: Band) -> str:
+def summarize(metric: str, band: Band) -> str:
     """Return a curve as one sentence: first and last mean, lowest and highest value."""
     rows = [row for row in band.rows if row.mean is not None]
     if not rows:

@@ -16,8 +16,8 @@ from distdl_jupyter.core.log import FoldedRow, LogBook
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment, JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import Card, card, origin_text, rank_status
-from distdl_jupyter.views.curve import MetricValue, metrics
+from distdl_jupyter.views.card import Card, format_origin, get_rank_status, make_card
+from distdl_jupyter.views.curve import MetricValue, list_metrics
 from distdl_jupyter.views.wire import from_fields
 
 
@@ -84,29 +84,29 @@ class JobDetail:
     is_check: bool
 
 
-def job_detail(
+def make_detail(
     view: JobView, spec: JobSpec, now: float, *, environment: JobEnvironment = UNKNOWN, has_checkpoints: bool = False
 ) -> JobDetail:
     """Return the page of a job at the time ``now`` (epoch seconds)."""
     return from_fields(
         JobDetail,
         spec,
-        card=card(view, now, has_checkpoints=has_checkpoints),
-        metrics=metrics(view),
-        ranks=tuple(rank_row(rank) for rank in view.ranks),
-        spec=tuple(spec_rows(spec, environment)),
+        card=make_card(view, now, has_checkpoints=has_checkpoints),
+        metrics=list_metrics(view),
+        ranks=tuple(make_rank_row(rank) for rank in view.ranks),
+        spec=tuple(make_spec_rows(spec, environment)),
         is_check=bool(spec.check) and not spec.check.get("replay"),
     )
 
 
-def rank_row(rank: RankView) -> RankRow:
+def make_rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
-    how = describe(rank) if rank.status == "ended" or rank.ok is False else ""
-    how = "" if how == "ended" else how
-    return from_fields(RankRow, rank, status=rank_status(rank), how=how)
+    ending = describe(rank) if rank.status == "ended" or rank.ok is False else ""
+    ending = "" if ending == "ended" else ending
+    return from_fields(RankRow, rank, status=get_rank_status(rank), how=ending)
 
 
-def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
+def make_spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
     """Return the lines of the spec and of its environment that are set, the most important first."""
     plugin_options, price = {**spec.backend_options, **spec.cluster_options}, ""
     if spec.price_per_hour is not None:
@@ -114,7 +114,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
     variables = {**spec.environment_variables, **dict.fromkeys(spec.secret_variables, "•••")}
     rows = [
         ("name", "Name", spec.name),
-        ("source", "Code", _code_text(spec)),
+        ("source", "Code", _format_code(spec)),
         ("compute_target", "Cluster", spec.compute_target),
         ("process_count", "Processes", humanize.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
@@ -123,7 +123,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
         *((name, option.label, option.shown(getattr(spec, name))) for name, option in ABOUT.items()
           if option.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", ", ".join(f"{name}={value}" for name, value in variables.items())),
-        ("resumed_from", "Continues", origin_text(spec)),
+        ("resumed_from", "Continues", format_origin(spec)),
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),
@@ -133,20 +133,20 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
     return [SpecRow(field, label, value) for field, label, value in rows if value]
 
 
-def _code_text(spec: JobSpec) -> str:
+def _format_code(spec: JobSpec) -> str:
     source = spec.source
     cell = f"cell [{source.execution_count}]" if source.execution_count is not None else spec.kind
     return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
 
 
-def log_changes(view: JobView, book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
+def make_log_changes(view: JobView, book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log as short tuples, because there are many, with the open lines and the counts."""
     errors = {rank.rank: rank.error_lines for rank in view.ranks if rank.error_lines}
-    open_rows = tuple(map(log_row, book.open))
-    return LogChanges(tuple(map(log_row, rows)), open_rows, book.first, book.next, view.lines, errors)
+    open_rows = tuple(map(make_log_row, book.open))
+    return LogChanges(tuple(map(make_log_row, rows)), open_rows, book.first, book.next, view.lines, errors)
 
 
-def log_row(row: FoldedRow) -> LogRow:
+def make_log_row(row: FoldedRow) -> LogRow:
     """Return one row; a line that is being redrawn has no number yet."""
     numbers = row.lines or ({row.rank: 0} if row.rank is not None else {})
     return (row.n, row.t, row.rank, row.stream, row.text, row.redraws, numbers, row.styles)
@@ -170,7 +170,7 @@ class JobCheck:
     single: str
 
 
-def job_check(state: CheckState, comparison: Comparison, *, reason: str = "", single: str = "") -> JobCheck:
+def make_job_check(state: CheckState, comparison: Comparison, *, reason: str = "", single: str = "") -> JobCheck:
     """Return a check for a page, with the ``comparison`` so far, or the ``reason`` why its first run failed."""
     notes = tuple(comparison.notes) if state == "done" else ()
     return JobCheck(state, reason or comparison.summary, tuple(comparison.findings), notes, single)
@@ -201,16 +201,16 @@ class CheckpointList(table.Display, list[Checkpoint]):
     """Checkpoints, newest first, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [_checkpoint_table(self) if self else _EMPTY]
+        return [_make_table(self) if self else _EMPTY]
 
 
-def checkpoint_metrics(checkpoints: Iterable[Checkpoint]) -> list[str]:
+def list_metric_columns(checkpoints: Iterable[Checkpoint]) -> list[str]:
     """Return the names of all metrics of the checkpoints, in the order of their first report."""
     return list(dict.fromkeys(name for checkpoint in checkpoints for name in checkpoint.metrics))
 
 
-def _checkpoint_table(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
-    names = checkpoint_metrics(checkpoints)[:_MAX_METRICS]
+def _make_table(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
+    names = list_metric_columns(checkpoints)[:_MAX_METRICS]
     rows = []
     for checkpoint in checkpoints:
         step = "" if checkpoint.step is None else humanize.count(checkpoint.step)
@@ -228,7 +228,7 @@ def _checkpoint_table(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]
     return [("step", *names, "size", "files", "written", "checkpoint"), *rows]
 
 
-def checkpoint_rows(checkpoints: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
+def make_checkpoint_rows(checkpoints: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
     """Return the checkpoints for a page."""
     return tuple(from_fields(CheckpointRow, checkpoint, load=checkpoint.load_code) for checkpoint in checkpoints)
 
@@ -245,16 +245,16 @@ class ComparisonRow:
     values: tuple[str, ...]
 
 
-def metric_names(views: Iterable[JobView]) -> list[str]:
+def list_metric_names(views: Iterable[JobView]) -> list[str]:
     """Return the metrics of jobs, sorted by the number of jobs that report them, then by their first report."""
     return [name for name, _ in Counter(name for view in views for name in view.metrics).most_common()]
 
 
-def differing_rows(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[ComparisonRow, ...]:
+def compare_specs(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[ComparisonRow, ...]:
     """Return the options, captured values and packages in which jobs differ."""
     values_of: dict[tuple[str, str], dict[int, str]] = {}
     for index, (spec, environment) in enumerate(jobs):
-        for row in spec_rows(spec, environment):
+        for row in make_spec_rows(spec, environment):
             if row.field not in ("name", "packages"):
                 values_of.setdefault((row.field, row.label), {})[index] = row.value
         for item in spec.captured:

@@ -23,12 +23,12 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
-from distdl_jupyter.views.wire import finite, from_fields
+from distdl_jupyter.views.wire import from_fields, to_finite
 from distdl_jupyter.worker.hooks import frameworks
 
-_EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
+_EMPTY_TEXT = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Maximum number of points of the sparkline.
-_SPARK_POINTS = 40
+_MAX_SPARK_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class JobRow(JobSummary):
     alert: Finding | None = None
 
 
-def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
+def make_summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
     """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
@@ -103,29 +103,29 @@ def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, An
     }
 
 
-def job_row(
+def make_job_row(
     view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False, group_value: float | None = None
 ) -> JobRow:
     """Return the row of a job at the time ``now`` (epoch seconds); ``group_value`` is the job's value in its study."""
-    group = _row_group(view, spec, group_value)
-    metric = view.metrics.get((group.metric if group else "") or default_metric(list(view.metrics)))
+    group = _make_group(view, spec, group_value)
+    metric = view.metrics.get((group.metric if group else "") or choose_metric(list(view.metrics)))
     return from_fields(
         JobRow,
         view,
-        **summary(view, now, has_checkpoints=has_checkpoints),
-        message=_status_text(view),
+        **make_summary(view, now, has_checkpoints=has_checkpoints),
+        message=_format_status(view),
         metric=metric.name if metric else "",
-        value=finite(metric.mean) if metric else None,
-        spark=sparkline(metric),
+        value=to_finite(metric.mean) if metric else None,
+        spark=make_sparkline(metric),
         notebook=spec.source.notebook,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
-        alert=next((finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE_PREFIX)), None),
+        alert=next((make_finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE_PREFIX)), None),
         group=group,
     )
 
 
-def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | None:
+def _make_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | None:
     group = spec.group
     if group is None:
         return None
@@ -133,15 +133,15 @@ def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | 
     if metric:
         value = view.metrics[metric].mean if metric in view.metrics else None
     maximize = bool(group.plan.get("maximize"))
-    return RowGroup(group.kind, group.id, group.name, group.size, finite(value), metric, maximize)
+    return RowGroup(group.kind, group.id, group.name, group.size, to_finite(value), metric, maximize)
 
 
-def finding(note: dict[str, Any]) -> Finding:
+def make_finding(note: dict[str, Any]) -> Finding:
     """Return a note of a job as a finding."""
     return Finding(note["level"], note["code"], note["text"])
 
 
-def _status_text(view: JobView) -> str:
+def _format_status(view: JobView) -> str:
     """Return a short text on what failed or what the job waits for."""
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
@@ -160,18 +160,18 @@ def _status_text(view: JobView) -> str:
     return view.phases[-1].detail if is_setting_up and view.phases else view.reason
 
 
-def default_metric(names: Sequence[str]) -> str:
+def choose_metric(names: Sequence[str]) -> str:
     """Return the metric to show first: the loss, else the first one reported, "" when there is none."""
     return next((name for name in names if "loss" in name.lower()), names[0] if names else "")
 
 
-def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
+def make_sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
     """Return up to 40 means of a metric, spread over its steps, the newest last; () if there are fewer than two.
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline(_SPARK_POINTS) if metric is not None else []
-    return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
+    means = metric.sparkline(_MAX_SPARK_POINTS) if metric is not None else []
+    return tuple(to_finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
 class JobTable(table.Display):
@@ -182,7 +182,7 @@ class JobTable(table.Display):
 
     def _parts(self) -> list[str | table.Rows]:
         if not self._jobs:
-            return [_EMPTY]
+            return [_EMPTY_TEXT]
         lost_jobs = (job for job in self._jobs if job.state == "lost" and job.message)
         reasons = [f"{humanize.short_id(job.id)}: {job.message}" for job in lost_jobs]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
@@ -190,14 +190,14 @@ class JobTable(table.Display):
         return [table.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]
 
 
-def _state_text(job: JobRow, _now: float) -> str:
+def _format_state(job: JobRow, _now: float) -> str:
     state = humanize.display_state(job.state, stalled=job.stalled)
     label = f"{humanize.STATE_SIGNS[state]} {humanize.STATE_WORDS[state]}"
     is_counted = job.state == "running" and job.total and job.done is not None
     return f"{label} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else label
 
 
-def _elapsed_text(job: JobRow, now: float) -> str:
+def _format_elapsed(job: JobRow, now: float) -> str:
     end = now if job.ended is None else job.ended
     waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
     waited = waited if waited >= SHORT_WAIT else 0.0
@@ -207,11 +207,11 @@ def _elapsed_text(job: JobRow, now: float) -> str:
 #: The columns of a table of jobs: the heading, and a function of a job and a time (epoch seconds) that returns text.
 COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
     "Id": lambda job, _now: job.id,
-    "State": _state_text,
+    "State": _format_state,
     "Name": lambda job, _now: job.name,
     "Processes": lambda job, _now: humanize.processes(job.node_count, job.process_count_per_node),
     "Backend": lambda job, _now: job.backend,
-    "Elapsed": _elapsed_text,
+    "Elapsed": _format_elapsed,
     "Last": lambda job, _now: (
         f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}" if job.metric else ""
     ),
@@ -222,8 +222,8 @@ COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
 # summary.json -----------------------------------------------------------------------------------
 
 #: Version of the stored rows. Increase it when rows are computed differently.
-RULES = 10
-VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
+ROW_RULES_VERSION = 10
+VERSION = f"{ROW_RULES_VERSION}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,16 +244,16 @@ class ListedJob:
         return not State(self.row.state).ended
 
 
-def list_entry(folder: JobFolder, view: JobView, spec: JobSpec) -> ListedJob:
+def make_entry(folder: JobFolder, view: JobView, spec: JobSpec) -> ListedJob:
     """Return the current entry of a job."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
     ended = view.state.ended
-    value = _group_value(folder, view, spec) if ended else None
-    row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints, group_value=value)
+    value = _find_group_value(folder, view, spec) if ended else None
+    row = make_job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints, group_value=value)
     return ListedJob(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
 
 
-def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
+def _find_group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
     """Return the rate of an ended run of a scaling study, None if it was interrupted."""
     if spec.group is None or spec.group.kind != "scale":
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Maximum points of a curve and of all curves of a resource, and minimum points of a curve; they are sent every 2 s.
 _MAX_POINTS, _MAX_TOTAL_POINTS, _MIN_POINTS = 80, 1600, 16
-_HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
+_HEADER = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
          "Disk of host", "Network of host")  # fmt: skip
 _NO_SAMPLES_YET = "No samples yet. The first is taken one second after the first rank has started."
 _NO_SAMPLES = "No samples. The job ran for less than a second, or ran on Azure ML."
@@ -57,19 +57,25 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return self.book.marks()
 
     def _parts(self) -> list[str | table.Rows]:
-        return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
+        return [self._make_rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _make_rows(self) -> list[tuple[str, ...]]:
         """Return a row for each rank; the usage of a host is in the row of its first rank."""
-        rows: list[tuple[str, ...]] = [_HEAD]
+        rows: list[tuple[str, ...]] = [_HEADER]
         node: int | None = None
         for rank, (sample, use) in sorted(self.book.ranks.items()):
             machine = sample.machine
             power = "" if use.power is None else f"{use.power:.0f} W"
-            disk, network = _rate(machine.disk_read, machine.disk_written), _rate(machine.received, machine.sent)
-            host = (_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
-            rows.append((str(rank), self._host(sample), _percent(use.cpu), _size(use.memory), _percent(use.gpu),
-                         _size(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated), power, *host))  # fmt: skip
+            disk, network = (
+                _format_rate(machine.disk_read, machine.disk_written),
+                _format_rate(machine.received, machine.sent),
+            )
+            host = (
+                (_format_size(machine.available, machine.limit), disk, network) if sample.node != node else ("", "", "")
+            )
+            rows.append((str(rank), self._get_host(sample), _format_percent(use.cpu), _format_size(use.memory),
+                         _format_percent(use.gpu), _format_size(use.gpu_memory, use.gpu_limit),
+                         _format_size(use.torch_allocated), power, *host))  # fmt: skip
             node = sample.node
         return rows
 
@@ -84,7 +90,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             {
                 "time": sample.t,
                 "rank": rank,
-                "host": self._host(sample),
+                "host": self._get_host(sample),
                 **asdict(use),
                 **{f"node_{name}": value for name, value in asdict(sample.machine).items()},
             }
@@ -108,15 +114,15 @@ class ResourceTable(table.Display, list[ResourceSample]):
             for line in curves.lines(name):
                 label = f"rank {line.rank}"
                 if name in ("disk", "network"):
-                    label = self._host(self.book.ranks[line.rank][0]) or "node"
+                    label = self._get_host(self.book.ranks[line.rank][0]) or "node"
                 figure.add_scatter(x=line.steps, y=line.values, name=label, legendgroup=label, row=row, col=1)
         return figure.update_layout(height=120 * height + 90, hovermode="x")
 
-    def _host(self, sample: ResourceSample) -> str:
+    def _get_host(self, sample: ResourceSample) -> str:
         return self.book.about.get(sample.node, NodeFacts()).host
 
 
-def resources(book: ResourceBook, *, running: bool) -> Resources:
+def make_resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return the newest usage and curves for a page; current problems only while the job is ``running``."""
     points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(book.ranks))))
     return Resources(
@@ -124,25 +130,25 @@ def resources(book: ResourceBook, *, running: bool) -> Resources:
         about=dict(book.about),
         marks=tuple(book.marks()) if running else (),
         strips={
-            name: tuple(map(_rounded, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_round, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
         },
     )
 
 
-def _rounded(line: RankCurve) -> RankCurve:
+def _round(line: RankCurve) -> RankCurve:
     """Return a line rounded to the digits that a curve can show."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]
     return replace(line, steps=steps, values=values, times=[])
 
 
-def _size(value: float | None, limit: float | None = None) -> str:
+def _format_size(value: float | None, limit: float | None = None) -> str:
     return "" if value is None else size(value) + ("" if limit is None else f" of {size(limit)}")
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0f} %"
 
 
-def _rate(first: float | None, second: float | None) -> str:
+def _format_rate(first: float | None, second: float | None) -> str:
     return "" if first is None and second is None else f"{size((first or 0) + (second or 0))}/s"

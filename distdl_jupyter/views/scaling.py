@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The share of a step below which a bottleneck is not mentioned.
 _MIN_SHARE = 0.03
 #: The relative tolerance of batch sizes that count as equal.
-_TOLERANCE = 0.1
+_BATCH_TOLERANCE = 0.1
 NOT_COMPARABLE = "not comparable"
 _NOTE = (
     "Computation, communication and waiting are in ms per step, median of the ranks. The error of a rate is estimated "
@@ -26,7 +26,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StudyFacts:
     """Data of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
 
     ``problem`` is the reason why the study was interrupted, "" if it was not. ``stragglers`` maps backend and number of
@@ -48,11 +48,11 @@ class ScalingView(table.Display, Scaling):
     """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``."""
 
     #: None if the points do not belong to a study.
-    facts: Facts | None = None
+    facts: StudyFacts | None = None
 
     def _parts(self) -> list[str | table.Rows]:
-        head = [self._heading(self.facts)] if self.facts else []
-        return [*head, *self.sentences, *([self._rows(), _NOTE] if self.points else [])]
+        heading = [self._format_heading(self.facts)] if self.facts else []
+        return [*heading, *self.sentences, *([self._make_rows(), _NOTE] if self.points else [])]
 
     @property
     def id(self) -> str:
@@ -72,9 +72,9 @@ class ScalingView(table.Display, Scaling):
             return ""
         first = points[0]
         growth = [(point.batch / first.batch, point.processes / first.processes) for point in points[1:]]
-        if all(abs(batch / processes - 1) <= _TOLERANCE for batch, processes in growth):
+        if all(abs(batch / processes - 1) <= _BATCH_TOLERANCE for batch, processes in growth):
             return "weak"
-        return "strong" if all(abs(batch - 1) <= _TOLERANCE for batch, _ in growth) else ""
+        return "strong" if all(abs(batch - 1) <= _BATCH_TOLERANCE for batch, _ in growth) else ""
 
     @property
     def sentences(self) -> list[str]:
@@ -92,7 +92,7 @@ class ScalingView(table.Display, Scaling):
         batches = first.batch / first.processes, point.batch / point.processes
         before, after = plural(first.processes, "process"), plural(point.processes, "process")
         reason = "For example, other programs used the machine. Measure again while it is otherwise idle."
-        if abs(batches[1] / batches[0] - 1) > _TOLERANCE:
+        if abs(batches[1] / batches[0] - 1) > _BATCH_TOLERANCE:
             first_batch, batch = map(number, batches)
             reason = f"The batch of a process differs: {first_batch} with {before}, {batch} with {after}."
         return (
@@ -123,9 +123,9 @@ class ScalingView(table.Display, Scaling):
             seconds, step = straggler.seconds, last.batch / last.rate
         elif seconds < _MIN_SHARE * step:
             return summary
-        return f"{summary} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {cause}."
+        return f"{summary} {format_milliseconds(seconds)} of {format_milliseconds(step)} ms per step are {cause}."
 
-    def _heading(self, facts: Facts) -> str:
+    def _format_heading(self, facts: StudyFacts) -> str:
         """Return one line with the name, state, target, mode and progress of the study."""
         runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
         parts = (
@@ -173,7 +173,7 @@ class ScalingView(table.Display, Scaling):
                 y=[point.rate for point in points],
                 name=backend,
                 error_y={"array": [point.error for point in points]},
-                customdata=[self._share(point) for point in points],
+                customdata=[self._format_share(point) for point in points],
                 hovertemplate="%{x} processes: %{y:.4s}, %{customdata}",
             )
         ticks = sorted({point.processes for point in self.points})
@@ -184,11 +184,11 @@ class ScalingView(table.Display, Scaling):
         figure.update_xaxes(title="processes", type="log", tickvals=ticks, ticktext=list(map(str, ticks)))
         return figure.update_yaxes(title=f"{self.unit} per second", type="log")
 
-    def _share(self, point: ScalingPoint) -> str:
+    def _format_share(self, point: ScalingPoint) -> str:
         share = self.efficiency(point)
         return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _make_rows(self) -> list[tuple[str, ...]]:
         times = ("computation", "communication", "waiting")
         order = self.backends
         rows = [
@@ -196,8 +196,8 @@ class ScalingView(table.Display, Scaling):
                 count(point.processes),
                 point.backend,
                 f"{number(point.rate)} ± {number(point.error)}",
-                self._share(point).removesuffix(" of ideal"),
-                *map(milliseconds, (point.busy, point.communication, point.waiting)),
+                self._format_share(point).removesuffix(" of ideal"),
+                *map(format_milliseconds, (point.busy, point.communication, point.waiting)),
                 count(round(point.batch)),
             )
             for point in sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))
@@ -205,6 +205,6 @@ class ScalingView(table.Display, Scaling):
         return [("processes", "backend", f"{self.unit}/s", "efficiency", *times, "batch"), *rows]
 
 
-def milliseconds(seconds: float) -> str:
+def format_milliseconds(seconds: float) -> str:
     """Format seconds as milliseconds without the unit, with one decimal below 100 ms."""
     return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))

@@ -17,7 +17,7 @@ from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, StackSnapsh
 from distdl_jupyter.views.wire import from_fields
 
 #: Maximum number of threads of a rank, besides the main one, in the text.
-_THREADS_SHOWN = 6
+_MAX_THREADS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +53,25 @@ class JobStacks:
     collectives: tuple[Collective, ...]
 
 
-def stacks(dump: StackSnapshot) -> JobStacks:
+def make_job_stacks(dump: StackSnapshot) -> JobStacks:
     """Return the stacks for a page, the ranks that differ from the others first."""
-    groups = tuple(_group(dump, group) for group in dump.groups())
+    groups = tuple(_make_group(dump, group) for group in dump.groups())
     return from_fields(JobStacks, dump, groups=groups)
 
 
-def _group(dump: StackSnapshot, group: RankGroup) -> StackGroup:
+def _make_group(dump: StackSnapshot, group: RankGroup) -> StackGroup:
     members = [dump.ranks[rank] for rank in group.ranks]
     return StackGroup(
         ranks=group.ranks,
         at=group.position,
         differs=set(group.ranks) <= set(dump.outliers),
-        frames=_job_frames(group.thread) or group.thread.frames,
-        threads=tuple(replace(thread, frames=_job_frames(thread) or thread.frames) for thread in members[0].others),
+        frames=_get_job_frames(group.thread) or group.thread.frames,
+        threads=tuple(replace(thread, frames=_get_job_frames(thread) or thread.frames) for thread in members[0].others),
         processes=tuple(replace(member, threads=(), text="") for member in members),
     )
 
 
-def _job_frames(thread: Thread) -> tuple[Frame, ...]:
+def _get_job_frames(thread: Thread) -> tuple[Frame, ...]:
     """Return the frames of a thread, newest first, without the worker's frames below the user's code."""
     end = len(thread.frames)
     while end and thread.frames[end - 1].kind == "worker":
@@ -83,56 +83,56 @@ class StacksDisplay(table.Display, StackSnapshot):
     """Stacks for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:
-        parts: list[str | table.Rows] = [*_heading(self)]
+        parts: list[str | table.Rows] = [*_format_heading(self)]
         if self.collectives:
             parts += ["", collectives.table_rows(self.collectives)]
         for group in self.groups():
-            parts += ["", table.CodeBlock("\n".join([_title(self, group), *_group_lines(self, group)]))]
+            parts += ["", table.CodeBlock("\n".join([_format_title(self, group), *_format_group(self, group)]))]
         return parts
 
 
-def _heading(dump: StackSnapshot) -> list[str]:
+def _format_heading(dump: StackSnapshot) -> list[str]:
     rank_count = len(dump.ranks) + len(dump.missing)
-    why = "" if dump.why == "request" else f" ({dump.why})"
-    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{why}"]
+    reason = "" if dump.why == "request" else f" ({dump.why})"
+    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(dump.t)}{reason}"]
     if dump.sentence:
         lines.append(f"{dump.sentence[0].upper()}{dump.sentence[1:]}.")
     if dump.explanation:
         lines.append(dump.explanation)
-    return lines + [f"{who.capitalize()} sent no stacks: {why}" for who, why in by_reason(dump.missing)]
+    return lines + [f"{names.capitalize()} sent no stacks: {reason}" for names, reason in group_by_reason(dump.missing)]
 
 
-def by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
+def group_by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
     """Return each reason with its ranks: ("ranks 0 and 1", reason)."""
     groups: dict[str, list[int]] = {}
-    for rank, why in sorted(missing.items()):
-        groups.setdefault(why, []).append(rank)
-    return [(ranks(members), why) for why, members in groups.items()]
+    for rank, reason in sorted(missing.items()):
+        groups.setdefault(reason, []).append(rank)
+    return [(ranks(members), reason) for reason, members in groups.items()]
 
 
-def _title(dump: StackSnapshot, group: RankGroup) -> str:
+def _format_title(dump: StackSnapshot, group: RankGroup) -> str:
     members = [dump.ranks[rank] for rank in group.ranks]
     step = members[0].step
-    silent = min((member.silent for member in members if member.silent is not None), default=None)
+    silence = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [*dict.fromkeys(member.state for member in members if member.state)]
     parts += [] if step is None else [f"step {count(step)}"]
-    parts += [] if silent is None else [f"no progress for {duration(silent)}"]
+    parts += [] if silence is None else [f"no progress for {duration(silence)}"]
     return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
 
 
-def _group_lines(dump: StackSnapshot, group: RankGroup) -> Iterator[str]:
-    yield from _call_lines(group.thread)
+def _format_group(dump: StackSnapshot, group: RankGroup) -> Iterator[str]:
+    yield from _format_calls(group.thread)
     threads = dump.ranks[group.ranks[0]].others
-    displayed = [thread for thread in threads if thread.user_frame is not None][:_THREADS_SHOWN]
-    for thread in displayed:
+    displayed_threads = [thread for thread in threads if thread.user_frame is not None][:_MAX_THREADS]
+    for thread in displayed_threads:
         yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
-        yield from (f"  {line}" for line in _call_lines(thread))
-    if rest := len(threads) - len(displayed):
-        yield f"and {plural(rest, 'thread')} of libraries"
+        yield from (f"  {line}" for line in _format_calls(thread))
+    if remaining := len(threads) - len(displayed_threads):
+        yield f"and {plural(remaining, 'thread')} of libraries"
 
 
-def _call_lines(thread: Thread) -> Iterator[str]:
-    frames = _job_frames(thread)
+def _format_calls(thread: Thread) -> Iterator[str]:
+    frames = _get_job_frames(thread)
     if not frames:
         yield "code outside the job"
     for is_user_code, run in itertools.groupby(frames, lambda frame: frame.is_user_code):
@@ -143,5 +143,5 @@ def _call_lines(thread: Thread) -> Iterator[str]:
                     yield f"    {frame.source}"
         else:
             newest, *callers = run
-            more = f" and {plural(len(callers), 'call')} below" if callers else ""
-            yield f"· {newest.location}, in {newest.function}{more}"
+            suffix = f" and {plural(len(callers), 'call')} below" if callers else ""
+            yield f"· {newest.location}, in {newest.function}{suffix}"

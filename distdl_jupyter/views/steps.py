@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.humanize import clock, count, number, plural, printable, ranks
 from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
 from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
-from distdl_jupyter.views.stacks import by_reason
+from distdl_jupyter.views.stacks import group_by_reason
 from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class StepTimesDisplay(table.Display, StepTimes):
     """The steps of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [*_sentences(self), *([_rows(self)] if self.rows else [])]
+        return [*_make_sentences(self), *([_make_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each rank and step, with parts in seconds. A row of a long job covers ``steps`` steps."""
@@ -60,24 +60,24 @@ class StepTimesDisplay(table.Display, StepTimes):
         figure = go.Figure()
         for part in PARTS:
             times = [1000 * getattr(rank_time, part) for rank_time in self.ranks()]
-            figure.add_bar(name=_title(part), y=names, x=times, orientation="h", hovertemplate="%{x:.2f} ms")
+            figure.add_bar(name=_format_title(part), y=names, x=times, orientation="h", hovertemplate="%{x:.2f} ms")
         figure.update_yaxes(autorange="reversed")
         return figure.update_layout(barmode="stack", xaxis_title="ms per step", legend_traceorder="normal")
 
 
-def _title(part: str) -> str:
+def _format_title(part: str) -> str:
     return "waiting for others" if part == "waiting" else part
 
 
-def job_time(times: StepTimes, last: int) -> JobTime:
+def make_job_time(times: StepTimes, max_records: int) -> JobTime:
     """Return the mean steps of the ranks and the ``last`` newest records, as data for a page."""
-    newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
+    newest = sorted({(row.attempt, row.step) for row in times.rows})[-max_records:] if max_records else []
     steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
-    return JobTime(tuple(_sentences(times)), times.samples_per_second, times.own_share,
+    return JobTime(tuple(_make_sentences(times)), times.samples_per_second, times.own_share,
                    times.straggler, tuple(times.ranks()), steps)  # fmt: skip
 
 
-def _sentences(times: StepTimes) -> list[str]:
+def _make_sentences(times: StepTimes) -> list[str]:
     if not times.rows:
         return [times.why]
     rank_times, rate = times.ranks(), times.samples_per_second
@@ -92,12 +92,12 @@ def _sentences(times: StepTimes) -> list[str]:
     return [f"{summary}.", f"No rank {'was' if times.ended else 'is'} significantly slower than the others."]
 
 
-def _rows(times: StepTimes) -> list[tuple[str, ...]]:
-    rows = [("rank", "host", "steps", "ms per step", *map(_title, PARTS))]
-    for mean in times.ranks():
-        parts = (getattr(mean, part) for part in PARTS)
-        shares = (f"{_milliseconds(part)} ({100 * part / (mean.seconds or 1):.0f} %)" for part in parts)
-        rows.append((str(mean.rank), mean.host, count(mean.steps), _milliseconds(mean.seconds), *shares))
+def _make_rows(times: StepTimes) -> list[tuple[str, ...]]:
+    rows = [("rank", "host", "steps", "ms per step", *map(_format_title, PARTS))]
+    for rank in times.ranks():
+        parts = (getattr(rank, part) for part in PARTS)
+        shares = (f"{_format_milliseconds(part)} ({100 * part / (rank.seconds or 1):.0f} %)" for part in parts)
+        rows.append((str(rank.rank), rank.host, count(rank.steps), _format_milliseconds(rank.seconds), *shares))
     return rows
 
 
@@ -125,7 +125,7 @@ class ProfileDisplay(table.Display, Profile):
     """A profile for notebooks and terminals: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [*_profile_sentences(self), *([_operator_rows(self)] if self.operators else [])]
+        return [*_describe_profile(self), *([_make_operator_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each operator and rank: self ``seconds`` per step, and the means ``calls`` and ``share``."""
@@ -154,23 +154,23 @@ class ProfileDisplay(table.Display, Profile):
             ) from error
 
 
-def _profile_sentences(profile: Profile) -> list[str]:
+def _describe_profile(profile: Profile) -> list[str]:
     rank_list = ranks([rank.rank for rank in profile.ranks])
-    head = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
-            f"{_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
-    return [head, *_missing(profile)]
+    summary = (f"{plural(profile.steps, 'step')} of {rank_list}, recorded at {clock(profile.t)}: "
+            f"{_format_milliseconds(profile.seconds)} ms per step.")  # fmt: skip
+    return [summary, *_describe_missing(profile)]
 
 
-def _missing(profile: Profile) -> list[str]:
-    return [f"{who.capitalize()} recorded no profile: {why}" for who, why in by_reason(profile.missing)]
+def _describe_missing(profile: Profile) -> list[str]:
+    return [f"{names.capitalize()} recorded no profile: {reason}" for names, reason in group_by_reason(profile.missing)]
 
 
-def displayed_operators(profile: Profile) -> list[Operator]:
+def select_operators(profile: Profile) -> list[Operator]:
     """Return the operators to display."""
     return [operator for operator in profile.operators if operator.share >= _MIN_SHARE][:_MAX_OPERATORS]
 
 
-def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
+def _make_operator_rows(profile: Profile) -> list[tuple[str, ...]]:
     columns = [rank.rank for rank in profile.ranks][:_MAX_COLUMNS] if len(profile.ranks) > 1 else []
     names = (f"rank {rank}" for rank in columns)
     rows = [
@@ -178,21 +178,21 @@ def _operator_rows(profile: Profile) -> list[tuple[str, ...]]:
             printable(operator.name, 60),
             operator.kind,
             f"{round(operator.calls, 1):g}",
-            _milliseconds(operator.self_seconds),
+            _format_milliseconds(operator.self_seconds),
             f"{100 * operator.share:.1f} %",
-            *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
+            *(_format_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
         )
-        for operator in displayed_operators(profile)
+        for operator in select_operators(profile)
     ]
     return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names), *rows]
 
 
-def _milliseconds(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2f}"
 
 
-def job_profile(profile: Profile) -> JobProfile:
+def make_job_profile(profile: Profile) -> JobProfile:
     """Return a profile as data for a page."""
-    operators = tuple(displayed_operators(profile))
-    return from_fields(JobProfile, profile, sentences=tuple(_missing(profile)), operators=operators,
+    operators = tuple(select_operators(profile))
+    return from_fields(JobProfile, profile, sentences=tuple(_describe_missing(profile)), operators=operators,
                        traces=tuple(profile.traces))  # fmt: skip

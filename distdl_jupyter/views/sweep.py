@@ -44,7 +44,7 @@ class SweepPanel:
     code: str
 
 
-def panel(study: Study) -> SweepPanel:
+def make_panel(study: Study) -> SweepPanel:
     """Return the content of the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
@@ -54,7 +54,7 @@ def panel(study: Study) -> SweepPanel:
         study,
         name=study.group.name,
         remedy=study.hint,
-        settings=_settings(study),
+        settings=_list_settings(study),
         metric=study.plan.metric,
         size=study.plan.trials,
         parameters=tuple(study.plan.parameters),
@@ -65,7 +65,7 @@ def panel(study: Study) -> SweepPanel:
     )
 
 
-def _settings(study: Study) -> tuple[str, ...]:
+def _list_settings(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
     processes = humanize.processes(spec.node_count, spec.process_count_per_node)
     settings = (spec.compute_target, f"{plan.sampler} sampler", f"{processes} per trial, {plan.parallel} at a time")
@@ -95,16 +95,16 @@ class SweepTable(table.Display, list[Trial]):
             (
                 str(trial.number),
                 "" if trial.value is None else number(trial.value),
-                *(value_text(trial.params.get(name)) for name in names),
-                _progress(trial),
+                *(format_value(trial.params.get(name)) for name in names),
+                _format_progress(trial),
                 trial.state.capitalize(),
                 "" if trial.state == "completed" else trial.message,
                 humanize.short_id(trial.id),
             )
             for trial in self
         ]
-        head = ("Trial", metric, *names, "Progress", "State", "Why", "Id")
-        return [[head, *rows] if rows else "No trial has started yet."]
+        header = ("Trial", metric, *names, "Progress", "State", "Why", "Id")
+        return [[header, *rows] if rows else "No trial has started yet."]
 
 
 class SweepDisplay(SweepTable):
@@ -114,34 +114,34 @@ class SweepDisplay(SweepTable):
         study, best = self._study, self._study.best
         parts: list[str | table.Rows] = [
             f"Sweep of {study.group.name} ({study.id}): {study.state.value}",
-            " · ".join((*_settings(study), counted(study), duration(study.elapsed))),
+            " · ".join((*_list_settings(study), format_count(study), duration(study.elapsed))),
         ]
         if best is not None:
-            values = ", ".join(f"{name} {value_text(value)}" for name, value in best.params.items())
+            values = ", ".join(f"{name} {format_value(value)}" for name, value in best.params.items())
             parts.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
         if study.problem:
             parts.append(f"{study.problem} {study.hint}".rstrip())
         return [*parts, *super()._parts(), f'Open it again: distdl_jupyter.sweep("{study.id}")']
 
 
-def mime_bundle(study: Study) -> dict[str, Any]:
+def make_mime_bundle(study: Study) -> dict[str, Any]:
     """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its current state."""
     display = SweepDisplay(study)
     job = {"id": study.id, "version": 1}
     return {SWEEP_MIME: job, "text/html": display._repr_html_(), "text/plain": str(display)}
 
 
-def value_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a parameter's value, numbers with about three digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _progress(trial: Trial) -> str:
+def _format_progress(trial: Trial) -> str:
     if trial.done is None:
         return ""
     return f"{trial.done:g} of {trial.total:g}" if trial.total else f"step {trial.done:g}"
 
 
-def counted(study: Study) -> str:
+def format_count(study: Study) -> str:
     """Return the progress of a sweep: ``14 of 20 trials``."""
     return f"{study.done} of {plural(study.plan.trials, 'trial')}"

@@ -28,15 +28,15 @@ class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request of a page."""
 
 
-def finite(value: float | None) -> float | None:
+def to_finite(value: float | None) -> float | None:
     """Return the number if it is finite, else None."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def from_fields(kind: type[T], of: object, **more: Any) -> T:
-    """Return a dataclass with the fields in ``more`` and the others from the attributes of an object."""
-    names = (field.name for field in dataclasses.fields(kind) if field.name not in more)  # type: ignore[arg-type]
-    return kind(**{name: getattr(of, name) for name in names}, **more)
+def from_fields(type_: type[T], original: object, **values: Any) -> T:
+    """Return a dataclass with the fields in ``values`` and the others from the attributes of an object."""
+    names = (field.name for field in dataclasses.fields(type_) if field.name not in values)  # type: ignore[arg-type]
+    return type_(**{name: getattr(original, name) for name in names}, **values)
 
 
 def encode(value: object) -> bytes:
@@ -64,39 +64,39 @@ def _encode_other(value: object) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
-def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
+def from_query(model: type[R], arguments: Mapping[str, list[bytes]]) -> R:
     """Return a request from a query string; unknown names are ignored. Raises InvalidSpec."""
     try:
-        texts = {name: arguments[name][-1].decode() for name in form.__struct_fields__ if arguments.get(name)}
+        texts = {name: arguments[name][-1].decode() for name in model.__struct_fields__ if arguments.get(name)}
     except UnicodeDecodeError:
         raise InvalidSpec("The query string is not valid UTF-8.", code="query-not-utf-8") from None
-    hints = typing.get_type_hints(form)
+    hints = typing.get_type_hints(model)
     values = {
         name: [part for part in text.split(",") if part] if typing.get_origin(hints[name]) is tuple else text
         for name, text in texts.items()
     }
-    return from_data(form, values, strict=False)
+    return from_data(model, values, strict=False)
 
 
-def from_data(form: type[R], data: object, *, strict: bool = True) -> R:
+def from_data(model: type[R], data: object, *, strict: bool = True) -> R:
     """Return a request from plain data; unless ``strict``, numbers may be strings. Raises InvalidSpec."""
     try:
-        return msgspec.convert(data, form, strict=strict)
+        return msgspec.convert(data, model, strict=strict)
     except msgspec.ValidationError as error:
-        raise _to_invalid_spec(form, error) from None
+        raise _to_invalid_spec(model, error) from None
 
 
-def from_json(form: type[R], data: bytes | bytearray) -> R:
+def from_json(model: type[R], data: bytes | bytearray) -> R:
     """Return a request from JSON; an empty body is {}. Raises InvalidSpec."""
     try:
         document = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidSpec("The request body is not valid JSON.", code="request-not-json") from None
-    return from_data(form, document)
+    return from_data(model, document)
 
 
 #: The names of msgspec's types in a message.
-_TYPES = {
+_TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
     "float": "a number",
@@ -107,7 +107,7 @@ _TYPES = {
 }
 
 
-def _to_invalid_spec(form: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
+def _to_invalid_spec(model: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
     """Return an error of msgspec as an error whose message is a sentence about the field."""
     reason, _, path = str(error).partition(" - at `$")
     names = re.findall(r"\.(\w+)", path)
@@ -116,20 +116,20 @@ def _to_invalid_spec(form: type[PageRequest], error: msgspec.ValidationError) ->
             return InvalidSpec(f"{match[2]} is missing.", code="request-field-missing", field=match[2])
         message = f"Unknown field {match[2]!r} of {names[-1]}." if names else ""
         return InvalidSpec(
-            message or unknown(match[2], form.__struct_fields__, "request field"),
+            message or unknown(match[2], model.__struct_fields__, "request field"),
             code="request-field-unknown",
             field=match[2],
         )
     if not names:
         return InvalidSpec("The request body must be a JSON object.", code="request-not-an-object")
     return InvalidSpec(
-        f"{names[-1]} must be {_allowed(form, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
+        f"{names[-1]} must be {_list_allowed(model, names[-1], reason)}.", code="request-field-invalid", field=names[-1]
     )
 
 
-def _allowed(form: type[PageRequest], name: str, reason: str) -> str:
+def _list_allowed(model: type[PageRequest], name: str, reason: str) -> str:
     """Return the allowed values of a field: a choice, a number between limits, a maximum length, or a type."""
-    schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([form])[1].values()]
+    schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([model])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
     if "enum" in rules:
         return f"one of {', '.join(choice or 'nothing' for choice in rules['enum'])}"
@@ -139,7 +139,7 @@ def _allowed(form: type[PageRequest], name: str, reason: str) -> str:
     if expected[2]:
         upper = f" to {rules['maximum']:,}" if "maximum" in rules else ""
         return f"a number from {rules['minimum']:,}{upper}"
-    types = " or ".join(_TYPES[name] for name in expected[1].split(" | "))
+    types = " or ".join(_TYPE_NAMES[name] for name in expected[1].split(" | "))
     length = re.search("of length <= ([0-9]+)", reason)
     return f"{types} with at most {length[1]} entries" if length else types
 

@@ -26,5 +26,5 @@ def azure_sign_in() -> AzurePanel:
     """
     if has_extension():
         return AzurePanel("azure", azure.CALLS)
-    lines = [*azure.sign_in_lines(azure.sign_in_view()), "", "To sign in: %dist_config azure credential=METHOD"]
+    lines = [*azure.format_sign_in(azure.make_sign_in_view()), "", "To sign in: %dist_config azure credential=METHOD"]
     return AzurePanel("azure", value=f"<pre>{escape(chr(10).join(lines))}</pre>")

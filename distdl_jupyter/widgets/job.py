@@ -16,9 +16,9 @@ import traitlets
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.output import REDRAW, forms, has_extension, read_page
+from distdl_jupyter.jobs.output import REDRAW_SECONDS, has_extension, make_mime_bundle, read_page
 from distdl_jupyter.jobs.reader import JobReader, PageReader
-from distdl_jupyter.views.card import failure_card
+from distdl_jupyter.views.card import make_failure_card
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.widget import PageWidget
 
@@ -86,14 +86,14 @@ class JobPanel(PageWidget):
             read()
             self._update(reader)
             yield
-            while not stop.wait(REDRAW if self.redrawn else _POLL_SECONDS):
+            while not stop.wait(REDRAW_SECONDS if self.redrawn else _POLL_SECONDS):
                 if read():
                     self._update(reader)
                 elif reader.view.state.ended:
                     return
         except JobNotFound:
             if isinstance(reader, PageReader):
-                self.value = forms(reader, removed=True)["text/html"]
+                self.value = make_mime_bundle(reader, is_removed=True)["text/html"]
         except Exception:
             logging.getLogger(__name__).warning("The live view of job %s has stopped.", self.job_id, exc_info=True)
 
@@ -103,9 +103,9 @@ class JobPanel(PageWidget):
             self.state = view.state.value
             self.progress = view.done / view.total if view.done is not None and view.total else None
             self.metrics = {name: metric.mean for name, metric in view.metrics.items()}
-            self.failure = to_json(failure_card(view))
+            self.failure = to_json(make_failure_card(view))
             if isinstance(reader, PageReader):
-                self.value = forms(reader)["text/html"]
+                self.value = make_mime_bundle(reader)["text/html"]
 
 
 def panel(job: Job) -> JobPanel:

@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
-from distdl_jupyter.views.azure import doctor_rows
+from distdl_jupyter.views.azure import check_sign_in
 from tests import processes
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, TENANT, USER
 from tests.standin.server import Answer, refusal
@@ -117,12 +117,12 @@ def test_a_managed_identity(azure, monkeypatch, client):
 
 
 def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):
-    assert [(row.status, row.value) for row in doctor_rows()] == [("ok", f"app {CLIENT} (default)")]
+    assert [(row.status, row.value) for row in check_sign_in()] == [("ok", f"app {CLIENT} (default)")]
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
-    assert doctor_rows()[0].status == "warn"
+    assert check_sign_in()[0].status == "warn"
     settings.change(credential="")
     monkeypatch.delenv("AZURE_CLIENT_ID")
-    assert doctor_rows() == []
+    assert check_sign_in() == []
 
 
 def test_subscriptions_are_requested_with_a_token(signed_in):

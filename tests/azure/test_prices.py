@@ -155,7 +155,7 @@ def test_what_is_no_price_is_refused_with_examples(given):
 def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
     def rate(given: object = None, *, bills: bool = True, **options: str) -> prices.Price | None:
         size = "Standard_NC24ads_A100_v4"
-        return jobspec.node_price(given, size, registry.get("clusters", "azureml" if bills else "ssh"), options)
+        return jobspec.find_node_price(given, size, registry.get("clusters", "azureml" if bills else "ssh"), options)
 
     assert rate() is None  # not fetched yet
     prices.fetch()

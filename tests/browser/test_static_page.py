@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser
 
-from distdl_jupyter.html.job import html as saved_page
+from distdl_jupyter.html.job import render_html as saved_page
 from tests.browser.conftest import ARTIFACTS, Lab, new_book
 from tests.browser.pages import too_faint
 from tests.widgets.stories import STORIES, fold, spec_of

@@ -15,7 +15,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.jobs import client
-from distdl_jupyter.studies.correctness import check_status
+from distdl_jupyter.studies.correctness import get_check_status
 from tests.client import checked, checked_data, scaled
 from tests.written import notes
 
@@ -50,12 +50,12 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     assert "Check: 2 steps on 2 processes" in capsys.readouterr().err
     single, several = jobs()
     assert [job.state for job in (single, several)] == [State.COMPLETED] * 2
-    assert check_status(several).single == single.id
-    assert check_status(several).findings[0].code == "gradients-not-averaged"
+    assert get_check_status(several).single == single.id
+    assert get_check_status(several).findings[0].code == "gradients-not-averaged"
     with pytest.raises(JobNotFound, match="is not a check"):
-        check_status(single)
+        get_check_status(single)
     # A list has one row for both, and what removes it removes both.
-    assert [row.id for row in client.rows()] == [several.id]
+    assert [row.id for row in client.list_rows()] == [several.id]
     # But a note that names any other job removes nothing of it.
     other = submit(scaled.returns)
     other.wait()

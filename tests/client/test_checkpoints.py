@@ -67,7 +67,7 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
     assert "step-40.bin" in repr(job.checkpoints())
     with pytest.raises(InvalidSpec, match="keep_checkpoints must be a rule such as"):
         job.fork(keep_checkpoints="2")
-    chosen = rerun.resume(job.folder, {}, checkpoints.choose(job.checkpoints(), step=0))
+    chosen = rerun.prepare_resume(job.folder, {}, checkpoints.choose(job.checkpoints(), step=0))
     (job.folder.checkpoints / "step-0.bin").unlink()
     with pytest.raises(InvalidSpec, match=r"step-0.bin of job .* is being written or deleted"):
         client.publish(JobStore(), *chosen[::2], lambda *_: None, str)

@@ -7,8 +7,8 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.cli.show import lines
 from distdl_jupyter.core import machine
-from distdl_jupyter.views.card import rank_status
-from distdl_jupyter.views.job_table import job_row
+from distdl_jupyter.views.card import get_rank_status
+from distdl_jupyter.views.job_table import make_job_row
 from tests.conftest import wait_for
 from tests.written import all_written
 
@@ -38,9 +38,9 @@ def compile_for(seconds):
 def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
     monkeypatch.setenv("DISTDL_STALL_SECONDS", "2")
     job = submit(compile_for, (8,), process_count_per_node=2, distributed_backend="torch")
-    wait_for(lambda: [rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
+    wait_for(lambda: [get_rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
     view = job.view()
-    assert job_row(view, job.spec, view.created).message == "torch.compile on rank 1"
+    assert make_job_row(view, job.spec, view.created).message == "torch.compile on rank 1"
     assert any("compiling" in line for line in lines(job))
     assert job.results(timeout=100) == [4.0, 4.0]
     assert not [event for event in all_written(job.folder) if event["type"] == "stall"]

@@ -137,7 +137,7 @@ def test_time_in_the_queue_is_not_run_time():
     assert text.startswith("ran ")
     assert text in repr(jobs())
     assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.lines(job))
-    assert text in saved.elapsed_facts(view, now)
+    assert text in saved.list_elapsed_facts(view, now)
     assert first.view().waiting_time(now) == 0
 
 
@@ -145,8 +145,8 @@ def ends(job, metric):
     """The newest value of the metric as text, and the value at the end of its curve."""
     reader = JobReader(job.folder, curves=True)
     reader.catch_up()
-    shown = curve.curve(reader.book, metric)
-    picker = next(one.value for one in curve.metrics(reader.view) if one.name == metric)
+    shown = curve.make_curve(reader.book, metric)
+    picker = next(one.value for one in curve.list_metrics(reader.view) if one.name == metric)
     return {picker, shown.value, humanize.number(shown.band.rows[-1].mean)}
 
 

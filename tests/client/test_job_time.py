@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import main
-from distdl_jupyter.views.steps import job_time
+from distdl_jupyter.views.steps import make_job_time
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -129,7 +129,7 @@ def test_parts_of_each_step_and_rank_add_up_to_it_and_every_surface_shows_them(c
     head, *lines = capsys.readouterr().out.splitlines()
     assert head == "rank,attempt,step,steps,seconds,data,compute,waiting,communication,rest,samples"
     assert [line.split(",")[:4] for line in lines[:2]] == [["0", "0", "0", "1"], ["1", "0", "0", "1"]]
-    page = job_time(times, 2)
+    page = make_job_time(times, 2)
     assert [(row.step, row.rank) for row in page.steps] == [(3, 0), (3, 1), (4, 0), (4, 1)]
     assert (page.sentences, page.ranks) == (tuple(str(times).splitlines()[:2]), tuple(times.ranks()))
 

@@ -15,7 +15,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.job_list import JobIndex
-from distdl_jupyter.views.card import card
+from distdl_jupyter.views.card import make_card
 from tests import finished
 from tests.elsewhere import sign_elsewhere
 
@@ -39,9 +39,9 @@ def test_the_job_is_shown_as_running_there(folder):
     view = client.attach(folder.id).view()
     assert (view.state, view.elsewhere.host) == (State.RUNNING, "login1")
     remedy = f"Check it on login1. If that host is gone for good, run: distdl lost {folder.id[-5:]}"
-    assert card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
+    assert make_card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
     assert view.to_json()["elsewhere"]["host"] == "login1"
-    (row,) = [one.row for one in JobIndex().all()]
+    (row,) = [one.row for one in JobIndex().read_all()]
     assert (row.state, row.message) == ("running", "Its supervisor runs on login1, last heard 3 min ago.")
     assert folder.events.read_bytes() == written
     assert json.loads(folder.lock.read_text())["host"] == "login1"
@@ -55,7 +55,7 @@ def test_an_error_note_comes_before_a_healthy_supervisor_elsewhere():
     os.utime(folder.events, (time.time() - 5, time.time() - 5))
     view = client.attach(folder.id).view()
     assert view.elsewhere is not None
-    assert card(view, time.time()).notice.text == "The disk is full."
+    assert make_card(view, time.time()).notice.text == "The disk is full."
 
 
 def test_a_job_of_this_host_cannot_be_declared_lost():

@@ -12,7 +12,7 @@ from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.client import Job
-from distdl_jupyter.jobs.results import _ending
+from distdl_jupyter.jobs.results import _find_exit
 from distdl_jupyter.supervisor.reports import parse
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import CellSources
@@ -34,7 +34,7 @@ EXIT, RAISED = {"type": "SystemExit", "message": "3"}, {"type": "KeyError", "mes
     ],
 )
 def test_a_stop_is_not_how_a_rank_failed(error, code, signal, told):
-    ending = _ending(RankView(rank=0, error=error, code=code, signal=signal))
+    ending = _find_exit(RankView(rank=0, error=error, code=code, signal=signal))
     assert (ending["exit_code"], ending["signal"]) == told
 
 

@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobN
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.node.headroom import cores
-from distdl_jupyter.studies.scaling import numbers
+from distdl_jupyter.studies.scaling import parse_counts
 from tests.client import scaled
 from tests.conftest import wait_for
 from tests.tracking.endpoint import Endpoint
@@ -53,9 +53,9 @@ def test_a_function_that_trains_nothing_or_fails_fails_the_study(distdl_home):
 
 
 def test_numbers_of_processes_are_parsed():
-    assert numbers("1,2, 4") == [1, 2, 4]
+    assert parse_counts("1,2, 4") == [1, 2, 4]
     with pytest.raises(InvalidSpec, match="'1,b' is not a list of numbers of processes"):
-        numbers("1,b")
+        parse_counts("1,b")
 
 
 def test_all_runs_have_equally_many_threads_per_process(distdl_home):
@@ -98,7 +98,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     found = scaling()
     assert (found.facts.state, found.facts.done, found.points[0].processes) == (State.CANCELED, 1, 1)
     assert len(jobs()) == found.facts.runs == 1 + len(measured)
-    assert [row.group.value is None for row in client.rows()] == [True, *[False] * len(measured)]
+    assert [row.group.value is None for row in client.list_rows()] == [True, *[False] * len(measured)]
     wait_for(lambda: endpoint.posts, what="the message that its driver could not send")
     title = json.loads(endpoint.posts[0][2])["title"]
     assert title == f"Scaling of train ({found.id.rpartition('-')[2]}): canceled"
@@ -116,7 +116,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     assert {job.spec.process_count for job in new} == {2}
     assert len(new) == 1
     assert {job.spec.group.id for job in new} == {found.id}
-    assert {row.state for row in study_rows.rows(client.rows())} == {"completed"}
+    assert {row.state for row in study_rows.list_studies(client.list_rows())} == {"completed"}
     with pytest.raises(JobNotRunning, match="All 2 points"):
         again.resume()
     wait_for(lambda: len(endpoint.posts) > 1, what="the message of its end")

@@ -40,7 +40,7 @@ LR = {"lr": loguniform(1e-4, 1e-1)}
 def _nothing_goes_on():
     """End the sweeps of a test, whose drivers would start jobs after it."""
     yield
-    for one in map(sweeps.Sweep, sweep_study.store().ids()):
+    for one in map(sweeps.Sweep, sweep_study.get_store().ids()):
         with contextlib.suppress(DistDLError):  # of a folder that cannot be read
             if one.state is State.RUNNING:
                 one.stop()
@@ -53,7 +53,7 @@ def _nothing_goes_on():
 
 def driver(found):
     """Return the process that drives a sweep."""
-    folder = str(sweep_study.folder(found.id).path)
+    folder = str(sweep_study.get_folder(found.id).path)
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().decode().split("\0")
@@ -118,7 +118,7 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
     assert next(one.number for one in found.trials) == best.number
     # Optuna's own tools open its storage.
     storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(sweep_study.folder(found.id).path / "journal.log"))
+        optuna.storages.journal.JournalFileBackend(str(sweep_study.get_folder(found.id).path / "journal.log"))
     )
     kept = optuna.load_study(study_name=None, storage=storage)
     assert kept.best_trial.number == best.number
@@ -129,8 +129,8 @@ def test_a_sweep_finds_the_best_and_is_kept(distdl_home):
     assert str(again) == str(found)
     assert again.panel == found.panel
     assert (again.panel.done, again.panel.size, again.panel.best) == (4, 4, best.number)
-    assert {row.group.id for row in client.rows()} == {found.id}
-    assert {row.group.value for row in client.rows()} == {one.value for one in study.trials}
+    assert {row.group.id for row in client.list_rows()} == {found.id}
+    assert {row.group.value for row in client.list_rows()} == {one.value for one in study.trials}
     with pytest.raises(JobNotRunning, match="so it cannot be stopped"):
         found.stop()
     with pytest.raises(JobNotRunning, match=r"resume\(trials=8\)"):
@@ -186,7 +186,7 @@ def test_what_drives_a_sweep_is_killed_again_and_again(distdl_home, injected):
     assert len(jobs()) == 5 + len(lost) <= 6
     assert all(job.spec.parameters in [one.params for one in found.study.trials] for job in lost)
     storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(sweep_study.folder(found.id).path / "journal.log"))
+        optuna.storages.journal.JournalFileBackend(str(sweep_study.get_folder(found.id).path / "journal.log"))
     )
     kept = optuna.load_study(study_name=None, storage=storage)
     assert Counter(one.state.name for one in kept.trials)["COMPLETE"] == 5
@@ -202,7 +202,7 @@ def test_whatever_drives_a_sweep_is_killed_at_once(distdl_home):
         if pid := driver(found):
             kill(pid)
     assert found.state is State.LOST
-    (row,) = study_rows.folded(client.rows())
+    (row,) = study_rows.fold_rows(client.list_rows())
     assert (row.id, row.name, row.state, row.done, row.total) == (found.id, "Sweep of digits", "lost", 0, 2)
     assert row.message == f"{found.study.problem} {found.study.hint}"
     assert row.message.startswith("The process that controls the sweep died 4 times in a row.")
@@ -284,7 +284,7 @@ def test_a_sweep_whose_folder_is_deleted_ends_and_its_trials_are_kept(distdl_hom
     found = sweep(swept.trains, LR, trials=4, pruner="none", kwargs={"epochs": 20, "seconds": 0.1})
     wait_for(lambda: jobs() and jobs()[0].view().metrics, what="a trial at work")
     pid = driver(found)
-    shutil.rmtree(sweep_study.folder(found.id).path)
+    shutil.rmtree(sweep_study.get_folder(found.id).path)
     wait_for(lambda: not Path(f"/proc/{pid}/fd/0").exists(), what="the end of the driver")
     assert found.state is State.RUNNING
     jobs()[0].wait(60)

@@ -9,7 +9,7 @@ from distdl_jupyter.core import stacks
 from distdl_jupyter.core.stacks import Names
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.views.stacks import StacksDisplay
-from distdl_jupyter.views.stacks import stacks as shown_stacks
+from distdl_jupyter.views.stacks import make_job_stacks as shown_stacks
 from distdl_jupyter.views.wire import to_json
 
 ABOUT = {"worker": "/env/distdl_jupyter/worker", "code": "/far/code", "stdlib": "/py/lib", "main": "0x0000000000000001"}

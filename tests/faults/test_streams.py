@@ -258,7 +258,7 @@ def test_a_thousand_jobs_in_the_folder(served, injected):
         listing(url, many)
         injected()
     census.settled(pid, held, memory=15)
-    assert {row.id for row in client.rows()} == ids
+    assert {row.id for row in client.list_rows()} == ids
     shutil.rmtree(JobStore().jobs)  # there is no process of any of them to look for
 
 

@@ -288,9 +288,9 @@ def nothing():
 def test_asking_when_nobody_runs():
     job = client.submit(nothing)
     job.wait(60)
-    with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so it has no stack traces to capture"):
+    with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so no stack traces can be captured"):
         job.stacks()
-    with pytest.raises(JobNotFound, match="has no stack traces"):
+    with pytest.raises(JobNotFound, match="has no stack dumps"):
         job.stacks(recorded=True)
 
 

@@ -125,8 +125,8 @@ def test_every_display_of_a_lost_job_ends_with_the_command_that_starts_it_again(
     assert view.reason in shown
     assert view.reason in repr(client.jobs())
     assert view.reason in html.unescape(client.jobs()._repr_html_())
-    assert view.reason in saved.text(view, SeriesBook(), job.spec)
-    assert view.reason in html.unescape(saved.html(view, SeriesBook(), LogBook(1), job.spec))
+    assert view.reason in saved.render_text(view, SeriesBook(), job.spec)
+    assert view.reason in html.unescape(saved.render_html(view, SeriesBook(), LogBook(1), job.spec))
     with pytest.raises(JobFailed) as caught:
         job.result()
     assert (caught.value.code, str(caught.value).endswith(command)) == ("supervisor-killed", True)

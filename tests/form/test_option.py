@@ -30,12 +30,12 @@ TEA = About(
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ABOUT, "tea_minutes", TEA)
     monkeypatch.setitem(DEFAULTS, "tea_minutes", None)
-    planned = jobspec.planned  # the spec has no such field
+    planned = jobspec.plan_spec  # the spec has no such field
 
     def without(draft: CapturedCode, options: dict[str, Any], **more: Any) -> Any:
         return planned(draft, {name: value for name, value in options.items() if name != "tea_minutes"}, **more)
 
-    monkeypatch.setattr(jobspec, "planned", without)
+    monkeypatch.setattr(jobspec, "plan_spec", without)
 
 
 def train() -> None: ...

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.html.curve import WIDTH, _axis_range, svg, thin
+from distdl_jupyter.html.curve import WIDTH, _find_axis_range, draw_svg, thin_rows
 
 
 def band_of(points, name="loss"):
@@ -36,7 +36,7 @@ def lines(picture):
     st.integers(4, 60),
 )
 def test_any_curve_is_a_picture(points, name, most):
-    picture = svg(band_of(points), name, points=most)
+    picture = draw_svg(band_of(points), name, points=most)
     root = ET.fromstring(picture)
     numbers = re.findall(r"-?\d+\.?\d*", " ".join(paths(picture)))
     assert all(-10 <= float(number) <= WIDTH + 10 for number in numbers)
@@ -47,28 +47,28 @@ def test_any_curve_is_a_picture(points, name, most):
 def test_a_spike_survives_thinning():
     points = [(0, float(step), 1.0 + math.sin(step)) for step in range(20_000)] + [(1, 7777.0, 500.0)]
     band = band_of(points)
-    rows = thin(band.rows, 60)
+    rows = thin_rows(band.rows, 60)
     assert len(rows) <= 61
     assert max(row.high for row in rows if row.high is not None) == 500.0
     assert (rows[0].step, rows[-1].step) == (0.0, 19_999.0)
-    assert len(svg(band, "loss", points=60)) < 8_000
-    assert len(svg(band, "loss")) < 16_000
+    assert len(draw_svg(band, "loss", points=60)) < 8_000
+    assert len(draw_svg(band, "loss")) < 16_000
 
 
 def test_gaps_split_the_line_and_are_marked():
     values = [1.0, 0.8, math.nan, 0.6, 0.5]
-    picture = svg(band_of([(0, float(step), value) for step, value in enumerate(values)]))
+    picture = draw_svg(band_of([(0, float(step), value) for step, value in enumerate(values)]))
     assert [drawn.count("L") for drawn in lines(picture)] == [1, 1]
     assert len(paths(picture, **{"stroke-width": "1.5"})) == 1
 
 
 def test_a_lone_point_is_seen():
-    assert len(lines(svg(band_of([(0, 3.0, 0.5)])))) == 1
+    assert len(lines(draw_svg(band_of([(0, 3.0, 0.5)])))) == 1
 
 
 def test_the_legend_stands_only_where_there_is_a_band():
-    assert "min to max" not in svg(band_of([(0, 0.0, 1.0), (0, 1.0, 2.0)]))
-    assert "mean of 2" in svg(band_of([(0, 0.0, 1.0), (1, 0.0, 2.0)]))
+    assert "min to max" not in draw_svg(band_of([(0, 0.0, 1.0), (0, 1.0, 2.0)]))
+    assert "mean of 2" in draw_svg(band_of([(0, 0.0, 1.0), (1, 0.0, 2.0)]))
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5))
@@ -76,7 +76,7 @@ def test_the_legend_stands_only_where_there_is_a_band():
 @example([1.7e308, -1.7e308])
 @example([1e16, 1e16 + 2])
 def test_every_value_is_within_its_axis(values):
-    low, high = _axis_range(values)
+    low, high = _find_axis_range(values)
     assert math.isfinite(low)
     assert math.isfinite(high)
     assert low < high

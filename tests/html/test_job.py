@@ -66,7 +66,7 @@ class Reader(HTMLParser):
 
 def page_of(name, result="", **changes):
     spec = spec_of(**changes)
-    return saved.html(*fold(spec, STORIES[name]()), spec, result)
+    return saved.render_html(*fold(spec, STORIES[name]()), spec, result)
 
 
 def check(page):
@@ -165,7 +165,7 @@ def test_names_between_backticks_are_code_in_every_sentence():
     spec, says = spec_of(), "Horovod is missing. Run `distdl install horovod`."
     view, *others = fold(spec, STORIES["lost"]())
     view = dataclasses.replace(view, reason=says, restarts=[Restart(view.created, says), Restart(view.created, says)])
-    page = saved.html(view, *others, spec)
+    page = saved.render_html(view, *others, spec)
     assert "`" not in page
     assert page.count("Run <span style=") == page.count("distdl install horovod") == 2
 
@@ -214,9 +214,9 @@ def hostile_end(text, state):
 def test_hostile_text_stays_text(text, state):
     spec = spec_of(name=text or "x", compute_target=text, distributed_backend=text, source=CodeSource(notebook=text))
     view, book, log = fold(spec, [*hostile_events(text), *hostile_end(text, state)])
-    page = saved.html(view, book, log, spec, text)
+    page = saved.render_html(view, book, log, spec, text)
     check(page)
-    plain = saved.text(view, book, spec, text)
+    plain = saved.render_text(view, book, spec, text)
     assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", plain) is None
     plain.encode()
 
@@ -235,15 +235,15 @@ def test_a_page_is_always_small(letter):
         for step in range(few_or_all(30, 100))
     )
     view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, "failed")])
-    page = saved.html(view, book, log, spec, long)
+    page = saved.render_html(view, book, log, spec, long)
     check(page)
-    assert len(saved.text(view, book, spec, long)) < 12_000
+    assert len(saved.render_text(view, book, spec, long)) < 12_000
 
 
 def test_the_plain_text_of_a_completed_job():
     spec = spec_of()
     view, book, _ = fold(spec, STORIES["completed"]())
-    lines = saved.text(view, book, spec, "{'test_accuracy': 0.978}").splitlines()
+    lines = saved.render_text(view, book, spec, "{'test_accuracy': 0.978}").splitlines()
     assert lines[:2] == [
         "digits 20261121-024912-k3f9: Completed after 1 min 19 s",
         "cell [7], lab-3, 2 × 2 = 4 processes, horovod-gloo",
@@ -260,7 +260,7 @@ def test_the_plain_text_of_a_completed_job():
 def test_the_plain_text_of_a_failed_job():
     spec = spec_of()
     view, book, _ = fold(spec, STORIES["failed"]())
-    said = saved.text(view, book, spec)
+    said = saved.render_text(view, book, spec)
     assert "digits 20261121-024912-k3f9: Failed after 26 s\n" in said
     assert "horovod-gloo, stopped at step 312 of 1,200\nRank 2 of 4 failed first, " in said
     assert "On node-b (pid 48213, GPU 0), in cell [7], line 11.\n" in said

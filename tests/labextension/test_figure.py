@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from distdl_jupyter.core.series import Earlier
-from distdl_jupyter.views.curve import curve
+from distdl_jupyter.views.curve import make_curve
 from distdl_jupyter.views.wire import to_json
 from tests.core.test_figure import book_of, story
 from tests.front_end import bundle, evaluate
@@ -29,7 +29,7 @@ def node(tmp_path_factory):
 @pytest.fixture
 def draw(node):
     def draw(book, metric="loss", *, log=False, dark=False, **options):
-        sent = to_json(curve(book, metric, **options))
+        sent = to_json(make_curve(book, metric, **options))
         colours = f"ui.coloursOf({json.dumps(dark)}, '#fafafa')"
         made = node(f"ui.curveFigure(given, {json.dumps(log)}, {colours})", sent)
         go.Figure(made)

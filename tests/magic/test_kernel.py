@@ -217,7 +217,7 @@ def test_where_ranks_stand_is_shown_also_when_the_job_has_ended(kernel):
     kernel.ok("%dist_cancel --now")
     wait_for(lambda: jobs()[0].state.ended)
     assert "time.sleep(300)" in kernel.ok("%dist_stacks --recorded").value["text/plain"]
-    assert "has no stack traces 99" in kernel.run("%dist_stacks --recorded 99").error
+    assert "has no stack dump 99" in kernel.run("%dist_stacks --recorded 99").error
 
 
 def test_line_magics(kernel):

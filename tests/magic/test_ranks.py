@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter import jobs, ranks
 from distdl_jupyter.core.state import State
-from distdl_jupyter.views.job_table import job_row
+from distdl_jupyter.views.job_table import make_job_row
 from tests.conftest import wait_for
 from tests.magic.conftest import Kernel, environment
 
@@ -90,7 +90,7 @@ def test_output_and_values_are_folded_and_names_stay(shared):
     ran = shared.ok("%%ranks\nx;")
     assert (ran.value, ran.shown) == (None, [])
     assert jobs()[0].spec.kind == "ranks"
-    assert job_row(jobs()[0].view(), jobs()[0].spec, 0.0).message == "waits for a cell"
+    assert make_job_row(jobs()[0].view(), jobs()[0].spec, 0.0).message == "waits for a cell"
     assert "I am 1" in shared.ok("%dist_logs --rank 1").text
 
 

@@ -43,7 +43,7 @@ RESULTS = {
     "clusters()[name]": "clusters.handle:ClusterHandle",
     "jobs()": "jobs.client:Jobs",
     "notifications()": "tracking.messages:Notifications",
-    "prune()": "jobs.retention:Pruned",
+    "prune()": "jobs.retention:PruneResult",
     "queue()": "jobs.job_queue:Queue",
     "scale()": "studies.scaling:ScalingStudy",
     "shard()": "worker.data:Shard",

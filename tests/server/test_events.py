@@ -12,7 +12,7 @@ from distdl_jupyter.core import log as job_log
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.live import job as live
 from distdl_jupyter.live import subscriber
-from distdl_jupyter.views.job_page import log_row as wire
+from distdl_jupyter.views.job_page import make_log_row as wire
 from tests.conftest import wait_for
 from tests.server.listening import Page, apply, connect, listening, subscribe, told
 from tests.server.running import QUICK, serve

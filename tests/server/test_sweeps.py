@@ -37,7 +37,7 @@ def test_a_sweep_is_read_stopped_resumed_and_deleted(server):
     assert server.ask("POST", f"{at}/best", json={"processes": 0}).status_code == 400
     assert server.ask("DELETE", at).status_code == 204
     assert [job.id for job in jobs()] == [row["id"]]
-    assert not sweep_study.folder(found.id).path.exists()
+    assert not sweep_study.get_folder(found.id).path.exists()
     assert server.ask("GET", at).status_code == 404
 
 

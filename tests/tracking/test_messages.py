@@ -161,7 +161,7 @@ def received(endpoint, count):
 def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint, distdl_home):
     user_settings.change(address=address(endpoint))
     found = sweep(swept.trains, {"lr": uniform(-1.7e308, 1.7e308)}, trials=2, sampler="random", name="digits")
-    (row,) = study_rows.folded(client.rows())
+    (row,) = study_rows.fold_rows(client.list_rows())
     assert (row.id, row.name, row.state, row.total) == (found.id, "Sweep of digits", "running", 2)
     with pytest.raises(JobFailed, match="OverflowError"):
         found.wait(60)
@@ -173,11 +173,11 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
     )
     assert said["message"].endswith(f"distdl sweep --resume {found.id[-5:]}")
     assert not jobs()
-    (row,) = study_rows.folded(client.rows())
+    (row,) = study_rows.fold_rows(client.list_rows())
     assert (row.state, row.done, row.message, row.ended is None) == ("failed", 0, said["message"], False)
     assert prune(older="1h").jobs == ()
     assert [one.name for one in prune(keep=0).jobs] == ["Sweep of digits"]
-    assert study_rows.folded(client.rows()) == []
+    assert study_rows.fold_rows(client.list_rows()) == []
 
 
 def test_a_scaling_study_is_told_once_and_none_of_its_runs(endpoint, distdl_home):

@@ -24,7 +24,7 @@ SECRET = "a-secret-that-nobody-sends"
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter-config"))
-    for name in (telemetry.CONNECTION_STRING, *telemetry.ENDPOINTS):
+    for name in (telemetry.CONNECTION_VARIABLE, *telemetry.ENDPOINT_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -66,7 +66,7 @@ def trained(passphrase, name="anns-plan"):
 
 
 def test_a_job_arrives_at_application_insights_and_nothing_else(endpoint, monkeypatch):
-    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
+    monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
     user_settings.change(enabled=True)
     job = trained(SECRET)
     assert said(job) == ["telemetry: sent"]
@@ -108,10 +108,10 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 
 
 def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destination(endpoint, monkeypatch):
-    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
+    monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
     job = trained(SECRET)
     user_settings.change(enabled=True)
-    monkeypatch.delenv(telemetry.CONNECTION_STRING)
+    monkeypatch.delenv(telemetry.CONNECTION_VARIABLE)
     other = trained(SECRET)
     wait_for(lambda: not senders(other), what="the sender's end")
     assert "telemetry" not in job.folder.supervisor_log.read_text() + other.folder.supervisor_log.read_text()
@@ -120,7 +120,7 @@ def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destinati
 
 def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkeypatch):
     endpoint.answers.clear()
-    monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
+    monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, endpoint.connection_string)
     user_settings.change(enabled=True)
     job = trained(SECRET)  # it has ended, although nobody has answered
     assert endpoint.arrived.wait(60)
@@ -133,8 +133,8 @@ def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkey
 def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
     job = trained(SECRET)
     endpoint.answers.clear()
-    code = "import sys, distdl_jupyter.tracking.telemetry as m; m.TIMEOUT = 3; sys.argv = ['', sys.argv[1]]; m.main()"
-    environment = {**os.environ, telemetry.CONNECTION_STRING: endpoint.connection_string}
+    code = "import sys, distdl_jupyter.tracking.telemetry as m; m.TIMEOUT_SECONDS = 3; sys.argv[:1] = ['']; m.main()"
+    environment = {**os.environ, telemetry.CONNECTION_VARIABLE: endpoint.connection_string}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip
     assert told.stdout == "telemetry: not sent, no response within 3 s\n"
@@ -146,7 +146,7 @@ def test_an_endpoint_that_never_answers_is_left_alone_in_the_end(endpoint):
 def test_an_endpoint_that_is_down_or_not_valid_is_one_line_without_its_key(string, endpoint, monkeypatch):
     string = string or endpoint.connection_string
     endpoint.close()
-    monkeypatch.setenv(telemetry.CONNECTION_STRING, string)
+    monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, string)
     user_settings.change(enabled=True)
     job = trained(SECRET)
     (line,) = said(job)
@@ -164,14 +164,14 @@ def test_a_missing_package_is_named_with_its_extra():
         "from distdl_jupyter.tracking import telemetry\n"
         "telemetry.main()\n"
     )
-    environment = {**os.environ, telemetry.CONNECTION_STRING: "InstrumentationKey=x"}
+    environment = {**os.environ, telemetry.CONNECTION_VARIABLE: "InstrumentationKey=x"}
     told = subprocess.run([sys.executable, "-c", code, str(job.folder.path)], env=environment, capture_output=True,
                           text=True, timeout=120)  # fmt: skip
     assert "pip install 'distdl-jupyter[azure-monitor]'" in told.stdout
 
 
 def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
-    monkeypatch.setenv(telemetry.CONNECTION_STRING, "InstrumentationKey=x")
+    monkeypatch.setenv(telemetry.CONNECTION_VARIABLE, "InstrumentationKey=x")
     user_settings.SETTINGS.path.parent.mkdir(parents=True)
     user_settings.SETTINGS.path.write_text("[")
     with pytest.raises(DistDLError, match="Correct or delete"):

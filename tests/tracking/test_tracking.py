@@ -21,8 +21,8 @@ from distdl_jupyter.core.spec import Captured, GitState, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.magic import commands
 from distdl_jupyter.tracking import trackers
-from distdl_jupyter.tracking.runs import MeanFold, explain, parameters, tags
-from distdl_jupyter.views.job_page import spec_rows
+from distdl_jupyter.tracking.runs import MeanAggregator, collect_parameters, collect_tags, explain
+from distdl_jupyter.views.job_page import make_spec_rows
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
 from tests.processes import free_port
@@ -46,7 +46,7 @@ def metric(t, rank, step, **values):
 
 
 def folded(events, count=2):
-    fold = MeanFold(count)
+    fold = MeanAggregator(count)
     points = [point for event in events for point in fold.apply(event)]
     return points, fold
 
@@ -87,11 +87,11 @@ def test_parameters_and_tags_hold_no_secret():
         ),
         environment_variables={"WHO": "ann"}, script_arguments=("--lr", "0.1"),
     )  # fmt: skip
-    found = parameters(spec)
+    found = collect_parameters(spec)
     assert (found["lr"], found["distdl.node_count"], found["distdl.max_restarts"]) == ("0.1", "2", "3")
     assert found["script_arguments"] == "--lr 0.1"
     assert "train" not in found
-    about = tags(spec, JobEnvironment(git=GitState("abc", "main", "https://git.example/x.git", "a diff")))
+    about = collect_tags(spec, JobEnvironment(git=GitState("abc", "main", "https://git.example/x.git", "a diff")))
     assert (about["git.commit"], about["git.changed"], about["distdl.backend"]) == ("abc", "true", "torch")
     assert SECRET not in repr((found, about))
     assert "ann" not in repr(about)
@@ -177,7 +177,7 @@ def test_a_job_is_tracked_with_event_files_and_once_more_with_nothing_written_tw
     assert scalars(f"{found.location}/mean", "loss") == expected
     assert str(job.track()[0]) == f"TensorBoard: run {job.id} at {found.location}, complete"
     assert scalars(f"{found.location}/mean", "loss") == expected
-    (row,) = [row for row in spec_rows(job.spec) if row.field == "track"]
+    (row,) = [row for row in make_spec_rows(job.spec) if row.field == "track"]
     assert (row.label, row.value) == ("Tracked with", "TensorBoard")
 
 
@@ -462,7 +462,7 @@ def test_without_any_address_runs_are_in_the_user_s_own_store_unless_a_job_is_no
     complete(job, "mlflow")
     from mlflow import MlflowClient
 
-    run = MlflowClient(trackers.local_store()).get_run(records(job)["mlflow"].run)
+    run = MlflowClient(trackers.get_local_store()).get_run(records(job)["mlflow"].run)
     assert run.data.metrics["loss"] == pytest.approx(0.2)
     other.wait(60)
     assert records(other) == {}

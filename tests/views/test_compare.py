@@ -3,7 +3,7 @@
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import job_page
-from distdl_jupyter.views.job_table import default_metric
+from distdl_jupyter.views.job_table import choose_metric
 
 
 def subject(id_, metrics=(), state="completed", seconds=60.0, **changes):
@@ -23,7 +23,7 @@ def subject(id_, metrics=(), state="completed", seconds=60.0, **changes):
 
 
 def lines(subjects):
-    return {row.field: row for row in job_page.differing_rows([(spec, UNKNOWN) for spec, _ in subjects])}
+    return {row.field: row for row in job_page.compare_specs([(spec, UNKNOWN) for spec, _ in subjects])}
 
 
 def test_only_what_differs_is_side_by_side():
@@ -41,7 +41,7 @@ def test_only_what_differs_is_side_by_side():
 def test_the_metric_to_begin_with_is_the_loss_that_most_jobs_have():
     jobs = [subject("aaaaa", [{"aux_loss": 1.0, "accuracy": 0.5}]), subject("bbbbb", [{"accuracy": 0.6, "loss": 2.0}]),
             subject("ccccc", [{"loss": 3.0}])]  # fmt: skip
-    names = job_page.metric_names(view for _, view in jobs)
+    names = job_page.list_metric_names(view for _, view in jobs)
     assert names == ["accuracy", "loss", "aux_loss"]
-    assert default_metric(names) == "loss"
-    assert default_metric(job_page.metric_names([])) == ""
+    assert choose_metric(names) == "loss"
+    assert choose_metric(job_page.list_metric_names([])) == ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import card, cost_text
-from distdl_jupyter.views.job_page import spec_rows
+from distdl_jupyter.views.card import format_cost, make_card
+from distdl_jupyter.views.job_page import make_spec_rows
 
 HOUR = 3600.0
 SOURCE = "Retail Prices API, westeurope, dedicated, 2026-11-20"
@@ -33,21 +33,21 @@ def test_a_job_without_a_price_has_no_cost_anywhere():
     spec = JobSpec(id="x", name="digits")
     view = told(JobView.of(spec), state("running", 0.0))
     assert view.cost(HOUR) is None
-    assert card(view, HOUR).price_per_hour is None
-    assert cost_text(view, HOUR) == ""
-    assert not any(row.field == "price_per_hour" for row in spec_rows(spec))
+    assert make_card(view, HOUR).price_per_hour is None
+    assert format_cost(view, HOUR) == ""
+    assert not any(row.field == "price_per_hour" for row in make_spec_rows(spec))
 
 
 def test_the_sum_begins_when_the_nodes_are_its_own_and_ends_with_the_job():
     _, view = priced()
-    assert cost_text(view, HOUR) == "about 7.35 USD/h for 2 nodes"
+    assert format_cost(view, HOUR) == "about 7.35 USD/h for 2 nodes"
     told(view, state("preparing", HOUR))
     assert view.cost(2 * HOUR) == 0  # it waits in a queue
     told(view, state("starting", 2 * HOUR), state("running", 2.1 * HOUR))
-    assert cost_text(view, 3 * HOUR) == "about 7.35 USD so far"
+    assert format_cost(view, 3 * HOUR) == "about 7.35 USD so far"
     told(view, state("completed", 4 * HOUR))
-    assert cost_text(view, 9 * HOUR) == "about 14.70 USD"
-    shown = card(view, 9 * HOUR)
+    assert format_cost(view, 9 * HOUR) == "about 14.70 USD"
+    shown = make_card(view, 9 * HOUR)
     assert (shown.price_per_hour, shown.currency, shown.node_count, shown.paid_since) == (3.675, "USD", 2, 2 * HOUR)
     assert shown.price_source == SOURCE
 
@@ -55,13 +55,13 @@ def test_the_sum_begins_when_the_nodes_are_its_own_and_ends_with_the_job():
 def test_a_job_that_never_had_nodes_cost_nothing():
     _, view = priced()
     told(view, state("canceled", HOUR))
-    assert cost_text(view, 2 * HOUR) == ""
-    assert card(view, 2 * HOUR).paid_since is None
+    assert format_cost(view, 2 * HOUR) == ""
+    assert make_card(view, 2 * HOUR).paid_since is None
 
 
 def test_the_spec_names_price_and_source_and_keeps_them():
     spec, _ = priced()
-    row = next(row for row in spec_rows(spec) if row.field == "price_per_hour")
+    row = next(row for row in make_spec_rows(spec) if row.field == "price_per_hour")
     assert row.value == f"3.67 USD per node and hour ({SOURCE})"
     again = JobSpec.from_json(spec.to_json())
     assert (again.price_per_hour, again.currency, again.price_source) == (3.675, "USD", SOURCE)

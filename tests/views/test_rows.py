@@ -6,8 +6,8 @@ from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import curve
-from distdl_jupyter.views.job_table import default_metric, sparkline
-from distdl_jupyter.views.wire import finite, to_json
+from distdl_jupyter.views.job_table import choose_metric, make_sparkline
+from distdl_jupyter.views.wire import to_finite, to_json
 
 
 def reported(*values):
@@ -29,15 +29,15 @@ def reported(*values):
 
 
 def test_only_finite_numbers_have_a_place_in_json():
-    assert [finite(value) for value in (1.5, 0.0, None, math.nan, math.inf)] == [1.5, 0.0, None, None, None]
+    assert [to_finite(value) for value in (1.5, 0.0, None, math.nan, math.inf)] == [1.5, 0.0, None, None, None]
     assert to_json({1: (2.0, math.nan)}) == {"1": [2.0, None]}
 
 
 def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
-    assert sparkline(None) == ()
-    assert sparkline(reported(1.0)[0].metrics["loss"]) == ()
-    assert sparkline(reported(1.0, 2.0, 3.00001)[0].metrics["loss"]) == (1.5, 2.5, 3.5)
-    assert (default_metric(["accuracy", "val_loss"]), default_metric(["accuracy"]), default_metric([])) == (
+    assert make_sparkline(None) == ()
+    assert make_sparkline(reported(1.0)[0].metrics["loss"]) == ()
+    assert make_sparkline(reported(1.0, 2.0, 3.00001)[0].metrics["loss"]) == (1.5, 2.5, 3.5)
+    assert (choose_metric(["accuracy", "val_loss"]), choose_metric(["accuracy"]), choose_metric([])) == (
         "val_loss",
         "accuracy",
         "",
@@ -45,7 +45,7 @@ def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
 
 
 def test_a_curve_in_words():
-    assert curve.summary("loss", reported(1.0, 3.0, 2.0)[1].band("loss")) == (
+    assert curve.summarize("loss", reported(1.0, 3.0, 2.0)[1].band("loss")) == (
         "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
     )
-    assert curve.summary("loss", SeriesBook().band("loss")) == "Curve of loss: no values yet"
+    assert curve.summarize("loss", SeriesBook().band("loss")) == "Curve of loss: no values yet"

@@ -5,9 +5,9 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.stacks import parse_snapshot
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import card
-from distdl_jupyter.views.job_table import job_row
-from distdl_jupyter.views.stacks import StacksDisplay, stacks
+from distdl_jupyter.views.card import make_card
+from distdl_jupyter.views.job_table import make_job_row
+from distdl_jupyter.views.stacks import StacksDisplay, make_job_stacks
 
 CELL = "/tmp/ipykernel_9/7.py"
 CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
@@ -29,7 +29,7 @@ def of(*texts, missing=None):
 
 
 def test_the_rank_that_differs_comes_first_with_its_line():
-    told = stacks(of(WAITS, WAITS, STANDS, WAITS))
+    told = make_job_stacks(of(WAITS, WAITS, STANDS, WAITS))
     assert [(group.ranks, group.differs) for group in told.groups] == [((2,), True), ((0, 1, 3), False)]
     first, others = told.groups
     assert [(one.function, one.line, one.cell, one.source, one.kind) for one in first.frames] == [
@@ -62,15 +62,15 @@ STALL = {"type": "stall", "t": 70.0, "since": 9.0, "ranks": [1], "text": "No pro
 
 def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
     spec, found = view(STALL, {"type": "stacks", "t": 70.0, "number": 1, "why": "stall", "ranks": [0, 1]})
-    told = card(found, 80.0)
+    told = make_card(found, 80.0)
     assert (told.stall.since, told.stall.ranks, told.stall.text) == (9.0, [1], STALL["text"])
     assert [(one.number, one.why) for one in told.stacks] == [(1, "stall")]
     assert told.can_ask_stacks
-    row = job_row(found, spec, 80.0)
+    row = make_job_row(found, spec, 80.0)
     assert (row.stalled, row.message) == (True, "No progress: rank 1 differs")  # short enough for a list
     found.apply({"type": "stall", "t": 90.0, "since": None})
-    assert card(found, 90.0).stall is None
-    assert not job_row(found, spec, 90.0).stalled
+    assert make_card(found, 90.0).stall is None
+    assert not make_job_row(found, spec, 90.0).stalled
 
 
 def test_as_text_each_group_has_a_block_of_its_own():

@@ -13,7 +13,7 @@ from distdl_jupyter.core.log import LogBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.job_page import log_row as _row
+from distdl_jupyter.views.job_page import make_log_row as _row
 from distdl_jupyter.worker.secret_patterns import looks_secret
 from tests.front_end import Program, bundle
 

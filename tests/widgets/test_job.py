@@ -37,7 +37,7 @@ def shown():
 @pytest.fixture
 def vscode(monkeypatch):
     """A front end without extensions of JupyterLab."""
-    monkeypatch.setattr(output, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    monkeypatch.setattr(output, "get_cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
 
 
 def test_traits_have_the_state_of_the_job_and_can_be_observed(tell, shown):

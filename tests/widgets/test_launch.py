@@ -107,7 +107,7 @@ def test_a_request_is_always_answered() -> None:
 
 
 def test_other_front_ends_show_the_call_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    monkeypatch.setattr(output, "get_cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
     form = opened().form
     assert form._view_name == "HTMLView"
     assert "submit(alone, process_count_per_node=2)" in form.value

@@ -80,7 +80,7 @@ def test_a_front_end_without_extensions_gets_a_page_that_is_redrawn(monkeypatch,
         wait_for(lambda: "792" in displayed[-1][1]["text/html"], what="what came later")
         story.complete()
         wait_for(lambda: "Completed" in displayed[-1][1]["text/html"], what="the end")
-        wait_for(lambda: output._settled, what="the end of its thread")
+        wait_for(lambda: output._is_settled, what="the end of its thread")
 
 
 @pytest.mark.parametrize("kind", ["silent", "running", "starting"])

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from distdl_jupyter.jobs.output import forms
+from distdl_jupyter.jobs.output import make_mime_bundle
 from distdl_jupyter.jobs.reader import PageReader
 from tests.html.test_job import ATTRIBUTES, TAGS, Reader
 from tests.widgets import recorded
@@ -21,7 +21,7 @@ def story(distdl_home):
 def page_of(story):
     seen = PageReader(story.folder)
     seen.catch_up()
-    return forms(seen).values()
+    return make_mime_bundle(seen).values()
 
 
 def test_a_saved_notebook_keeps_pictures_as_data_of_images(story):

@@ -9,7 +9,9 @@ from tests.widgets import recorded
 def page_of(story):
     seen = PageReader(story.folder)
     seen.catch_up()
-    return saved.html(seen.view, seen.book, seen.log, seen.spec), saved.text(seen.view, seen.book, seen.spec)
+    return saved.render_html(seen.view, seen.book, seen.log, seen.spec), saved.render_text(
+        seen.view, seen.book, seen.spec
+    )
 
 
 def test_a_saved_notebook_keeps_the_stall():

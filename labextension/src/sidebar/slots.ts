@@ -4,7 +4,7 @@ import { bytes } from '../ui/format';
 import { __, _n } from '../ui/trans';
 import type { ClusterRow } from './types';
 
-type InUse = NonNullable<ClusterRow['in_use']>;
+type MachineUse = NonNullable<ClusterRow['in_use']>;
 
 /** Maximum number of GPUs with a box each; more are shown as a bar. */
 const BOXES = 8;
@@ -19,7 +19,7 @@ export class SlotsView {
   }
 
   /** Show resource use; a machine without GPUs and without running or queued jobs shows nothing. */
-  update(use: InUse | null): void {
+  update(use: MachineUse | null): void {
     const gpus = use?.total['gpus'] ?? 0;
     show(this.element, use !== null && (gpus > 0 || use.holding.length > 0 || use.waiting > 0));
     if (!use) return;
@@ -33,7 +33,7 @@ export class SlotsView {
   }
 }
 
-function boxes(count: number, { holding }: InUse): HTMLElement[] {
+function boxes(count: number, { holding }: MachineUse): HTMLElement[] {
   const names = new Map(holding.flatMap((one) => one.gpus.map((gpu) => [gpu, one.user ? __('%1 of %2', one.name, one.user) : one.name])));
   return Array.from({ length: count }, (_, gpu) => {
     const name = names.get(String(gpu));
@@ -42,7 +42,7 @@ function boxes(count: number, { holding }: InUse): HTMLElement[] {
   });
 }
 
-function amounts(use: InUse, name: string, words: (held: number, total: number) => string): HTMLElement[] {
+function amounts(use: MachineUse, name: string, words: (held: number, total: number) => string): HTMLElement[] {
   const total = use.total[name];
   return total ? [bar(total - (use.free[name] ?? total), total, (held) => words(held, total))] : [];
 }

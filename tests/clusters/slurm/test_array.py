@@ -15,7 +15,7 @@ from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.studies.sweep_study import folder
+from distdl_jupyter.studies.sweep_study import get_folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
 from tests.clusters.slurm.conftest import slurm_jobs
 from tests.clusters.slurm.test_slurm import events, notes
@@ -227,4 +227,4 @@ def test_a_task_whose_trial_is_gone_or_that_slurm_runs_again_does_nothing(task):
 def test_a_group_that_is_no_sweep_or_has_no_array_is_closed_without_slurm(distdl_home, monkeypatch):
     monkeypatch.setattr(commands, "run", lambda *_, **_more: pytest.fail("nothing is to be asked"))
     script.close_array(Group(kind="scale", id="20260101-000000-abcde", name="n", size=2), SimpleNamespace(directory=""))
-    assert not folder("20260101-000000-abcde").path.exists()
+    assert not get_folder("20260101-000000-abcde").path.exists()

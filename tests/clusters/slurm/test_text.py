@@ -220,7 +220,7 @@ def test_own_jobs_are_listed_by_slurm_s_order(tmp_path, monkeypatch):
     assert [(job.id, job.runs, job.gpus) for job in jobs] == [("3", True, 0), ("8_3", False, 8), ("7", False, 0)]
     assert (jobs[1].why, jobs[2].name) == (
         "waiting for other tasks of its array (JobArrayTaskLimit)", "mine|with a bar")  # fmt: skip
-    rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).rows()
+    rows = ClusterQueue(name="Slurm", jobs=tuple(jobs)).make_rows()
     assert rows[0] == ("3", "digits-20260101-000000-abcde", "1 node, 8 cores", "dd", "running")
     assert rows[1][2] == "2 nodes, 8 GPUs, 8 cores"
 
