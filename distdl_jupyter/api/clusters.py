@@ -15,13 +15,13 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.handle import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.live.clusters import ClusterRow, active_jobs, present
+from distdl_jupyter.live.clusters import ClusterRow, list_active_jobs, read_clusters
 
 
 @get("/clusters")
 async def clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
     """List the clusters with their nodes."""
-    return await present(context.run, context.listing, context.clusters)
+    return await read_clusters(context.run, context.listing, context.clusters)
 
 
 @post("/clusters", status=201)
@@ -37,14 +37,14 @@ async def show(context: ServerContext, name: str) -> ClusterRow:
 
 
 async def _row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
-    (row,) = await present(context.run, context.listing, context.clusters, [config])
+    (row,) = await read_clusters(context.run, context.listing, context.clusters, [config])
     return row
 
 
 @delete("/clusters/{name}", status=204)
 def remove(context: ServerContext, name: str) -> None:
     """Remove a cluster on which no job is running."""
-    cluster_configs.remove(name, active_jobs(name, context.listing.all()))
+    cluster_configs.remove(name, list_active_jobs(name, context.listing.all()))
 
 
 @post("/clusters/{name}/check", action="execute")

@@ -16,7 +16,7 @@ import msgspec
 
 from distdl_jupyter.api import BASE, calls
 from distdl_jupyter.api.call import ApiCall
-from distdl_jupyter.live.messages import MESSAGES, ApiError, Subscription
+from distdl_jupyter.live.messages import MESSAGE_TYPES, ApiError, Subscription
 
 _AUTHORIZATION = "The word token, a space, and the token of the Jupyter server."
 _JSON = "application/json"
@@ -99,14 +99,14 @@ def _components(kinds: Iterable[Any]) -> dict[str, Json]:
 
 def _schemas() -> Json:
     """Return the schemas of all types that operations use, and of all types that these contain."""
-    response_schemas = _components([ApiError, *MESSAGES, *(call.response for call in calls() if call.response)])
+    response_schemas = _components([ApiError, *MESSAGE_TYPES, *(call.response for call in calls() if call.response)])
     # A response has all its fields; a default is for the code that makes it.
     for schema in response_schemas.values():
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])
     bodies = [call.request for call in calls() if call.request and call.verb != "get"]
     requests = _components([Subscription, *bodies])
-    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_schema(kind) for kind in MESSAGES]}}
+    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_schema(kind) for kind in MESSAGE_TYPES]}}
     return json.loads(json.dumps(dict(sorted(schemas.items()))), object_hook=_allow_any_fields)  # type: ignore[no-any-return]
 
 

@@ -104,9 +104,9 @@ def form(context: ServerContext, disconnected: Future[None], body: FormRequest) 
         # Only the kernel can find the modules beside a notebook that a cell uses, so the form gets only its name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL:
-        from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
+        from distdl_jupyter.form.state import compute_cell_form  # captures code, which a server needs only here
 
-        return cell_state(body, directory=str(folder))
+        return compute_cell_form(body, directory=str(folder))
     # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
     # FormState.
     return _call(python, "form", to_json(body), folder, context.form_seconds, disconnected)  # type: ignore[no-any-return]

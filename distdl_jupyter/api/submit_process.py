@@ -19,7 +19,7 @@ from distdl_jupyter.capture import CapturedCode
 from distdl_jupyter.core import files, space, store
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import cell_state
+from distdl_jupyter.form.state import compute_cell_form
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.studies import correctness, sweeps
@@ -76,7 +76,7 @@ def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[
 
 def form(**request: Any) -> FormState:
     """Return the launch form of a text for this Python and the current directory."""
-    state = cell_state(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_TIMEOUT)
+    state = compute_cell_form(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_TIMEOUT)
     # The polling of the cluster ends with this process.
     return replace(state, cluster_status=state.cluster_status and replace(state.cluster_status, pending=False))
 

@@ -16,7 +16,7 @@ from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, clusters, jobs, scripts
 from distdl_jupyter.cli.command import Reply, add_command, print_reply, reply_of, safe_output
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.arguments import Parser, with_flags
+from distdl_jupyter.form.arguments import Parser, to_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if is_raw else safe_output():
             return _run(args)
     except DistDLError as error:
-        print(f"distdl: {with_flags(str(error))}", file=sys.stderr)
+        print(f"distdl: {to_flags(str(error))}", file=sys.stderr)
         return 2
 
 

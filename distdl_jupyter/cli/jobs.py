@@ -306,7 +306,7 @@ def _queue(args: argparse.Namespace) -> Any:
     if args.first or args.priority:
         number, id_ = args.priority or (None, args.first)
         job = find(id_)
-        priority = None if number is None else ABOUT["priority"].check(arguments.value_of(number), "priority")
+        priority = None if number is None else ABOUT["priority"].check(arguments.parse_value(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
         return None
     if args.move:

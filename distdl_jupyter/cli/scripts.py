@@ -214,7 +214,7 @@ def _warn_misplaced(args: argparse.Namespace) -> None:
 
 def _all_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options on the command line, including options of backends and clusters."""
-    plugin_options = {name: _parse_value(text) for name, text in arguments.pairs(args.option).items()}
+    plugin_options = {name: _parse_value(text) for name, text in arguments.parse_pairs(args.option).items()}
     launcher_options = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
         **plugin_options,
@@ -227,7 +227,7 @@ def _job_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the common options of jobs on the command line."""
     options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
     if "environment_variables" in options:
-        options["environment_variables"] = arguments.pairs_of(options["environment_variables"])
+        options["environment_variables"] = arguments.parse_env(options["environment_variables"])
     return options
 
 
@@ -319,7 +319,7 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
             )
         parameters[name.strip()] = space.parse_domain(name.strip(), values)
     draft = capture.capture_script(args.script, None, args.arguments)
-    plan = {name: getattr(args, name) for name in arguments.SWEEP if hasattr(args, name)}
+    plan = {name: getattr(args, name) for name in arguments.SWEEP_FLAGS if hasattr(args, name)}
     return sweeps.of_draft(draft, space.check_space(parameters), **plan, **options)
 
 

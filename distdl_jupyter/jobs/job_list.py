@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Seconds for which one update of a page may read jobs; its next update reads the remaining jobs.
-TURN = 0.4
+LIST_READ_SECONDS = 0.4
 
 
 class JobIndex:

@@ -65,7 +65,7 @@ def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> Non
     """
     # Lazy: few notebooks open a form.
     from distdl_jupyter.form.schema import FormRequest
-    from distdl_jupyter.form.state import cell_state
+    from distdl_jupyter.form.state import compute_cell_form
     from distdl_jupyter.form.target import KernelContext
 
     def state(request: object) -> object:
@@ -73,7 +73,7 @@ def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> Non
         magic = "%%distributed" if owner(ip) is None else "%%distdl"
         kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, session.form_cache)
         query = wire.from_data(FormRequest, request)
-        return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
+        return compute_cell_form(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
 
     comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
 

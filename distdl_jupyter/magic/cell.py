@@ -16,7 +16,13 @@ from distdl_jupyter import capture
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable, explain
 from distdl_jupyter.core.humanize import findings, processes, short_id
-from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
+from distdl_jupyter.form.arguments import (
+    SWEEP_FLAGS,
+    make_cell_parser,
+    make_sweep_parser,
+    get_job_options,
+    mask_secrets,
+)
 from distdl_jupyter.magic.ranks_magic import RanksMagics
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
@@ -31,10 +37,10 @@ _SLOW_SECONDS = 2.0
 def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
     text = "Run this cell many times with other values, and find the best."
-    magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, sweep_parser)}
+    magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, make_sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
     for name in names:
-        magics[name] = as_magic(name, partial(_run, session, name), text, partial(cell_parser, name))
+        magics[name] = as_magic(name, partial(_run, session, name), text, partial(make_cell_parser, name))
     return magics
 
 
@@ -42,10 +48,10 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     """Run one cell; return rank 0's value if it waits, else None."""
     from distdl_jupyter.jobs import client, output
 
-    args = cell_parser(name).parse(line)
+    args = make_cell_parser(name).parse(line)
     out = identifier(getattr(args, "out", None))
-    options = job_options(args, session.defaults)
-    draft = capture_cell(cell, session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+    options = get_job_options(args, session.defaults)
+    draft = capture_cell(cell, session.ip.user_ns, mask_secrets(f"%%{name} {line}").strip())
     if getattr(args, "on_ranks", False):
         values = _run_on_ranks(session, draft, args)
         return session.store(out, values) if out else values
@@ -99,12 +105,12 @@ def _sweep(session: Session, line: str, cell: str) -> None:
     from distdl_jupyter.studies import sweeps
 
     parameters, rest = space.parse_line(line)
-    args = sweep_parser().parse(rest)
+    args = make_sweep_parser().parse(rest)
     out = identifier(getattr(args, "out", None))
-    options = job_options(args, session.defaults)
+    options = get_job_options(args, session.defaults)
     namespace = {**session.ip.user_ns, **space.first_values(parameters)}
-    draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
-    plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
+    draft = capture_cell(cell, namespace, mask_secrets(f"%%sweep {rest}").strip())
+    plan = {name: getattr(args, name) for name in SWEEP_FLAGS if hasattr(args, name)}
     study = sweeps.of_draft(draft, parameters, **plan, **options)
     session.store(out, study)
     display(study)  # type: ignore[no-untyped-call]

@@ -14,7 +14,14 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, magic_parser, pairs, pairs_of, split_line, value_of
+from distdl_jupyter.form.arguments import (
+    Parser,
+    make_magic_parser,
+    parse_pairs,
+    parse_value,
+    parse_env,
+    split_line,
+)
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, as_magic, say
 
@@ -95,10 +102,10 @@ def _run_config(session: Session, line: str) -> Any:
         return _run(session, "distdl", shlex.join(["warm", *flags]))
     if topic in TOPICS:
         options = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
-        return TOPICS[topic](pairs(settings), **options)
+        return TOPICS[topic](parse_pairs(settings), **options)
     if args.clear:
         session.defaults.clear()
-    changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
+    changes = {name.replace("-", "_"): value for name, value in parse_pairs(args.settings).items()}
     session.defaults = configured(session.defaults, changes)
     say(_format_settings(session.defaults))
     return None
@@ -106,7 +113,7 @@ def _run_config(session: Session, line: str) -> Any:
 
 def config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
-    parser = magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
+    parser = make_magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser
@@ -114,10 +121,10 @@ def config_parser() -> Parser:
 
 def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
     """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
-    values = {name: value_of(text) for name, text in changes.items() if text}
+    values = {name: parse_value(text) for name, text in changes.items() if text}
     removed = jobspec.resolved(dict.fromkeys(changes.keys() - values.keys()))
     if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):
-        values["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
+        values["environment_variables"] = {**defaults.get("environment_variables", {}), **parse_env(env.split(","))}
     result = {**defaults, **jobspec.resolved(values)}
     result = {name: value for name, value in result.items() if name not in removed}
     checked(result)

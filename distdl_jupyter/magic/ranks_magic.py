@@ -17,7 +17,7 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
 from distdl_jupyter.core.resources import ResourceBook
-from distdl_jupyter.form.arguments import Parser, job_options, magic_parser, with_job_flags
+from distdl_jupyter.form.arguments import Parser, add_all_flags, make_magic_parser, get_job_options
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class RanksMagics:
         parser = Parser(prog="%dist_ranks", description=_LINE_HELP)
         actions = parser.add_subparsers(title="actions", metavar="ACTION")
         text = "start ranks with the flags of a job: start -p 4 -b torch"
-        with_job_flags(add_command(actions, "start", self._start, text))
+        add_all_flags(add_command(actions, "start", self._start, text))
         add_command(actions, "stop", self._stop, "stop the ranks gracefully")
         text = "stop the ranks and start the same number, with empty namespaces"
         add_command(actions, "restart", self._restart, text)
@@ -141,7 +141,7 @@ class RanksMagics:
                 hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
             )
         start_time = time.monotonic()
-        self._use(ranks.start(on_wait=_print_wait, **job_options(args, self._session.defaults)), start_time)
+        self._use(ranks.start(on_wait=_print_wait, **get_job_options(args, self._session.defaults)), start_time)
 
     def _use(self, ranks: Ranks, start_time: float) -> None:
         self._session.ranks, self._session.newest = ranks, ranks.id
@@ -255,7 +255,7 @@ class RanksMagics:
 
 def cell_parser() -> Parser:
     """Return the parser of the cell magic."""
-    parser = magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")
+    parser = make_magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")
     parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")

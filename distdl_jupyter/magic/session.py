@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
-from distdl_jupyter.form.arguments import Parser, with_flags
+from distdl_jupyter.form.arguments import Parser, to_flags
 
 if TYPE_CHECKING:
     from distdl_jupyter.form.target import CodeInfo
@@ -80,7 +80,7 @@ def short_errors() -> Iterator[None]:
         pass  # argparse has printed the help of a command
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # the class renders itself
-            show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
+            show_as(error, [f"{type(error).__name__}: {to_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:
         if not interrupt.args:

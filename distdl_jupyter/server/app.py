@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 #: Seconds after the start at which the handlers are imported, unless a request arrives earlier.
-_IMPORT_DELAY = 1.0
+_IMPORT_DELAY_SECONDS = 1.0
 #: Seconds between two checks for old jobs to delete; checks are frequent because timers stop while a laptop sleeps.
-_PRUNE_INTERVAL = 3600.0
+_PRUNE_INTERVAL_SECONDS = 3600.0
 #: Maximum number of slow calls at once: launch forms, job starts and requests to clouds.
-_SLOW_THREADS = 6
+_SLOW_THREAD_COUNT = 6
 
 
 class DistDLApp(ExtensionApp):
@@ -65,7 +65,9 @@ class DistDLApp(ExtensionApp):
     @functools.cached_property
     def pools(self) -> list[ThreadPoolExecutor]:
         """The threads for file reads and short calls, and those for slow calls, for which no other request waits."""
-        return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREADS)]
+        return [
+            ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREAD_COUNT)
+        ]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
         """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
@@ -115,19 +117,19 @@ class DistDLApp(ExtensionApp):
 
     async def _work_in_background(self) -> None:
         """Import the handlers, then delete old jobs according to the settings until the server stops."""
-        await asyncio.sleep(_IMPORT_DELAY)
+        await asyncio.sleep(_IMPORT_DELAY_SECONDS)
         await self.run(lambda: self._routes.rules)
         while self.prune_older or self.prune_keep is not None:
             from distdl_jupyter.jobs import retention
 
             try:
-                done = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
+                report = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
             except (DistDLError, OSError) as error:
                 self.log.warning("Old jobs were not deleted: %s", error)
             else:
-                if done is not None and done.jobs:
-                    self.log.info("Old jobs: %s", done)
-            await asyncio.sleep(_PRUNE_INTERVAL)
+                if report is not None and report.jobs:
+                    self.log.info("Old jobs: %s", report)
+            await asyncio.sleep(_PRUNE_INTERVAL_SECONDS)
 
     async def stop_extension(self) -> None:
         """Close all connections and end the threads; jobs keep running."""
@@ -155,7 +157,7 @@ class LazyRoutes(RuleRouter):
     @functools.cached_property
     def rules(self) -> list[Rule]:  # type: ignore[override]  # nobody adds any
         """All addresses with their handlers; an unknown address gets a 404 response in JSON."""
-        from distdl_jupyter.server.events import Events
+        from distdl_jupyter.server.events import EventsHandler
         from distdl_jupyter.server.handler import CallHandler
 
         # ``id`` is a built-in function of Python, so the argument is ``id_``.
@@ -166,7 +168,7 @@ class LazyRoutes(RuleRouter):
             addresses.setdefault(path, {})[call.verb] = call
         handlers: list[tuple[str, Any, dict[str, Any]]] = [
             *((path, CallHandler, {"calls": verbs}) for path, verbs in addresses.items()),
-            ("/events", Events, {}),
+            ("/events", EventsHandler, {}),
             ("(?:/.*)?", CallHandler, {"calls": {}}),
         ]
         return [Rule(PathMatches(f"{self._base}{path}$"), *handler) for path, *handler in handlers]

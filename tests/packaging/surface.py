@@ -21,7 +21,7 @@ from distdl_jupyter import cli, testing
 from distdl_jupyter.api import openapi
 from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
-from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, sweep_parser, with_job_flags
+from distdl_jupyter.form.arguments import Parser, add_all_flags, add_job_flags, make_cell_parser, make_sweep_parser
 from distdl_jupyter.magic import commands as line_magics
 from distdl_jupyter.magic import ranks_magic
 from distdl_jupyter.magic.session import Session
@@ -152,7 +152,7 @@ def groups() -> dict[str, list[str]]:
     job, other = Parser(add_help=False), Parser(add_help=False)
     add_job_flags(job)
     scripts.add_other_flags(other)
-    plugin = [flag for flag in flags(with_job_flags(Parser(add_help=False))) if flag not in flags(job)]
+    plugin = [flag for flag in flags(add_all_flags(Parser(add_help=False))) if flag not in flags(job)]
     return {"[job]": flags(job), "[other launchers]": flags(other), "[plug-ins]": plugin}
 
 
@@ -180,8 +180,8 @@ def magics() -> dict[str, argparse.ArgumentParser]:
     parsers["%dist_config"] = line_magics.config_parser()
     parsers |= {f"%dist_config {topic}": Parser() for topic in (*line_magics.TOPICS, "warm")}
     parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
-    parsers |= {f"%%{name}": cell_parser(name) for name in ("distributed", "distdl")}
-    return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": sweep_parser()}
+    parsers |= {f"%%{name}": make_cell_parser(name) for name in ("distributed", "distdl")}
+    return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": make_sweep_parser()}
 
 
 def entry_points() -> Iterator[str]:
