@@ -14,17 +14,17 @@ import stat
 from pathlib import Path
 
 #: Set in an Azure ML container, which belongs to a single job and whose file systems do not report owners.
-_CONTAINER = "AZUREML_RUN_ID"
+_CONTAINER_VARIABLE = "AZUREML_RUN_ID"
 #: Mode bits that let other users enter a folder.
-_ENTER = 0o011
+_ENTER_BITS = 0o011
 
 
-def refusal(status: os.stat_result, *, closed: bool = False) -> str:
+def find_refusal(status: os.stat_result, *, closed: bool = False) -> str:
     """Return why another user could have created or changed a file or folder, or "" if none could.
 
     ``closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
     """
-    if _CONTAINER in os.environ:
+    if _CONTAINER_VARIABLE in os.environ:
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to another user (uid {status.st_uid})"
@@ -54,16 +54,16 @@ def _is_private_group(number: int) -> bool:
     return is_primary and set(group.gr_mem) <= {user.pw_name}
 
 
-def user_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """Return a folder that the user configured; create it (0700) if missing. Raises PermissionError, OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    reason = refusal(folder.stat())
+    reason = find_refusal(folder.stat())
     if reason or folder.lstat().st_uid not in (os.geteuid(), folder.stat().st_uid, 0):
         raise PermissionError(f"{folder} {reason or 'is a link of another user'}. Use a folder that belongs to you")
     return folder
 
 
-def private_folder(folder: Path) -> Path:
+def make_private(folder: Path) -> Path:
     """Return a folder of this package inside a configured one; create it (0700) if missing.
 
     Revokes write access of other users. Raises PermissionError for a link or another user's folder; OSError.
@@ -73,29 +73,29 @@ def private_folder(folder: Path) -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise PermissionError(f"{folder} is a link or a file, not a folder. Remove it")
-    if refusal(status) and status.st_uid == os.geteuid():
+    if find_refusal(status) and status.st_uid == os.geteuid():
         folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
         status = folder.lstat()
-    if reason := refusal(status):
+    if reason := find_refusal(status):
         raise PermissionError(f"{folder} {reason}, so nothing in it is used")
     return folder
 
 
-def tree_refusal(path: Path) -> str:
+def find_tree_refusal(path: Path) -> str:
     """Return the first path in a tree that another user could have created or changed, with the reason, or "".
 
     Return "" for a missing tree. Raises OSError.
     """
     if not os.path.lexists(path):
         return ""
-    closed = not path.parent.stat().st_mode & _ENTER
-    if reason := refusal(path.lstat(), closed=closed or path.is_symlink()):
+    closed = not path.parent.stat().st_mode & _ENTER_BITS
+    if reason := find_refusal(path.lstat(), closed=closed or path.is_symlink()):
         return f"{path} {reason}"
-    closed = closed or not path.stat().st_mode & _ENTER
+    closed = closed or not path.stat().st_mode & _ENTER_BITS
     for parent, folders, files in os.walk(path):
         for name in (*folders, *files):
             status = os.lstat(inner := os.path.join(parent, name))  # noqa: PTH118 - may be thousands
-            if reason := refusal(status, closed=closed or stat.S_ISLNK(status.st_mode)):
+            if reason := find_refusal(status, closed=closed or stat.S_ISLNK(status.st_mode)):
                 return f"{inner} {reason}"
     return ""
 
@@ -106,4 +106,4 @@ def is_own(path: str | os.PathLike[str]) -> bool:
         status = os.lstat(path)
     except OSError:
         return False
-    return not stat.S_ISLNK(status.st_mode) and not refusal(status)
+    return not stat.S_ISLNK(status.st_mode) and not find_refusal(status)

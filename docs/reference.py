@@ -96,7 +96,7 @@ def write(folder: Path) -> None:
         "command-line.md": command_line(),
         "magics.md": magics(),
         "http.md": http(),
-        "openapi.json": json.dumps(openapi.document(), indent=1),
+        "openapi.json": json.dumps(openapi.create_document(), indent=1),
         "settings.md": settings(),
         "troubleshooting.md": troubleshooting(),
     }
@@ -205,7 +205,7 @@ def _docstring(documented: Any) -> str:
 
 def command_line() -> str:
     """Return the page of ``distdl``."""
-    parser = cli.command_line()
+    parser = cli.make_parser()
     parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was rejected."]
     parts += _commands(parser, "distdl", 2)
     return "\n\n".join(parts) + "\n"
@@ -289,7 +289,7 @@ def http() -> str:
         + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUSES.items())
         + ". Other errors are 403 (no permission), 404 (unknown address), 413 (body too large), 426 (no WebSocket).",
     ]
-    for path, methods in openapi.document()["paths"].items():
+    for path, methods in openapi.create_document()["paths"].items():
         parts += [f"## `{path}`"]
         rows = []
         for method, call in methods.items():

@@ -80,7 +80,7 @@ _SWEEP_EPILOG = (
 class Parser(argparse.ArgumentParser):
     """A parser that raises InvalidSpec, with the nearest names for an unknown option or command.
 
-    ``later`` adds more flags once a line contains an unknown flag or the help is requested.
+    ``deferred`` adds more flags once a line contains an unknown flag or the help is requested.
     """
 
     deferred: Callable[[Parser], None] | None = None
@@ -316,7 +316,7 @@ def get_job_options(
 ) -> dict[str, Any]:
     """Return the job's options under their primary names; flags override the defaults of this kernel.
 
-    ``value`` returns the value of a variable for ``--env NAME``.
+    ``get_value`` returns the value of a variable for ``--env NAME``.
     """
     options = {name: option for name, option in vars(args).items() if name not in _NOT_OPTIONS}
     if "environment_variables" in options:
@@ -336,7 +336,7 @@ def parse_pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def parse_env(assignments: list[str], get_value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict; ``value`` returns the value for a NAME without one. Raises InvalidSpec."""
+    """Return NAME=VALUE texts as a dict; ``get_value`` returns the value for a NAME without one. Raises InvalidSpec."""
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

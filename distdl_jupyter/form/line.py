@@ -122,7 +122,7 @@ def format_line(
 ) -> str:
     """Return ``%%distributed ...`` for options under their primary names; None and empty values are omitted.
 
-    ``more`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
+    ``extra`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
     return " ".join(
         [magic, *format_arguments(dict(_select_options(options))), *extra, *(["-o", variable] if variable else [])]
@@ -166,7 +166,7 @@ def _format_assignment(name: str, text: str) -> str:
 def format_cell(
     magic_line: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()
 ) -> str:
-    """Return the whole cell: the magic line ``first``, then a call of the function.
+    """Return the whole cell: ``magic_line``, then a call of the function.
 
     ``varied`` are the arguments that a sweep varies.
     """

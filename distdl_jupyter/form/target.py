@@ -46,7 +46,7 @@ class CodeInfo:
 class KernelContext:
     """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
 
-    ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
+    ``namespace`` is None if the variables are not available now, ``cell_count`` is the number of executed cells, and
     ``cache`` has the analysis of the last cell: large values are not pickled again for each click.
     """
 
@@ -61,7 +61,7 @@ class KernelContext:
 class Target:
     """A ``function`` with its arguments, or else the ``text`` of a cell, and the initial values of its form.
 
-    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``varied`` is the search space
+    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``search_space`` is that
     of a sweep. The cell comes from ``request``.
     """
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from distdl_jupyter.live.job import WireMessage, LiveJob
+from distdl_jupyter.live.job import LiveJob, WireMessage
 from distdl_jupyter.live.messages import CurveRequest, DeletionMessage, JobSubscription
 from distdl_jupyter.views.wire import encode
 

@@ -18,13 +18,13 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavail
 from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.form.arguments import (
     SWEEP_FLAGS,
+    get_job_options,
     make_cell_parser,
     make_sweep_parser,
-    get_job_options,
     mask_secrets,
 )
 from distdl_jupyter.magic.ranks_magic import RanksMagics
-from distdl_jupyter.magic.session import Session, as_magic, identifier, say
+from distdl_jupyter.magic.session import Session, check_identifier, make_magic, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _SLOW_SECONDS = 2.0
 
 
-def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+def create_magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
     text = "Run this cell many times with other values, and find the best."
-    magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, make_sweep_parser)}
+    magics = {"sweep": make_magic("sweep", partial(_sweep, session), text, make_sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
     for name in names:
-        magics[name] = as_magic(name, partial(_run, session, name), text, partial(make_cell_parser, name))
+        magics[name] = make_magic(name, partial(_run, session, name), text, partial(make_cell_parser, name))
     return magics
 
 
@@ -49,7 +49,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     from distdl_jupyter.jobs import client, output
 
     args = make_cell_parser(name).parse(line)
-    out = identifier(getattr(args, "out", None))
+    out = check_identifier(getattr(args, "out", None))
     options = get_job_options(args, session.defaults)
     draft = capture_cell(cell, session.ip.user_ns, mask_secrets(f"%%{name} {line}").strip())
     if getattr(args, "on_ranks", False):
@@ -69,7 +69,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     if not with_panel:
         say(f"Captured {draft.summary()}")
     job = client.launch(draft, **options)
-    session.newest = job.id
+    session.newest_job_id = job.id
     session.store(out, job)
     if with_panel:
         output.show(job)
@@ -106,7 +106,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
 
     parameters, rest = space.parse_line(line)
     args = make_sweep_parser().parse(rest)
-    out = identifier(getattr(args, "out", None))
+    out = check_identifier(getattr(args, "out", None))
     options = get_job_options(args, session.defaults)
     namespace = {**session.ip.user_ns, **space.first_values(parameters)}
     draft = capture_cell(cell, namespace, mask_secrets(f"%%sweep {rest}").strip())

@@ -17,13 +17,13 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.arguments import (
     Parser,
     make_magic_parser,
+    parse_env,
     parse_pairs,
     parse_value,
-    parse_env,
     split_line,
 )
 from distdl_jupyter.jobs import jobspec
-from distdl_jupyter.magic.session import Session, as_magic, say
+from distdl_jupyter.magic.session import Session, make_magic, say
 
 #: The ``distdl`` command that each line magic runs.
 COMMANDS = {
@@ -53,14 +53,14 @@ _CONFIG_HELP = """
     """
 
 
-def magics(session: Session) -> dict[str, Callable[[str], Any]]:
+def create_magics(session: Session) -> dict[str, Callable[[str], Any]]:
     """Return the functions to register, by name; their docstrings are the help texts."""
     text = "Show or set this kernel's defaults for %%distributed."
-    magics = {"dist_config": as_magic("dist_config", partial(_run_config, session), text, config_parser)}
+    magics = {"dist_config": make_magic("dist_config", partial(_run_config, session), text, make_config_parser)}
     for name, arguments in COMMANDS.items():
         command = f"distdl {arguments.partition(' ')[0]}".strip()
         text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
-        magics[name] = as_magic(name, partial(_run, session, name), text)
+        magics[name] = make_magic(name, partial(_run, session, name), text)
     return magics
 
 
@@ -69,21 +69,21 @@ def _run(session: Session, name: str, line: str) -> Any:
 
     The default job is the newest one of this kernel.
     """
-    from distdl_jupyter.cli import command, command_line
+    from distdl_jupyter.cli import command, make_parser
 
     arguments = [*shlex.split(COMMANDS[name]), *split_line(line)]
     if name == "dist_cancel" and line.strip() in ("", "--now"):
-        arguments.append(session.job().id)
-    parser = command_line()
+        arguments.append(session.find_job().id)
+    parser = make_parser()
     args = parser.parse_args(arguments)
     if not hasattr(args, "run"):
         parser.print_help()
         return None
     if getattr(args, "id", "") is None:
-        args.id = session.newest or None
+        args.id = session.newest_job_id or None
     if args.command == "check" and getattr(args, "script", "") is None:
-        args.script = session.job().id
-    reply = command.reply_of(args)
+        args.script = session.find_job().id
+    reply = command.run_command(args)
     has_display = any(hasattr(reply.value, name) for name in _DISPLAY_METHODS)
     is_text = reply.value is None or (reply.text is not None and not has_display)
     if is_text or getattr(args, "json", False) or getattr(args, "csv", False):
@@ -95,7 +95,7 @@ def _run(session: Session, name: str, line: str) -> Any:
 
 
 def _run_config(session: Session, line: str) -> Any:
-    args = config_parser().parse(line)
+    args = make_config_parser().parse(line)
     topic, *settings = args.settings or [""]
     if topic == "warm":
         flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
@@ -106,12 +106,12 @@ def _run_config(session: Session, line: str) -> Any:
     if args.clear:
         session.defaults.clear()
     changes = {name.replace("-", "_"): value for name, value in parse_pairs(args.settings).items()}
-    session.defaults = configured(session.defaults, changes)
+    session.defaults = update_defaults(session.defaults, changes)
     say(_format_settings(session.defaults))
     return None
 
 
-def config_parser() -> Parser:
+def make_config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
     parser = make_magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
@@ -119,7 +119,7 @@ def config_parser() -> Parser:
     return parser
 
 
-def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
+def update_defaults(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
     """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
     values = {name: parse_value(text) for name, text in changes.items() if text}
     removed = jobspec.resolved(dict.fromkeys(changes.keys() - values.keys()))
@@ -147,7 +147,7 @@ def _format_settings(defaults: dict[str, Any]) -> str:
 # settings for all kernels -----------------------------------------------------------------------------
 
 
-def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
+def configure_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
 
     In a notebook (``paged``), return the panel, which shows the account; in a terminal, print the account.
@@ -166,7 +166,7 @@ def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     return None
 
 
-def monitoring(changes: Mapping[str, str]) -> None:
+def configure_monitoring(changes: Mapping[str, str]) -> None:
     """Change settings of telemetry and messages, and send a test message to a new address.
 
     Raises InvalidSpec, MessageNotSent.
@@ -182,7 +182,7 @@ def monitoring(changes: Mapping[str, str]) -> None:
         say(f"A message was sent to {messages.notifications(test=True).service}.")
 
 
-def tracking(changes: Mapping[str, str]) -> None:
+def configure_tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import host_of, mlflow_address
@@ -194,4 +194,8 @@ def tracking(changes: Mapping[str, str]) -> None:
 
 
 #: Functions by topic, which is the first word of the line; ``warm`` runs the command of that name.
-TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "tracking": tracking}
+TOPICS: dict[str, Callable[..., Any]] = {
+    "azure": configure_azure,
+    "monitoring": configure_monitoring,
+    "tracking": configure_tracking,
+}

@@ -62,11 +62,11 @@ class Ports:
 def lock_folder(kind: str) -> Path:
     """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
-        return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
+        return permissions.make_private(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
         # A home may be shared by several hosts.
-        base = permissions.user_folder(data_cache.default_base())
-        return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
+        base = permissions.make_folder(data_cache.default_base())
+        return permissions.make_private(permissions.make_private(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 
 def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:

@@ -23,7 +23,10 @@ from distdl_jupyter.views.wire import encode, from_json
 
 #: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
 _POLICY_VIOLATION = 1008
-_NO_UPGRADE = "This address is a WebSocket, but a proxy in front of the Jupyter server does not forward WebSockets"
+_NO_UPGRADE = (
+    "This address is a WebSocket endpoint, but the request did not ask for an upgrade. A proxy in front of the Jupyter "
+    "server may not forward WebSockets"
+)
 
 
 class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
@@ -33,7 +36,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
     _subscriber: Subscriber
 
     @web.authenticated
-    async def get(self) -> None:  # type: ignore[override]  # awaited all the same
+    async def get(self) -> None:  # type: ignore[override]  # Tornado awaits it
         """Open a WebSocket."""
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise web.HTTPError(426, _NO_UPGRADE)
@@ -77,7 +80,7 @@ class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_allowed():
-                        self.close(_POLICY_VIOLATION, "The permission to view has expired.")
+                        self.close(_POLICY_VIOLATION, "You no longer have permission to view this page.")
                         return
                     messages.append(encode(Heartbeat(time.time(), "alive")))
                 # Wait until the page has received them: a slow page delays only itself.

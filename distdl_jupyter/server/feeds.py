@@ -39,7 +39,7 @@ _RETRY_SECONDS = 2.0
 
 
 class Feed(ABC):
-    """Data that is polled until no page has subscribed for ``linger_seconds``. Used in the event loop only."""
+    """Data that is polled until no page has been subscribed for ``linger_seconds``. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
         self._app = app
@@ -78,7 +78,7 @@ class Feed(ABC):
 
 
 class JobFeed(Feed):
-    """One job."""
+    """The state, log and curves of one job."""
 
     def __init__(self, app: DistDLApp, id_: str) -> None:
         super().__init__(app)
@@ -104,7 +104,7 @@ class SnapshotFeed(Feed):
     key = ""
 
     def update(self, value: Any) -> None:
-        """Set the value that was read."""
+        """Store a newly read value and notify subscribers if it has changed."""
         if value != self.value:
             self.value, self.key = value, secrets.token_hex(8)
             self.notify_subscribers()
@@ -139,7 +139,7 @@ class ListFeed(SnapshotFeed):
 
 
 class ClustersFeed(SnapshotFeed):
-    """The clusters."""
+    """The current state of all clusters."""
 
     async def poll(self) -> float:
         """Poll the clusters."""
@@ -163,7 +163,7 @@ class Feeds:
         self._feeds: dict[object, Any] = {}
 
     def get(self, feed_type: type[F], *args: str) -> F:
-        """Return a feed, such as the feed of a job with an id; the job need not exist."""
+        """Return the feed of this type and arguments; create it if necessary. The job need not exist."""
         key = feed_type, *args
         feed: F | None = self._feeds.get(key)
         if feed is None or feed.task.done():
@@ -184,7 +184,7 @@ class Feeds:
                 raise feed.problem
             await self.app.run(live.poll)  # the job may have been deleted since the last poll
             if live.is_deleted:
-                raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
+                raise JobNotFound(f"Job {id_} does not exist or has been deleted.", code="job-deleted")
             return await self.app.run(live.use, function)
         finally:
             feed.subscribers.discard(notify)

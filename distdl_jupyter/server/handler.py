@@ -196,16 +196,16 @@ class CallHandler(Handler):
 
     async def _send(self, download: Download) -> None:
         """Send a file in pieces."""
-        self.set_header("Content-Type", download.media)
-        self.set_header("Cache-Control", download.cache)
+        self.set_header("Content-Type", download.media_type)
+        self.set_header("Cache-Control", download.cache_control)
         if download.size is not None:
             self.set_header("Content-Length", download.size)
         if download.name:
             self.set_attachment_header(download.name)
         try:
-            while (chunk := await self.app.run(next, download.pieces, None)) is not None:
+            while (chunk := await self.app.run(next, download.chunks, None)) is not None:
                 self.write(chunk)
                 await self.flush()
         finally:
-            await self.app.run(download.pieces.close)
-        self.finish(set_content_type=download.media)
+            await self.app.run(download.chunks.close)
+        self.finish(set_content_type=download.media_type)

@@ -27,7 +27,7 @@ from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.studies.sweeps import Sweep, sweep
 from distdl_jupyter.views import wire
 from distdl_jupyter.widgets.job import panel
-from distdl_jupyter.widgets.widget import PageWidget, shared_width
+from distdl_jupyter.widgets.widget import PageWidget, create_shared_layout
 
 #: The text for front ends in which the extension cannot draw the form.
 _FALLBACK_TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
@@ -110,7 +110,7 @@ class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
         self.jobs: list[Job] = []
         self.sweeps: list[Sweep] = []
         self.form = LaunchForm(*args, on_submitted=self._show_below, **kwargs)
-        super().__init__(children=[self.form], layout=shared_width())
+        super().__init__(children=[self.form], layout=create_shared_layout())
         traitlets.dlink((self.form, "options"), (self, "options"))
 
     def submit(self) -> Job | Sweep:

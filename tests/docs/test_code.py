@@ -83,7 +83,7 @@ def test_commands_are_known(block, monkeypatch):
     }  # fmt: skip
     for words in commands:
         if words[:1] == ["distdl"]:
-            cli.command_line().parse_args(words[1:])
+            cli.make_parser().parse_args(words[1:])
         elif words[:1] == ["make"]:
             assert re.search(rf"(?m)^{words[1]}:.*## ", (ROOT / "Makefile").read_text())
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from distdl_jupyter.api.source import error_from
+from distdl_jupyter.api.source import restore_error
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, JobNotFound, LaunchFailed
 from distdl_jupyter.server.handler import to_api_error
@@ -64,5 +64,5 @@ def test_an_error_has_the_code_of_its_class_or_its_own():
 def test_the_code_travels_to_a_page_and_between_processes(kind):
     error = kind("No.", code="no-room")
     assert to_api_error(error, 400).code == "no-room"
-    assert error_from(error.to_json()).code == "no-room"
+    assert restore_error(error.to_json()).code == "no-room"
     assert to_api_error(ZeroDivisionError(), 500).code == "internal-error"

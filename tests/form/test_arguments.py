@@ -8,8 +8,8 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.form.arguments import make_cell_parser, get_job_options, mask_secrets, parse_value
-from distdl_jupyter.magic.commands import configured
+from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, mask_secrets, parse_value
+from distdl_jupyter.magic.commands import update_defaults
 
 
 def options(line, defaults=None):
@@ -141,7 +141,7 @@ def test_words_become_values(text, value):
 
 
 def test_defaults_are_removed_and_checked():
-    assert configured({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
+    assert update_defaults({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
     for changes, words in (
         ({"foo": "1"}, "Unknown option 'foo'"),
         ({"node_count": "0"}, "node_count must be an integer of at least 1, not 0"),
@@ -149,4 +149,4 @@ def test_defaults_are_removed_and_checked():
         ({"target": "moon"}, "Unknown cluster 'moon'"),
     ):
         with pytest.raises(InvalidSpec, match=words):
-            configured({}, changes)
+            update_defaults({}, changes)

@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import machine
-from distdl_jupyter.form.arguments import make_cell_parser, get_job_options
+from distdl_jupyter.form.arguments import get_job_options, make_cell_parser
 from distdl_jupyter.form.line import split_cell
 from distdl_jupyter.form.target import KernelContext
 from tests.form.page import answered_apart, asked

@@ -56,7 +56,7 @@ DEVELOPMENT = {"demo", "docs", "test"}
 
 def text() -> str:
     """Return the whole surface: sections of sorted lines."""
-    paths = openapi.document()["paths"]
+    paths = openapi.create_document()["paths"]
     sections = {
         "Names of distdl_jupyter": names(distdl_jupyter),
         "Names of distdl_jupyter.compat": [line for name in COMPAT for line in names(load(f"compat.{name}"))],
@@ -64,7 +64,7 @@ def text() -> str:
         "What calls return": results(),
         "Backends, clusters and their options": plugins(),
         "Flags of many commands and magics": [f"{group} {flag}" for group in groups() for flag in groups()[group]],
-        "Commands": commands(cli.command_line(), "distdl"),
+        "Commands": commands(cli.make_parser(), "distdl"),
         "Magics": [line for name, parser in magics().items() for line in commands(parser, name)],
         "Magics that run a command": [f"%{name}: {words}" for name, words in line_magics.COMMANDS.items() if words],
         "HTTP": [f"{path} {verb.upper()}" for path, verbs in paths.items() for verb in verbs if verb != "parameters"],
@@ -177,11 +177,11 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
 def magics() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each magic, and of each action of a magic; one that runs a command has an empty parser."""
     parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser() for name in line_magics.COMMANDS}
-    parsers["%dist_config"] = line_magics.config_parser()
+    parsers["%dist_config"] = line_magics.make_config_parser()
     parsers |= {f"%dist_config {topic}": Parser() for topic in (*line_magics.TOPICS, "warm")}
     parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
     parsers |= {f"%%{name}": make_cell_parser(name) for name in ("distributed", "distdl")}
-    return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": make_sweep_parser()}
+    return parsers | {"%%ranks": ranks_magic.make_cell_parser(), "%%sweep": make_sweep_parser()}
 
 
 def entry_points() -> Iterator[str]:
