@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"distdl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in (jobs, scripts, clusters, azure):
-        module.add_to(commands)
+        module.add_commands(commands)
     _add_setup(commands)
     return parser
 

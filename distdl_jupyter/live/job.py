@@ -31,8 +31,8 @@ from distdl_jupyter.views.wire import encode, from_fields
 MAX_LOG_ROWS = 100_000
 #: Maximum rows of the first message about a log, and of a later one.
 _MAX_FIRST_ROWS, _MAX_ROWS = 1000, 2000
-#: A page that is more than ``MAX_LAG`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows would
-#: delay these by seconds.
+#: A page that is more than ``MAX_LAG_ROWS`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows
+#: would delay these by seconds.
 MAX_LAG_ROWS, SKIP_TO_ROWS = 4000, 300
 #: Maximum seconds of a poll before the state is known, and of a later poll.
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.2, 0.05
@@ -176,7 +176,7 @@ class LiveJob:
         return f"{metric} {count}" if count else ""
 
     def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
-        """Return the message about a curve; ``key`` is from ``curve_key``."""
+        """Return the message about a curve; ``key`` is from ``get_curve_key``."""
         request = msgspec.structs.replace(request, key="")
         with self._lock:
             return self._get_cached(request, key, lambda: self._encode_curve(request, key))

@@ -51,7 +51,7 @@ def test_at_most_five_flags_answer_an_unknown_one(line):
 
 def test_every_common_option_and_every_alias_is_a_flag():
     parser = make_cell_parser()
-    parser.complete()
+    parser.add_deferred_flags()
     assert set(ABOUT) <= {action.dest for action in parser._actions}
     flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:

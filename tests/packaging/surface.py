@@ -128,7 +128,7 @@ def plugins() -> Iterator[str]:
 def flags(parser: argparse.ArgumentParser) -> list[str]:
     """Return the flags and arguments of a parser, also those that the help does not list."""
     if isinstance(parser, Parser):
-        parser.complete()
+        parser.add_deferred_flags()
     left_out = (argparse._HelpAction, argparse._SubParsersAction)
     return [_flag(action) for action in parser._actions if not isinstance(action, left_out)]
 
@@ -179,7 +179,7 @@ def magics() -> dict[str, argparse.ArgumentParser]:
     parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser() for name in line_magics.COMMANDS}
     parsers["%dist_config"] = line_magics.make_config_parser()
     parsers |= {f"%dist_config {topic}": Parser() for topic in (*line_magics.TOPICS, "warm")}
-    parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
+    parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).make_parser()
     parsers |= {f"%%{name}": make_cell_parser(name) for name in ("distributed", "distdl")}
     return parsers | {"%%ranks": ranks_magic.make_cell_parser(), "%%sweep": make_sweep_parser()}
 
