@@ -19,16 +19,16 @@ _CONTAINER_VARIABLE = "AZUREML_RUN_ID"
 _ENTER_BITS = 0o011
 
 
-def find_refusal(status: os.stat_result, *, closed: bool = False) -> str:
+def find_refusal(status: os.stat_result, *, is_closed: bool = False) -> str:
     """Return why another user could have created or changed a file or folder, or "" if none could.
 
-    ``closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
+    ``is_closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
     """
     if _CONTAINER_VARIABLE in os.environ:
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to another user (uid {status.st_uid})"
-    if not closed and is_open(status):
+    if not is_closed and is_open(status):
         return "is writable by others (run chmod go-w on it)"
     return ""
 
@@ -40,17 +40,17 @@ def is_open(status: os.stat_result) -> bool:
     return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_private_group(status.st_gid)))
 
 
-def _is_private_group(number: int) -> bool:
+def _is_private_group(group_id: int) -> bool:
     import grp
     import pwd
 
     if os.geteuid() == 0:
         return False
     try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return False
-    is_primary = user.pw_gid == number and group.gr_name == user.pw_name
+    is_primary = user.pw_gid == group_id and group.gr_name == user.pw_name
     return is_primary and set(group.gr_mem) <= {user.pw_name}
 
 
@@ -88,14 +88,14 @@ def find_tree_refusal(path: Path) -> str:
     """
     if not os.path.lexists(path):
         return ""
-    closed = not path.parent.stat().st_mode & _ENTER_BITS
-    if reason := find_refusal(path.lstat(), closed=closed or path.is_symlink()):
+    is_closed = not path.parent.stat().st_mode & _ENTER_BITS
+    if reason := find_refusal(path.lstat(), is_closed=is_closed or path.is_symlink()):
         return f"{path} {reason}"
-    closed = closed or not path.stat().st_mode & _ENTER_BITS
+    is_closed = is_closed or not path.stat().st_mode & _ENTER_BITS
     for parent, folders, files in os.walk(path):
         for name in (*folders, *files):
             status = os.lstat(inner := os.path.join(parent, name))  # noqa: PTH118 - may be thousands
-            if reason := find_refusal(status, closed=closed or stat.S_ISLNK(status.st_mode)):
+            if reason := find_refusal(status, is_closed=is_closed or stat.S_ISLNK(status.st_mode)):
                 return f"{inner} {reason}"
     return ""
 

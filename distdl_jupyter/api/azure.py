@@ -60,7 +60,7 @@ def cancel_sign_in() -> AzureSignIn:
 
 @post("/azure/sign-out", slow=True)
 def sign_out() -> AzureSignIn:
-    """Sign out, also in kernels, in jobs and on disk."""
+    """Sign out in this server, all kernels and jobs, and on disk."""
     return sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE)
 
 

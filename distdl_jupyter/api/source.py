@@ -213,8 +213,8 @@ def _run_process(
 
 def restore_error(body: Mapping[str, str]) -> DistDLError:
     """Return the error of another process with its class, or LaunchFailed for a class of another package."""
-    kind = getattr(errors, body["type"], LaunchFailed)
-    error: DistDLError = kind(body["message"], code=body["code"], hint=body["hint"])
+    error_class = getattr(errors, body["type"], LaunchFailed)
+    error: DistDLError = error_class(body["message"], code=body["code"], hint=body["hint"])
     for name in ("field", "output"):
         if hasattr(error, name):
             setattr(error, name, body[name])

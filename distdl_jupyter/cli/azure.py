@@ -80,7 +80,7 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     options = {name: getattr(args, name) for name in _SIGN_IN_FLAGS if getattr(args, name) is not None}
     status = identity.sign_in(kind, **options)
     try:
-        status = _wait(status)
+        status = _wait_for_sign_in(status)
     except KeyboardInterrupt:
         identity.cancel()
         raise
@@ -89,7 +89,7 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     return _show_status(args)
 
 
-def _wait(status: SignInStatus) -> SignInStatus:
+def _wait_for_sign_in(status: SignInStatus) -> SignInStatus:
     """Print the instructions for the user, wait for the sign-in, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure

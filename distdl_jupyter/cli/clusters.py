@@ -95,7 +95,7 @@ def _change(args: argparse.Namespace) -> None:
     cluster = handle.ClusterHandle(args.name)
     options = _parse_options(f"distdl clusters change {args.name}", cluster.kind, args.flags)
     cluster.change(**{name: None if value == "" else value for name, value in options.items()})
-    print(f"{args.name} changed.")
+    print(f"Changed cluster {args.name}.")
 
 
 def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _check(args: argparse.Namespace) -> Reply:
 
 def _remove(args: argparse.Namespace) -> None:
     handle.ClusterHandle(args.name).remove()
-    print(f"{args.name} removed.")
+    print(f"Removed cluster {args.name}.")
 
 
 # their machines ---------------------------------------------------------------------------------------

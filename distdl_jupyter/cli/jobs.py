@@ -284,7 +284,7 @@ def _remove(args: argparse.Namespace) -> None:
     for id_ in args.id:
         job = find_job(id_)
         job.remove()
-        print(f"{job.id} removed")
+        print(f"Deleted job {job.id}.")
 
 
 def _prune(args: argparse.Namespace) -> Reply:

@@ -40,11 +40,11 @@ def add_commands(commands: Any) -> None:
     _add_script_flags(add_command(commands, "run", _submit, summary)).set_defaults(follow=True)
 
     summary = "run a script with many values of its options and find the best"
-    command = add_command(commands, "sweep", _sweep, summary, reads=True)
+    command = add_command(commands, "sweep", _run_sweep, summary, reads=True)
     arguments.add_sweep_flags(command)
     values_help = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
     command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values_help)
-    command.add_argument("--show", metavar="ID", help="show a sweep by its id, the last part of it, or: newest")
+    command.add_argument("--show", metavar="ID", help="show a sweep: its id, the last part of its id, or newest")
     command.add_argument("--stop", metavar="ID", help="cancel the running trials of a sweep, and start no more")
     resume_help = "continue a stopped or interrupted sweep; with --trials, up to that many trials"
     command.add_argument("--resume", metavar="ID", help=resume_help)
@@ -273,7 +273,7 @@ def _check(args: argparse.Namespace) -> Reply:
     return Reply(comparison, code=0 if comparison.is_right else 1)
 
 
-def _sweep(args: argparse.Namespace) -> Any:
+def _run_sweep(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import sweep_study
     from distdl_jupyter.studies.sweeps import Sweep
 

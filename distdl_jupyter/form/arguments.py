@@ -66,8 +66,8 @@ Then ``job.result()`` is the value of rank 0 and ``job.results()`` the list by r
 _SWEEP_DESCRIPTION = (
     "\nRun this cell many times as jobs with different values of some variables, and find the best values.\n\nStart "
     "the line with the variables to vary: NAME=VALUES, such as lr=loguniform(1e-4,1e-1), depth=integers(1,8),\n"
-    "dropout=uniform(0,0.5), width=64,128. The cell uses these variables but does not assign them. It returns at "
-    "once and\nshows the sweep, which continues without the kernel.\n"
+    "dropout=uniform(0,0.5), width=64,128. The cell uses these variables but does not assign them. It returns "
+    "immediately and\nshows the sweep, which continues without the kernel.\n"
 )
 _SWEEP_EPILOG = (
     "\nInside the cell, report the metric to compare: ``from distdl_jupyter import log; log(step=epoch, "

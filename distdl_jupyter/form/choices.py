@@ -203,11 +203,11 @@ SPOT_PRICE_PROBLEM = "Spot prices vary. Enter the price yourself."
 
 
 class RentedNodes(NamedTuple):
-    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``interruptible`` nodes may be preempted."""
+    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``is_interruptible`` nodes may be preempted."""
 
-    bills: bool = False
+    is_billed: bool = False
     size: str = ""
-    interruptible: bool = False
+    is_interruptible: bool = False
 
 
 def get_rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
@@ -218,13 +218,13 @@ def get_rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
         return RentedNodes()
     options = config.options
     is_spot = str(options.get("job_tier") or "").lower() == "spot"
-    return RentedNodes(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=is_spot)
+    return RentedNodes(is_billed=True, size=vm_size or str(options.get("vm_size") or ""), is_interruptible=is_spot)
 
 
 def compute_cost(values: FormValues) -> CurrentCost | None:
     """Return the current cost of all nodes, None if they are free. A price typed by the user takes precedence."""
     nodes, node_count = get_rented_nodes(values.compute_target, values.vm_size), values.node_count
-    if not nodes.bills and not values.price_per_hour.strip():
+    if not nodes.is_billed and not values.price_per_hour.strip():
         return None
     price, problem, is_wrong = None, "", False
     if values.price_per_hour.strip():
@@ -232,16 +232,16 @@ def compute_cost(values: FormValues) -> CurrentCost | None:
             price = prices.parse_price(values.price_per_hour)
         except InvalidSpec as error:
             problem, is_wrong = str(error), True
-    elif nodes.interruptible:
+    elif nodes.is_interruptible:
         problem = SPOT_PRICE_PROBLEM
     elif not nodes.size:
         problem = "The price is unknown because no VM size is selected."
     else:
         price, problem = prices.lookup(nodes.size)
     if price is None:
-        return CurrentCost(bills=nodes.bills, nodes=node_count, problem=problem, wrong=is_wrong)
+        return CurrentCost(bills=nodes.is_billed, nodes=node_count, problem=problem, wrong=is_wrong)
     return CurrentCost(
-        bills=nodes.bills,
+        bills=nodes.is_billed,
         nodes=node_count,
         per_hour=money(price.per_hour * node_count, price.currency),
         text=hourly_cost_text(price.per_hour, price.currency, node_count),

@@ -315,9 +315,9 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         name=values.name,
         cores=cores(),
         gpus=len(machine.gpu_numbers()),
-        bills=nodes.bills,
+        bills=nodes.is_billed,
         rate=cost.text if cost else "",
-        interruptible=nodes.interruptible,
+        interruptible=nodes.is_interruptible,
         max_run_duration_seconds=values.max_run_duration_seconds or None,
     )
     return advise(request, azure.catalogue(), list_past_jobs())

@@ -37,7 +37,7 @@ _SLOW_SECONDS = 2.0
 def create_magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
     text = "Run this cell many times with other values, and find the best."
-    magics = {"sweep": make_magic("sweep", partial(_sweep, session), text, make_sweep_parser)}
+    magics = {"sweep": make_magic("sweep", partial(_run_sweep, session), text, make_sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
     for name in names:
         magics[name] = make_magic(name, partial(_run, session, name), text, partial(make_cell_parser, name))
@@ -80,7 +80,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
         say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
     if not session.should_wait(args):
         return None
-    value = _wait(job)
+    value = _wait_for_job(job)
     return value if getattr(args, "wait", False) else None
 
 
@@ -98,7 +98,7 @@ def _run_on_ranks(session: Session, draft: CapturedCode, args: argparse.Namespac
     return RanksMagics(session).run_draft(draft)
 
 
-def _sweep(session: Session, line: str, cell: str) -> None:
+def _run_sweep(session: Session, line: str, cell: str) -> None:
     """Start the sweep of a cell and show it."""
     from IPython.display import display
 
@@ -144,7 +144,7 @@ def _line_below_magic(raw: str, cell: str) -> int | None:
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
 
 
-def _wait(job: Job) -> Any:
+def _wait_for_job(job: Job) -> Any:
     """Wait for the job's end and return rank 0's value. Raises JobFailed.
 
     The first interrupt cancels a job on this machine, the second kills it, the third only stops waiting. For a job
@@ -157,7 +157,7 @@ def _wait(job: Job) -> Any:
         try:
             if interrupts > handled:  # in the try block, because the next interrupt may arrive here
                 handled = interrupts
-                _stop(job, now=interrupts == 2)
+                _stop_job(job, now=interrupts == 2)
             job.wait()
             break
         except KeyboardInterrupt as interrupt:
@@ -172,7 +172,7 @@ def _wait(job: Job) -> Any:
         return None
 
 
-def _stop(job: Job, *, now: bool) -> None:
+def _stop_job(job: Job, *, now: bool) -> None:
     try:
         job.cancel(now=now)
     except JobNotRunning:

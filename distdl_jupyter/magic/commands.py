@@ -138,8 +138,8 @@ def update_defaults(defaults: dict[str, Any], changes: dict[str, str]) -> dict[s
 def _format_settings(defaults: dict[str, Any]) -> str:
     settings = dict(defaults)
     if variables := settings.get("environment_variables"):
-        masked = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
-        settings["environment_variables"] = ", ".join(masked)
+        assignments = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
+        settings["environment_variables"] = ", ".join(assignments)
     empty_message = "No defaults are set. Set one with: %dist_config process_count_per_node=2"
     return "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) or empty_message
 

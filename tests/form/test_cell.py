@@ -42,7 +42,7 @@ def test_the_answer_to_an_answer_is_the_same() -> None:
 def test_a_kernel_knows_the_names_and_looks_once() -> None:
     names = {"x": [1.0] * 100, "lr": 0.5}
     kernel = KernelContext(names, cell_count=3)
-    form = asked(BODY, kernel, execution_cell_count=7)
+    form = asked(BODY, kernel, execution_count=7)
     assert [item["name"] for item in form["captured"]] == ["x", "lr"]
     assert form["title"] == {"function": "", "cell": 7, "file": ""}
     assert form["global_batch"] == 8 * form["process_count_per_node"]
