@@ -14,14 +14,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import (
-    Parser,
-    make_magic_parser,
-    parse_env,
-    parse_pairs,
-    parse_value,
-    split_line,
-)
+from distdl_jupyter.form.arguments import Parser, make_magic_parser, parse_env, parse_pairs, parse_value, split_line
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, make_magic, say
 
@@ -147,7 +140,7 @@ def _format_settings(defaults: dict[str, Any]) -> str:
 # settings for all kernels -----------------------------------------------------------------------------
 
 
-def configure_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
+def change_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
 
     In a notebook (``paged``), return the panel, which shows the account; in a terminal, print the account.
@@ -166,7 +159,7 @@ def configure_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     return None
 
 
-def configure_monitoring(changes: Mapping[str, str]) -> None:
+def change_monitoring(changes: Mapping[str, str]) -> None:
     """Change settings of telemetry and messages, and send a test message to a new address.
 
     Raises InvalidSpec, MessageNotSent.
@@ -182,7 +175,7 @@ def configure_monitoring(changes: Mapping[str, str]) -> None:
         say(f"A message was sent to {messages.notifications(test=True).service}.")
 
 
-def configure_tracking(changes: Mapping[str, str]) -> None:
+def change_tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import host_of, mlflow_address
@@ -194,8 +187,4 @@ def configure_tracking(changes: Mapping[str, str]) -> None:
 
 
 #: Functions by topic, which is the first word of the line; ``warm`` runs the command of that name.
-TOPICS: dict[str, Callable[..., Any]] = {
-    "azure": configure_azure,
-    "monitoring": configure_monitoring,
-    "tracking": configure_tracking,
-}
+TOPICS: dict[str, Any] = {"azure": change_azure, "monitoring": change_monitoring, "tracking": change_tracking}

@@ -31,7 +31,7 @@ _IMPORT_DELAY_SECONDS = 1.0
 #: Seconds between two checks for old jobs to delete; checks are hourly because timers stop while a laptop sleeps.
 _PRUNE_INTERVAL_SECONDS = 3600.0
 #: Maximum number of concurrent slow calls: launch forms, job starts and requests to clouds.
-_SLOW_THREAD_COUNT = 6
+_SLOW_THREADS = 6
 
 
 class DistDLApp(ExtensionApp):
@@ -65,9 +65,7 @@ class DistDLApp(ExtensionApp):
     @functools.cached_property
     def pools(self) -> list[ThreadPoolExecutor]:
         """The threads for file reads and short calls, and those for slow calls, which delay no other request."""
-        return [
-            ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREAD_COUNT)
-        ]
+        return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREADS)]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
         """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
