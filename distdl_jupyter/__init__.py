@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter._version import __version__
 
 if sys.platform == "win32":
-    raise ImportError("distdl_jupyter needs Linux or macOS: on Windows use WSL (Windows Subsystem for Linux).")
+    raise ImportError("distdl_jupyter needs Linux or macOS. On Windows, use WSL (Windows Subsystem for Linux).")
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.vm_sizes import vm_sizes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.worker.data import checkpoint_dir, data_path, shard, should_checkpoint
     from distdl_jupyter.worker.report import log, progress
 
-_HOMES = {
+_MODULES = {
     "DistDLError": "core.errors",
     "InvalidSpec": "core.errors",
     "Job": "jobs.client",
@@ -108,7 +108,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("clusters", "jobs", "ranks"):  # subpackages, of which the first two are callable
         return importlib.import_module(f"distdl_jupyter.{name}")
-    module = _HOMES.get(name)
+    module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module 'distdl_jupyter' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"distdl_jupyter.{module}"), name)

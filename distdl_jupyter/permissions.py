@@ -14,21 +14,21 @@ import stat
 from pathlib import Path
 
 #: Set in an Azure ML container, which belongs to a single job and whose file systems do not report owners.
-_CONTAINER = "AZUREML_RUN_ID"
+_CONTAINER_VARIABLE = "AZUREML_RUN_ID"
 #: Mode bits that let other users enter a folder.
-_ENTER = 0o011
+_ENTER_BITS = 0o011
 
 
-def refusal(status: os.stat_result, *, closed: bool = False) -> str:
+def find_refusal(status: os.stat_result, *, is_closed: bool = False) -> str:
     """Return why another user could have created or changed a file or folder, or "" if none could.
 
-    ``closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
+    ``is_closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
     """
-    if _CONTAINER in os.environ:
+    if _CONTAINER_VARIABLE in os.environ:
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to another user (uid {status.st_uid})"
-    if not closed and is_open(status):
+    if not is_closed and is_open(status):
         return "is writable by others (run chmod go-w on it)"
     return ""
 
@@ -40,30 +40,30 @@ def is_open(status: os.stat_result) -> bool:
     return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_private_group(status.st_gid)))
 
 
-def _is_private_group(number: int) -> bool:
+def _is_private_group(group_id: int) -> bool:
     import grp
     import pwd
 
     if os.geteuid() == 0:
         return False
     try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return False
-    is_primary = user.pw_gid == number and group.gr_name == user.pw_name
+    is_primary = user.pw_gid == group_id and group.gr_name == user.pw_name
     return is_primary and set(group.gr_mem) <= {user.pw_name}
 
 
-def user_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """Return a folder that the user configured; create it (0700) if missing. Raises PermissionError, OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    reason = refusal(folder.stat())
+    reason = find_refusal(folder.stat())
     if reason or folder.lstat().st_uid not in (os.geteuid(), folder.stat().st_uid, 0):
         raise PermissionError(f"{folder} {reason or 'is a link of another user'}. Use a folder that belongs to you")
     return folder
 
 
-def private_folder(folder: Path) -> Path:
+def make_private(folder: Path) -> Path:
     """Return a folder of this package inside a configured one; create it (0700) if missing.
 
     Revokes write access of other users. Raises PermissionError for a link or another user's folder; OSError.
@@ -73,29 +73,29 @@ def private_folder(folder: Path) -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise PermissionError(f"{folder} is a link or a file, not a folder. Remove it")
-    if refusal(status) and status.st_uid == os.geteuid():
+    if find_refusal(status) and status.st_uid == os.geteuid():
         folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
         status = folder.lstat()
-    if reason := refusal(status):
+    if reason := find_refusal(status):
         raise PermissionError(f"{folder} {reason}, so nothing in it is used")
     return folder
 
 
-def tree_refusal(path: Path) -> str:
+def find_tree_refusal(path: Path) -> str:
     """Return the first path in a tree that another user could have created or changed, with the reason, or "".
 
     Return "" for a missing tree. Raises OSError.
     """
     if not os.path.lexists(path):
         return ""
-    closed = not path.parent.stat().st_mode & _ENTER
-    if reason := refusal(path.lstat(), closed=closed or path.is_symlink()):
+    is_closed = not path.parent.stat().st_mode & _ENTER_BITS
+    if reason := find_refusal(path.lstat(), is_closed=is_closed or path.is_symlink()):
         return f"{path} {reason}"
-    closed = closed or not path.stat().st_mode & _ENTER
+    is_closed = is_closed or not path.stat().st_mode & _ENTER_BITS
     for parent, folders, files in os.walk(path):
         for name in (*folders, *files):
             status = os.lstat(inner := os.path.join(parent, name))  # noqa: PTH118 - may be thousands
-            if reason := refusal(status, closed=closed or stat.S_ISLNK(status.st_mode)):
+            if reason := find_refusal(status, is_closed=is_closed or stat.S_ISLNK(status.st_mode)):
                 return f"{inner} {reason}"
     return ""
 
@@ -106,4 +106,4 @@ def is_own(path: str | os.PathLike[str]) -> bool:
         status = os.lstat(path)
     except OSError:
         return False
-    return not stat.S_ISLNK(status.st_mode) and not refusal(status)
+    return not stat.S_ISLNK(status.st_mode) and not find_refusal(status)

@@ -198,21 +198,23 @@ def messages(job: Any) -> dict[str, Any]:
     from distdl_jupyter.views.wire import to_json
 
     live = LiveJob(job.id, capacity=MAX_ROWS)
-    while not live.settled:
+    while not live.is_settled:
         live.poll()
-    state = json.loads(live.state().line)
+    state = json.loads(live.encode_state().data)
     names = [metric["name"] for metric in state["metrics"]]
     requests = [CurveRequest(metric=name, mode=mode) for name in names for mode in ("band", "ranks")]
-    curves = [json.loads(live.curve(request, key).line) for request in requests if (key := live.curve_key(request))]
-    default = live.curve_key(CurveRequest()).rpartition(" ")[0]
-    resources = live.resources(key) if (key := live.resources_key()) else None
+    curves = [
+        json.loads(live.encode_curve(request, key).data) for request in requests if (key := live.get_curve_key(request))
+    ]
+    default = live.get_curve_key(CurveRequest()).rpartition(" ")[0]
+    resources = live.encode_resources(key) if (key := live.get_resources_key()) else None
     taken = {number: stacks.read(job.folder, number) for number in range(1, 10)}
     return {
         "job": state,
-        "log": json.loads(live.log(0).line),
+        "log": json.loads(live.encode_log(0).data),
         "curves": curves,
         "default_metric": default,
-        "resources": json.loads(resources.line) if resources else None,
+        "resources": json.loads(resources.data) if resources else None,
         "stacks": {number: to_json(shown(snapshot)) for number, snapshot in taken.items() if snapshot is not None},
     }
 

@@ -30,7 +30,7 @@ from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic import load
 from distdl_jupyter.server.app import DistDLApp
-from distdl_jupyter.server.handler import HINTS, STATUS, error_body
+from distdl_jupyter.server.handler import HINTS, STATUSES, to_api_error
 from distdl_jupyter.supervisor import postmortem
 from distdl_jupyter.worker import hints as rules
 
@@ -96,7 +96,7 @@ def write(folder: Path) -> None:
         "command-line.md": command_line(),
         "magics.md": magics(),
         "http.md": http(),
-        "openapi.json": json.dumps(openapi.document(), indent=1),
+        "openapi.json": json.dumps(openapi.create_document(), indent=1),
         "settings.md": settings(),
         "troubleshooting.md": troubleshooting(),
     }
@@ -205,7 +205,7 @@ def _docstring(documented: Any) -> str:
 
 def command_line() -> str:
     """Return the page of ``distdl``."""
-    parser = cli.command_line()
+    parser = cli.make_parser()
     parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was rejected."]
     parts += _commands(parser, "distdl", 2)
     return "\n\n".join(parts) + "\n"
@@ -286,10 +286,10 @@ def http() -> str:
         "authenticated and authorized by the Jupyter server. The complete description is in "
         "{download}`openapi.json`; `python -m distdl_jupyter.api.openapi` prints it, too. Every error has the body "
         "`ApiError`, and the status of its class: "
-        + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUS.items())
+        + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUSES.items())
         + ". Other errors are 403 (no permission), 404 (unknown address), 413 (body too large), 426 (no WebSocket).",
     ]
-    for path, methods in openapi.document()["paths"].items():
+    for path, methods in openapi.create_document()["paths"].items():
         parts += [f"## `{path}`"]
         rows = []
         for method, call in methods.items():
@@ -410,7 +410,7 @@ def statuses() -> Iterator[codes.Entry]:
     """Yield the errors of the HTTP server itself."""
     for status in (400, 403, 404, 405, 413, 426, 500, 503):
         yield codes.Entry(f"http-{status}", f"{responses[status]}.", HINTS.get(status, ""), "server", 0, explicit=True)
-    error = error_body(None, 500)
+    error = to_api_error(None, 500)
     yield codes.Entry(error.code, error.message, error.hint, "server", 0, explicit=True)
 
 

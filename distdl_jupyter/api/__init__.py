@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.api.call import ApiCall
 
 #: The prefix of all addresses.
-BASE = "/distdl/api"
+BASE_PATH = "/distdl/api"
 
 
-def calls() -> list[ApiCall]:
+def list_calls() -> list[ApiCall]:
     """Return all calls. They are imported here so that the extension does not delay the start of the server."""
     from distdl_jupyter.api import azure, call, clusters, jobs, source  # noqa: F401 - each adds its calls
 

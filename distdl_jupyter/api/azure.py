@@ -29,12 +29,12 @@ class AzureChange(PageRequest, frozen=True, kw_only=True):
     token_cache: str | None = None
 
 
-def _changes(body: AzureChange) -> dict[str, str]:
+def _get_changes(body: AzureChange) -> dict[str, str]:
     return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
 
 
 @get("/azure", slow=True)
-def status() -> AzureSignIn:
+def get_status() -> AzureSignIn:
     """Return the Azure account, its sign-in method, and the available methods."""
     return make_sign_in_view()
 
@@ -42,14 +42,14 @@ def status() -> AzureSignIn:
 @patch("/azure", slow=True)
 def change(body: AzureChange) -> AzureSignIn:
     """Change the settings of the sign-in."""
-    settings.change(**_changes(body))
+    settings.change(**_get_changes(body))
     return make_sign_in_view()
 
 
 @post("/azure/sign-in", status=202, slow=True)
 def sign_in(body: AzureChange) -> AzureSignIn:
     """Change settings and sign in; the response may contain a code to enter."""
-    return make_sign_in_view(identity.sign_in(**_changes(body)))
+    return make_sign_in_view(identity.sign_in(**_get_changes(body)))
 
 
 @delete("/azure/sign-in", slow=True)
@@ -60,11 +60,11 @@ def cancel_sign_in() -> AzureSignIn:
 
 @post("/azure/sign-out", slow=True)
 def sign_out() -> AzureSignIn:
-    """Sign out, also in kernels, in jobs and on disk."""
+    """Sign out in this server, all kernels and jobs, and on disk."""
     return make_sign_in_view(identity.sign_out(), identity.SIGN_OUT_NOTE)
 
 
 @get("/azure/subscriptions", slow=True)
-def subscriptions() -> list[AzureSubscription]:
+def list_subscriptions() -> list[AzureSubscription]:
     """List the subscriptions of the account."""
     return identity.list_subscriptions()

@@ -54,13 +54,13 @@ class ServerContext:
 class Download:
     """A response that is a file. ``name`` is the name to save it under, "" to show it in the page."""
 
-    pieces: Generator[bytes, None, None]
-    media: str = "application/octet-stream"
+    chunks: Generator[bytes, None, None]
+    media_type: str = "application/octet-stream"
     name: str = ""
     #: Size in bytes, None if it is unknown until the end.
     size: int | None = None
     #: The ``Cache-Control`` header.
-    cache: str = "no-store"
+    cache_control: str = "no-store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ApiCall:
     #: The type of the JSON response; None for none.
     response: Any
     #: Whether the response may be a ``Download``.
-    downloads: bool
+    can_download: bool
     #: The permission that the user needs; by default "read" for ``get``, else "write". A call that starts a process,
     #: connects to another machine or reads a path of the request needs "execute", as a kernel does.
     action: Literal["read", "write", "execute"]
@@ -96,17 +96,17 @@ def _register(verb: str, path: str, **options: Any) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         hints = typing.get_type_hints(function, include_extras=True)
-        request = hints.get("body") or _request_type(function, hints)
-        result = hints["return"]
-        results = typing.get_args(result) if isinstance(result, types.UnionType) else (result,)
-        response = next((kind for kind in results if kind not in (Download, types.NoneType)), None)
-        CALLS.append(ApiCall(verb, path, function, request, response, Download in results, **options))
+        request = hints.get("body") or _create_request_type(function, hints)
+        return_type = hints["return"]
+        return_types = typing.get_args(return_type) if isinstance(return_type, types.UnionType) else (return_type,)
+        response = next((kind for kind in return_types if kind not in (Download, types.NoneType)), None)
+        CALLS.append(ApiCall(verb, path, function, request, response, Download in return_types, **options))
         return function
 
     return register
 
 
-def _request_type(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
+def _create_request_type(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
     """Return the keyword-only parameters of a function as a struct, None if it has none."""
     fields = [
         (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)

@@ -15,36 +15,36 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.handle import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.live.clusters import ClusterRow, active_jobs, present
+from distdl_jupyter.live.clusters import ClusterRow, list_active_jobs, read_clusters
 
 
 @get("/clusters")
-async def clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
+async def list_clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
     """List the clusters with their nodes."""
-    return await present(context.run, context.listing, context.clusters)
+    return await read_clusters(context.run, context.listing, context.clusters)
 
 
 @post("/clusters", status=201)
 async def add(context: ServerContext, *, name: str, kind: str, options: dict[str, Any] | None = None) -> ClusterRow:
     """Add a cluster with a name and options."""
-    return await _row(context, await context.run(cluster_configs.add, name, kind, options or {}))
+    return await _read_row(context, await context.run(cluster_configs.add, name, kind, options or {}))
 
 
 @get("/clusters/{name}")
 async def show(context: ServerContext, name: str) -> ClusterRow:
     """Show one cluster with its nodes."""
-    return await _row(context, await context.run(cluster_configs.get, name))
+    return await _read_row(context, await context.run(cluster_configs.get, name))
 
 
-async def _row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
-    (row,) = await present(context.run, context.listing, context.clusters, [config])
+async def _read_row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
+    (row,) = await read_clusters(context.run, context.listing, context.clusters, [config])
     return row
 
 
 @delete("/clusters/{name}", status=204)
 def remove(context: ServerContext, name: str) -> None:
     """Remove a cluster on which no job is running."""
-    cluster_configs.remove(name, active_jobs(name, context.listing.read_all()))
+    cluster_configs.remove(name, list_active_jobs(name, context.listing.read_all()))
 
 
 @post("/clusters/{name}/check", action="execute")
@@ -79,7 +79,7 @@ class Plugin:
 
 
 @get("/plugins")
-def plugins() -> list[Plugin]:
+def list_plugins() -> list[Plugin]:
     """List the backends and cluster types with their options, and why some cannot be used."""
     return [_describe(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 
@@ -92,16 +92,16 @@ def _describe(kind: registry.Kind, name: str) -> Plugin:
         defaults = {} if kind == "backends" else plugin.default_options()
         problem = "" if defaults is None else str(plugin.unavailable(plugin.Options(**defaults)))
         title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
-        return Plugin(kind, name, title, labels, _options_schema(plugin), problem)
-    except Exception as exc:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
-        failure = DistDLError(f"It failed: {type(exc).__name__}: {exc}", code="plugin-failed")
-        error = exc if isinstance(exc, DistDLError) else failure
+        return Plugin(kind, name, title, labels, _create_options_schema(plugin), problem)
+    except Exception as exception:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
+        failure = DistDLError(f"The plug-in failed: {type(exception).__name__}: {exception}", code="plugin-failed")
+        error = exception if isinstance(exception, DistDLError) else failure
     return Plugin(kind, name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, error.code)
 
 
-def _options_schema(plugin: Any) -> dict[str, Any]:
+def _create_options_schema(plugin: Any) -> dict[str, Any]:
     """Return the JSON schema of the options of a plug-in, with suggested values and ``x-asked``."""
-    schema = json_schema(plugin.Options)
+    schema = create_json_schema(plugin.Options)
     for name, values in (plugin.suggestions() if hasattr(plugin, "suggestions") else {}).items():
         schema["properties"][name]["examples"] = list(values)
     for name in set(getattr(plugin, "dynamic_options", ())) & set(schema["properties"]):
@@ -109,7 +109,7 @@ def _options_schema(plugin: Any) -> dict[str, Any]:
     return schema
 
 
-def json_schema(options: type) -> dict[str, Any]:
+def create_json_schema(options: type) -> dict[str, Any]:
     """Return the JSON schema of an ``Options`` dataclass; an option without a default is required.
 
     The metadata of a field may have ``help``, ``choices``, and ``first`` for options at the top of a form.

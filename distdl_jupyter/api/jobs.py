@@ -50,7 +50,7 @@ Number = Annotated[int, Meta(ge=0, description="number in the job's card; withou
 
 
 @get("/jobs")
-def jobs(
+def list_jobs(
     context: ServerContext, *, state: StateFilter = "", limit: Annotated[int, Meta(ge=1, le=100_000)] = 200
 ) -> list[JobRow]:
     """List the jobs in a state, newest first."""
@@ -58,7 +58,7 @@ def jobs(
     return [entry.row for entry in context.listing.read_all() if entry.row.state in states][:limit]
 
 
-def row_of(job: client.Job) -> JobRow:
+def read_row(job: client.Job) -> JobRow:
     """Return the current row of a job."""
     return job_table.make_entry(job.folder, job.view(), job.spec).row
 
@@ -66,8 +66,8 @@ def row_of(job: client.Job) -> JobRow:
 @get("/jobs/{id}")
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
-    environment, saved = reader.folder.read_environment(), reader.has_checkpoints
-    return job_page.make_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
+    environment, is_saved = reader.folder.read_environment(), reader.has_checkpoints
+    return job_page.make_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=is_saved)
 
 
 @delete("/jobs/{id}", status=204)
@@ -78,7 +78,7 @@ def remove(id_: str) -> None:
 
 @post("/jobs/{id}/cancel", status=202)
 def cancel(id_: str, *, now: bool = False) -> None:
-    """Stop a job: INT, TERM, KILL with a grace period in between; with ``now``, KILL at once."""
+    """Stop a job: INT, TERM, KILL with a grace period in between; with ``now``, KILL immediately."""
     client.attach(id_).cancel(now=now)
 
 
@@ -91,23 +91,23 @@ def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=M
 @post("/jobs/{id}/move", status=201, action="execute", slow=True)
 def move(id_: str, *, compute_target: str) -> JobRow:
     """Move a queued job to another cluster; it leaves its queue first, so it never runs twice."""
-    return row_of(client.attach(id_).move(compute_target))
+    return read_row(client.attach(id_).move(compute_target))
 
 
 @post("/jobs/{id}/rerun", status=201, action="execute", slow=True)
 def rerun(id_: str) -> JobRow:
     """Start the same job again, with its original code and values."""
-    return row_of(client.attach(id_).rerun())
+    return read_row(client.attach(id_).rerun())
 
 
 @post("/jobs/{id}/resume", status=201, action="execute", slow=True)
 def resume(id_: str) -> JobRow:
     """Start a new job with the same code that continues from the checkpoints of this one."""
-    return row_of(client.attach(id_).resume())
+    return read_row(client.attach(id_).resume())
 
 
 @get("/jobs/{id}/checkpoints")
-def checkpoints_of_job(id_: str) -> tuple[CheckpointRow, ...]:
+def list_checkpoints(id_: str) -> tuple[CheckpointRow, ...]:
     """List the checkpoints of a job with the metrics at their steps, newest first."""
     return job_page.make_checkpoint_rows(client.attach(id_).checkpoints())
 
@@ -115,23 +115,23 @@ def checkpoints_of_job(id_: str) -> tuple[CheckpointRow, ...]:
 @post("/jobs/{id}/fork", status=201, action="execute", slow=True)
 def fork(id_: str, *, path: str = "") -> JobRow:
     """Start a new job with the same code that continues from one checkpoint of this one, by default the newest."""
-    return row_of(client.attach(id_).fork(path=path or None))
+    return read_row(client.attach(id_).fork(path=path or None))
 
 
 @get("/jobs/{id}/environment")
-def environment_of_job(id_: str) -> JobEnvironment:
+def show_environment(id_: str) -> JobEnvironment:
     """Return Python and packages of rank 0, and the git state of the code with its uncommitted changes."""
     return client.attach(id_).environment()
 
 
 @get("/jobs/{id}/resources")
-def resources(reader: PageReader) -> Resources:
+def show_resources(reader: PageReader) -> Resources:
     """Return the newest resource usage of each rank and machine, current warnings, and curves."""
     return resources_view.make_resources(reader.resources, running=reader.view.state is State.RUNNING)
 
 
 @get("/jobs/{id}/stacks")
-def stacks(id_: str, *, number: Number | None = None) -> JobStacks:
+def show_stacks(id_: str, *, number: Number | None = None) -> JobStacks:
     """Return saved stack traces, by default the newest."""
     return stacks_view.make_job_stacks(client.attach(id_).stacks(recorded=True, number=number))
 
@@ -143,7 +143,7 @@ def capture_stacks(id_: str) -> None:
 
 
 @get("/jobs/{id}/profile")
-def profile(id_: str, *, number: Number | None = None) -> JobProfile:
+def show_profile(id_: str, *, number: Number | None = None) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
     return make_job_profile(client.attach(id_).profile(recorded=True, number=number))
 
@@ -160,19 +160,19 @@ def record_profile(
 
 
 @get("/jobs/{id}/time")
-def time_of_steps(id_: str, *, last: Annotated[int, Meta(ge=0, le=1000)] = 0) -> JobTime:
+def show_step_times(id_: str, *, last: Annotated[int, Meta(ge=0, le=1000)] = 0) -> JobTime:
     """Return mean step times of the ranks in parts, the rank that delays the others, and the ``last`` steps of each."""
     return make_job_time(client.attach(id_).time(), last)
 
 
 @get("/jobs/{id}/tracking")
-def trackers(id_: str) -> list[TrackerRecord]:
+def list_trackers(id_: str) -> list[TrackerRecord]:
     """Return the progress of each experiment tracker of a job, and the address of its run."""
     return client.attach(id_).tracking()
 
 
 @get("/jobs/{id}/check")
-def check(id_: str) -> JobCheck:
+def show_check(id_: str) -> JobCheck:
     """Return the progress and the findings of a check."""
     from distdl_jupyter.studies import correctness  # captures code, which a server needs only here
 
@@ -186,7 +186,7 @@ def start_check(id_: str) -> JobRow:
 
     first = correctness.start(client.attach(id_))
     correctness.finish_later(first)
-    return row_of(first)
+    return read_row(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class JobResult:
 
 
 @get("/jobs/{id}/result")
-def result(reader: PageReader) -> JobResult:
+def show_result(reader: PageReader) -> JobResult:
     """Return the value of each rank in short form, or the failure."""
     view = reader.view
     ok = view.state is State.COMPLETED if view.state.ended else None
@@ -209,7 +209,7 @@ def result(reader: PageReader) -> JobResult:
 
 
 @get("/jobs/{id}/metrics")
-def metrics(
+def show_metrics(
     reader: PageReader,
     *,
     name: Annotated[str, Meta(description="a metric; without it, all metrics")] = "",
@@ -220,7 +220,7 @@ def metrics(
 
 
 @get("/jobs/{id}/log")
-def log(
+def show_log(
     reader: PageReader,
     *,
     first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
@@ -236,7 +236,7 @@ def log(
     if format == "text":
         name = f"{reader.folder.id}{'' if rank is None else f'-rank-{rank}'}.log"
         with_rank = reader.view.process_count > 1 and rank is None
-        text = _log_text(client.Job(reader.folder).logs(rank), with_rank=with_rank)
+        text = _format_log(client.Job(reader.folder).logs(rank), with_rank=with_rank)
         return Download(text, "text/plain; charset=utf-8", name)
     end = reader.log.next if before is None else before
     if rank is None:
@@ -246,61 +246,61 @@ def log(
     return job_page.make_log_changes(reader.view, reader.log, rows)
 
 
-def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
+def _format_log(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
     """Yield lines of the log with their time and rank, in chunks of many lines."""
 
-    def text(line: LogLine) -> str:
+    def format_line(line: LogLine) -> str:
         rank = ("" if line.rank is None else f"[{line.rank}]").rjust(4) + " " if with_rank else ""
         return f"{clock(line.time)} {rank}{printable(line.text, _CHUNK_BYTES)}\n"
 
     while batch := list(itertools.islice(lines, _CHUNK_LINES)):
-        yield "".join(map(text, batch)).encode("utf-8", "replace")
+        yield "".join(map(format_line, batch)).encode("utf-8", "replace")
 
 
 @get("/jobs/{id}/outputs")
-def outputs(id_: str) -> list[OutputFile]:
+def list_outputs(id_: str) -> list[OutputFile]:
     """List the files in the job's outputs, in order of their paths."""
     return results.list_output_files(client.attach(id_).folder.outputs)
 
 
 @get("/jobs/{id}/outputs/{path}")
-def output(id_: str, path: str) -> Download:
+def download_output(id_: str, path: str) -> Download:
     """Download one file."""
     file = results.find_output_file(client.attach(id_).folder.outputs, path)
     if file is None:
         raise JobNotFound(
             f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
         )
-    return _download(file, Path(path).name)
+    return _create_download(file, Path(path).name)
 
 
-def _download(path: Path, name: str) -> Download:
+def _create_download(path: Path, name: str) -> Download:
     """Return a file as a download; a growing file is sent up to its current size."""
     size = path.stat().st_size
 
-    def chunks() -> Generator[bytes, None, None]:
+    def read_chunks() -> Generator[bytes, None, None]:
         with path.open("rb") as file:
             remaining = size
-            while chunk := file.read(min(_CHUNK_BYTES, remaining)):
-                remaining -= len(chunk)
-                yield chunk
+            while data := file.read(min(_CHUNK_BYTES, remaining)):
+                remaining -= len(data)
+                yield data
 
-    return Download(chunks(), name=name, size=size)
+    return Download(read_chunks(), name=name, size=size)
 
 
 @get("/jobs/{id}/profile/{number}/trace")
-def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
+def download_trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
     """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
     path = client.attach(id_).profile(recorded=True, number=int(number)).traces.get(rank)
     if path is None:
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
         )
-    return _download(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
+    return _create_download(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
 
 
 @get("/jobs/{id}/pictures/{number}")
-def picture(id_: str, number: str) -> Download:
+def show_picture(id_: str, number: str) -> Download:
     """Return a picture by its number, as PNG or JPEG."""
     content = client.attach(id_).folder.read_picture(int(number))
     if content is None:
@@ -309,11 +309,13 @@ def picture(id_: str, number: str) -> Download:
         )
     data, picture_format = content
     pieces = (piece for piece in (data,))
-    return Download(pieces, f"image/{picture_format}", size=len(data), cache="private, max-age=86400, immutable")
+    return Download(
+        pieces, f"image/{picture_format}", size=len(data), cache_control="private, max-age=86400, immutable"
+    )
 
 
 @get("/queue")
-def queue() -> job_queue.Queue:
+def show_queue() -> job_queue.Queue:
     """Return the jobs that hold resources of this machine, and the queued jobs in order."""
     return job_queue.queue()
 
@@ -352,7 +354,7 @@ def compare_jobs(
     )
 
 
-def sweep(id_: str) -> Sweep:
+def find_sweep(id_: str) -> Sweep:
     """Return the handle of a sweep by its full id. Raises JobNotFound."""
     from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs only here
 
@@ -362,28 +364,28 @@ def sweep(id_: str) -> Sweep:
 @get("/sweeps/{id}")
 def show_sweep(id_: str) -> SweepPanel:
     """Return the trials so far with their parameters, and the best trial."""
-    return sweep(id_).panel
+    return find_sweep(id_).panel
 
 
 @delete("/sweeps/{id}", status=204, slow=True)
 def remove_sweep(id_: str) -> None:
     """Delete an ended sweep with its trials, their logs and outputs."""
-    sweep(id_).remove()
+    find_sweep(id_).remove()
 
 
 @post("/sweeps/{id}/stop", status=202, slow=True)
 def stop_sweep(id_: str) -> SweepPanel:
     """Cancel the running trials and do not start others."""
-    return sweep(id_).stop().panel
+    return find_sweep(id_).stop().panel
 
 
 @post("/sweeps/{id}/resume", status=201, action="execute", slow=True)
 def resume_sweep(id_: str) -> SweepPanel:
     """Resume a sweep that was stopped, has failed or was killed."""
-    return sweep(id_).resume().panel
+    return find_sweep(id_).resume().panel
 
 
 @post("/sweeps/{id}/best", status=201, action="execute", slow=True)
 def run_best(id_: str, *, processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]) -> JobRow:
     """Start a job with the best values on the given number of processes of one node."""
-    return row_of(sweep(id_).best.run(process_count_per_node=processes))
+    return read_row(find_sweep(id_).best.run(process_count_per_node=processes))

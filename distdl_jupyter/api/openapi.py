@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.api import BASE, calls
+from distdl_jupyter.api import BASE_PATH, list_calls
 from distdl_jupyter.api.call import ApiCall
-from distdl_jupyter.live.messages import MESSAGES, ApiError, Subscription
+from distdl_jupyter.live.messages import MESSAGE_TYPES, ApiError, Subscription
 
 _AUTHORIZATION = "The word token, a space, and the token of the Jupyter server."
 _JSON = "application/json"
@@ -36,12 +36,12 @@ _EVENTS: Json = {
 }
 
 
-def document() -> Json:
+def create_document() -> Json:
     """Return the whole document."""
-    paths: Json = {f"{BASE}/events": {"get": _EVENTS}}
-    for call in calls():
-        item = paths.setdefault(f"{BASE}{call.path}", {})
-        item[call.verb] = _operation(call)
+    paths: Json = {f"{BASE_PATH}/events": {"get": _EVENTS}}
+    for call in list_calls():
+        item = paths.setdefault(f"{BASE_PATH}{call.path}", {})
+        item[call.verb] = _create_operation(call)
         parts = {part: _PART_SCHEMAS.get(part, {"minLength": 1}) for part in re.findall(r"\{(\w+)\}", call.path)}
         item["parameters"] = [
             {"name": part, "in": "path", "required": True, "schema": {"type": "string", **schema}}
@@ -53,31 +53,31 @@ def document() -> Json:
         "info": {"title": "distdl_jupyter", "version": "1", "description": "Distributed training jobs."},
         "security": [{"token": []}],
         "paths": paths,
-        "components": {"securitySchemes": {"token": token}, "schemas": _schemas()},
+        "components": {"securitySchemes": {"token": token}, "schemas": _create_all_schemas()},
     }
 
 
-def _operation(call: ApiCall) -> Json:
+def _create_operation(call: ApiCall) -> Json:
     response: Json = {"description": responses[call.status]}
     if call.response is not None:
-        response["content"] = {_JSON: {"schema": _schema(call.response)}}
-    if call.downloads:
+        response["content"] = {_JSON: {"schema": _create_schema(call.response)}}
+    if call.can_download:
         response.setdefault("content", {})["*/*"] = {}
     operation: Json = {
         "summary": (inspect.getdoc(call.function) or "").split("\n", 1)[0],
         "responses": {str(call.status): response, "default": _ERROR},
     }
     if call.request is not None:
-        schema = _components([call.request])[call.request.__name__]
+        schema = _create_components([call.request])[call.request.__name__]
         if call.verb == "get":
-            operation["parameters"] = [_parameter(*field) for field in schema["properties"].items()]
+            operation["parameters"] = [_create_parameter(*field) for field in schema["properties"].items()]
         else:
-            content = {_JSON: {"schema": _schema(call.request)}}
+            content = {_JSON: {"schema": _create_schema(call.request)}}
             operation["requestBody"] = {"required": bool(schema["required"]), "content": content}
     return operation
 
 
-def _parameter(name: str, schema: Json) -> Json:
+def _create_parameter(name: str, schema: Json) -> Json:
     """Return a query parameter, which is omitted instead of null."""
     required = "default" not in schema
     for kind in schema.pop("anyOf", ()):
@@ -87,26 +87,27 @@ def _parameter(name: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "required": required, "explode": False, "schema": schema}
 
 
-def _schema(kind: Any) -> Json:
+def _create_schema(kind: Any) -> Json:
     """Return the schema of a type, with references to the schemas of dataclasses."""
     return msgspec.json.schema_components([kind], ref_template=_REF)[0][0]
 
 
-def _components(kinds: Iterable[Any]) -> dict[str, Json]:
+def _create_components(kinds: Iterable[Any]) -> dict[str, Json]:
     """Return the schemas of types and of all types that they contain, by name."""
     return msgspec.json.schema_components(dict.fromkeys(kinds), ref_template=_REF)[1]
 
 
-def _schemas() -> Json:
+def _create_all_schemas() -> Json:
     """Return the schemas of all types that operations use, and of all types that these contain."""
-    response_schemas = _components([ApiError, *MESSAGES, *(call.response for call in calls() if call.response)])
-    # A response has all its fields; a default is for the code that makes it.
+    types = [ApiError, *MESSAGE_TYPES, *(call.response for call in list_calls() if call.response)]
+    response_schemas = _create_components(types)
+    # A response has all its fields; the defaults are only for the code that creates it.
     for schema in response_schemas.values():
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])
-    bodies = [call.request for call in calls() if call.request and call.verb != "get"]
-    requests = _components([Subscription, *bodies])
-    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_schema(kind) for kind in MESSAGES]}}
+    bodies = [call.request for call in list_calls() if call.request and call.verb != "get"]
+    requests = _create_components([Subscription, *bodies])
+    schemas = {**response_schemas, **requests, "Message": {"anyOf": [_create_schema(kind) for kind in MESSAGE_TYPES]}}
     return json.loads(json.dumps(dict(sorted(schemas.items()))), object_hook=_allow_any_fields)  # type: ignore[no-any-return]
 
 
@@ -117,4 +118,4 @@ def _allow_any_fields(schema: Json) -> Json:
 
 
 if __name__ == "__main__":
-    print(json.dumps(document(), indent=1))  # noqa: T201
+    print(json.dumps(create_document(), indent=1))  # noqa: T201

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import field
 
 from distdl_jupyter.api.call import ServerContext, post
-from distdl_jupyter.api.jobs import row_of, sweep
+from distdl_jupyter.api.jobs import find_sweep, read_row
 from distdl_jupyter.core import errors, limits
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed, PluginUnavailable
 from distdl_jupyter.core.machine import requirement
@@ -35,7 +35,7 @@ from distdl_jupyter.views.wire import PageRequest, to_json
 #: Maximum number of stderr lines to report when a process fails.
 _MAX_ERROR_LINES = 15
 #: Maximum characters of source text that the server parses in its own process, in less than half a second.
-_MAX_LOCAL = 20_000
+_MAX_LOCAL_CHARACTERS = 20_000
 
 
 class SourceText(PageRequest, frozen=True, kw_only=True):
@@ -75,13 +75,13 @@ def submit(context: ServerContext, body: NewJob) -> JobRow:
         from distdl_jupyter.studies import correctness  # captures code, which a server needs only here
 
         correctness.finish_later(job)
-    return row_of(job)
+    return read_row(job)
 
 
 @post("/sweeps", status=201, action="execute", slow=True)
 def start_sweep(context: ServerContext, body: NewSweep) -> SweepPanel:
     """Run source text many times with different values, and find the best."""
-    return sweep(_start(context, body)).panel
+    return find_sweep(_start(context, body)).panel
 
 
 def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
@@ -89,7 +89,7 @@ def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
     python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
-    return str(_call(python, "submit", fields, folder, context.submit_seconds))
+    return str(_run_process(python, "submit", fields, folder, context.submit_seconds))
 
 
 @post("/form", action="execute", slow=True)
@@ -103,13 +103,13 @@ def form(context: ServerContext, disconnected: Future[None], body: FormRequest) 
     if body.standalone:
         # Only the kernel can find the modules beside a notebook that a cell uses, so the form gets only its name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
-    if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL:
-        from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
+    if python == (sys.executable, {}) and len(body.code) < _MAX_LOCAL_CHARACTERS:
+        from distdl_jupyter.form.state import compute_cell_form  # captures code, which a server needs only here
 
-        return cell_state(body, directory=str(folder))
+        return compute_cell_form(body, directory=str(folder))
     # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
     # FormState.
-    return _call(python, "form", to_json(body), folder, context.form_seconds, disconnected)  # type: ignore[no-any-return]
+    return _run_process(python, "form", to_json(body), folder, context.form_seconds, disconnected)  # type: ignore[no-any-return]
 
 
 def _prepare(
@@ -162,7 +162,7 @@ def _find_python(context: ServerContext, kernel_name: str) -> tuple[str, dict[st
     return path, {name: string.Template(text).safe_substitute(os.environ) for name, text in (spec.env or {}).items()}
 
 
-def _call(
+def _run_process(
     python: tuple[str, dict[str, str]],
     call: str,
     arguments: Mapping[str, Any],
@@ -207,14 +207,14 @@ def _call(
         output = "\n".join(error_output.strip().splitlines()[-_MAX_ERROR_LINES:])
         raise LaunchFailed(f"{path} failed.", code="kernel-python-failed", output=output) from None
     if "error" in response:
-        raise error_from(response["error"])
+        raise restore_error(response["error"])
     return response["value"]
 
 
-def error_from(body: Mapping[str, str]) -> DistDLError:
+def restore_error(body: Mapping[str, str]) -> DistDLError:
     """Return the error of another process with its class, or LaunchFailed for a class of another package."""
-    kind = getattr(errors, body["type"], LaunchFailed)
-    error: DistDLError = kind(body["message"], code=body["code"], hint=body["hint"])
+    error_class = getattr(errors, body["type"], LaunchFailed)
+    error: DistDLError = error_class(body["message"], code=body["code"], hint=body["hint"])
     for name in ("field", "output"):
         if hasattr(error, name):
             setattr(error, name, body[name])

@@ -19,7 +19,7 @@ from distdl_jupyter.capture import CapturedCode
 from distdl_jupyter.core import files, space, store
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import cell_state
+from distdl_jupyter.form.state import compute_cell_form
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.studies import correctness, sweeps
@@ -27,7 +27,7 @@ from distdl_jupyter.studies.sweeps import Sweep
 from distdl_jupyter.views import wire
 
 #: Seconds that a form waits for a remote cluster: this process ends, so a later request would start again.
-_CLUSTER_TIMEOUT = 5.0
+_CLUSTER_SECONDS = 5.0
 
 
 def submit_source(
@@ -74,13 +74,13 @@ def _start_sweep(code: str, parameters: str, *, notebook: str, options: Mapping[
     return sweeps.sweep_draft(_capture(code, space.first_values(varied), notebook), varied, **options)
 
 
-def form(**request: Any) -> FormState:
+def compute_form(**request: Any) -> FormState:
     """Return the launch form of a text for this Python and the current directory."""
-    state = cell_state(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_TIMEOUT)
+    state = compute_cell_form(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_SECONDS)
     # The polling of the cluster ends with this process.
     return replace(state, cluster_status=state.cluster_status and replace(state.cluster_status, pending=False))
 
 
 if __name__ == "__main__":
-    answer = wire.answer({"submit": submit, "form": form}, json.load(sys.stdin))
+    answer = wire.answer({"submit": submit, "form": compute_form}, json.load(sys.stdin))
     print(json.dumps(answer), flush=True)  # noqa: T201 - the answer

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, clusters, jobs, scripts
-from distdl_jupyter.cli.command import Reply, add_command, print_reply, reply_of, safe_output
+from distdl_jupyter.cli.command import Reply, add_command, filter_output, print_reply, run_command
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.arguments import Parser, with_flags
+from distdl_jupyter.form.arguments import Parser, to_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = command_line()
+    parser = make_parser()
     try:
         args = parser.parse_args(argv)
         if not hasattr(args, "run"):
@@ -32,16 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         # Installers draw their own progress bars and print no untrusted text.
         is_raw = args.run is _install or getattr(args, "raw", False)
-        with contextlib.nullcontext() if is_raw else safe_output():
+        with contextlib.nullcontext() if is_raw else filter_output():
             return _run(args)
     except DistDLError as error:
-        print(f"distdl: {with_flags(str(error))}", file=sys.stderr)
+        print(f"distdl: {to_flags(str(error))}", file=sys.stderr)
         return 2
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        reply = reply_of(args)
+        reply = run_command(args)
         print_reply(reply, args)
     except BrokenPipeError:
         sys.stderr.close()
@@ -53,13 +53,13 @@ def _run(args: argparse.Namespace) -> int:
     return reply.code
 
 
-def command_line() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return the parser of ``distdl``."""
     parser = Parser(prog="distdl", description="Run distributed training jobs.")
     parser.add_argument("--version", action="version", version=f"distdl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in (jobs, scripts, clusters, azure):
-        module.add_to(commands)
+        module.add_commands(commands)
     _add_setup(commands)
     return parser
 
@@ -73,12 +73,12 @@ def _add_setup(commands: Any) -> None:
         "The template process keeps the imports of earlier jobs loaded, so that jobs on this machine start faster. "
         "Without an action, show its state."
     )
-    command = add_command(commands, "warm", _warm, summary, more=description, reads=True)
+    command = add_command(commands, "warm", _run_warm, summary, details=description, reads=True)
     action_help = "start waits until the template is ready; off also stops it"
     command.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"], help=action_help)
     command.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
 
-    add_command(commands, "doctor", _doctor, "check the installation and suggest fixes", reads=True)
+    add_command(commands, "doctor", _run_doctor, "check the installation and suggest fixes", reads=True)
 
     command = add_command(commands, "install", _install, "build and install backends that pip cannot install")
     command.add_argument("what", choices=["horovod"], help="backend to install")
@@ -92,7 +92,7 @@ def _add_setup(commands: Any) -> None:
     )
 
 
-def _warm(args: argparse.Namespace) -> Reply:
+def _run_warm(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.warm import report, start
 
     if args.idle_minutes is not None:
@@ -111,7 +111,7 @@ def _warm(args: argparse.Namespace) -> Reply:
     return Reply(report.read_state(), "\n".join(report.describe()))
 
 
-def _doctor(_: argparse.Namespace) -> Reply:
+def _run_doctor(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.environment import doctor
     from distdl_jupyter.views import azure as azure_view
     from distdl_jupyter.warm import report

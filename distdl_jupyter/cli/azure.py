@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a pending sign-in.
 _POLL_SECONDS = 1.0
-_FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
+_SIGN_IN_FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
 
-def add_to(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     from distdl_jupyter.azure.settings import CredentialKind
 
     summary = "sign in to Azure, sign out, choose a subscription"
     description = "Without a command, show who is signed in."
-    group = add_group(commands, "azure", _status, summary, more=description, reads=True)
+    group = add_group(commands, "azure", _show_status, summary, details=description, reads=True)
     summary = "sign in, for all notebooks, Jupyter servers and jobs of your user"
     command = add_command(group, "sign-in", _sign_in, summary)
     command.add_argument(
@@ -44,11 +44,11 @@ def add_to(commands: Any) -> None:
     command.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
     command.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
     add_command(group, "sign-out", _sign_out, "sign out")
-    add_command(group, "status", _status, "show the signed-in account and the method", reads=True)
-    command = add_command(group, "subscriptions", _subscriptions, "list the subscriptions of the account", reads=True)
+    add_command(group, "status", _show_status, "show the signed-in account and the method", reads=True)
+    command = add_command(group, "subscriptions", _list_subscriptions, "list the account's subscriptions", reads=True)
     command.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
 
-    command = add_command(commands, "vm-sizes", _vm_sizes, "list Azure GPU sizes with prices", reads=True)
+    command = add_command(commands, "vm-sizes", _list_vm_sizes, "list Azure GPU sizes with prices", reads=True)
     command.add_argument("gpu", nargs="?", help="GPU model: A100, T4, H100")
     command.add_argument("--min-gpu-memory", type=float, metavar="GIB", help="minimum memory per GPU")
     command.add_argument("--min-gpus", type=float, metavar="N", help="minimum number of GPUs")
@@ -66,7 +66,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--currency", default="", metavar="CODE", help=currency_help)
 
 
-def _status(_: argparse.Namespace) -> Reply:
+def _show_status(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure
 
     view = azure.make_sign_in_view()
@@ -77,19 +77,19 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
 
     kind = args.credential or settings.read().credential or "device_code"
-    options = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in _SIGN_IN_FLAGS if getattr(args, name) is not None}
     status = identity.sign_in(kind, **options)
     try:
-        status = _wait(status)
+        status = _wait_for_sign_in(status)
     except KeyboardInterrupt:
         identity.cancel()
         raise
     if status.problem:
         raise NotSignedIn(status.problem.message, code=status.problem.code, hint=status.problem.hint)
-    return _status(args)
+    return _show_status(args)
 
 
-def _wait(status: SignInStatus) -> SignInStatus:
+def _wait_for_sign_in(status: SignInStatus) -> SignInStatus:
     """Print the instructions for the user, wait for the sign-in, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure
@@ -109,7 +109,7 @@ def _sign_out(_: argparse.Namespace) -> None:
     print(f"Signed out of Azure. {identity.SIGN_OUT_NOTE}")
 
 
-def _subscriptions(args: argparse.Namespace) -> Reply:
+def _list_subscriptions(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.core.errors import InvalidSpec
 
@@ -133,7 +133,7 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
 # sizes and prices -------------------------------------------------------------------------------------
 
 
-def _vm_sizes(args: argparse.Namespace) -> Reply:
+def _list_vm_sizes(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import get_catalogue_date, load_catalogue, prices
     from distdl_jupyter.azure.vm_sizes import select_sizes
 
@@ -148,16 +148,16 @@ def _vm_sizes(args: argparse.Namespace) -> Reply:
         retired=args.retired,
     )
     priced = [(size, prices.find_cached(size.name, args.region, args.currency)) for size in sizes]
-    lines = [table.text([_COLUMNS, *(_row(size, price) for size, price in priced)])] if priced else []
+    lines = [table.text([_COLUMNS, *(_format_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {get_catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
-    return Reply([_data(size, price) for size, price in priced], "\n".join(lines))
+    return Reply([_to_dict(size, price) for size, price in priced], "\n".join(lines))
 
 
 _COLUMNS = ("SIZE", "GPUS", "MEMORY PER GPU", "VCPUS", "INTERCONNECT", "PRICE PER HOUR", "REMARK")
 
 
-def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
+def _format_row(size: VmSize, price: Price | None) -> tuple[str, ...]:
     interconnect = {
         True: f"InfiniBand {size.fabric_text}".strip(),
         False: f"Ethernet {size.ethernet_text}".strip(),
@@ -174,7 +174,7 @@ def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
     )
 
 
-def _data(size: VmSize, price: Price | None) -> dict[str, Any]:
+def _to_dict(size: VmSize, price: Price | None) -> dict[str, Any]:
     return {
         **dataclasses.asdict(size),
         "gpu_count": float(size.gpu_count),

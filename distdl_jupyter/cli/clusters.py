@@ -23,10 +23,10 @@ from distdl_jupyter.form.arguments import Parser, add_option
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TIMEOUT = 5.0
+TIMEOUT_SECONDS = 5.0
 
 
-def add_to(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the command and its subcommands to the parser of ``distdl``."""
     group = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
 
@@ -43,10 +43,10 @@ def add_to(commands: Any) -> None:
     _add_named(group, "remove", _remove, "remove a cluster from the list; its machines are not changed")
 
     summary = "list, create and delete the machines of a cluster"
-    compute = add_group(group, "compute", _machines, summary, reads=True)
-    command = add_command(compute, "list", _machines, "list clusters with their machines and costs", reads=True)
+    compute = add_group(group, "compute", _list_machines, summary, reads=True)
+    command = add_command(compute, "list", _list_machines, "list clusters with their machines and costs", reads=True)
     command.add_argument("name", nargs="?", help="name of a cluster, to list its other resources too")
-    _add_named(compute, "sizes", _sizes, "list the sizes available for new machines of a cluster", reads=True)
+    _add_named(compute, "sizes", _list_sizes, "list the sizes available for new machines of a cluster", reads=True)
     command = _add_named(compute, "create", _create, "create the machines of a cluster")
     _add_options(command, "options of the machines; list them with: distdl clusters compute create NAME --help")
     _add_yes(_add_named(compute, "delete", _delete, "delete the machines of a cluster; its name is kept"))
@@ -80,7 +80,7 @@ def _make_parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
 def _list(args: argparse.Namespace) -> Reply:
     clusters = handle.clusters()
     if args.json:
-        return Reply(clusters.look(TIMEOUT))
+        return Reply(clusters.look(TIMEOUT_SECONDS))
     hint = "Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2"
     return Reply(clusters, notes=() if any(target.named for target in cluster_configs.list_clusters()) else (hint,))
 
@@ -95,7 +95,7 @@ def _change(args: argparse.Namespace) -> None:
     cluster = handle.ClusterHandle(args.name)
     options = _parse_options(f"distdl clusters change {args.name}", cluster.kind, args.flags)
     cluster.change(**{name: None if value == "" else value for name, value in options.items()})
-    print(f"{args.name} changed.")
+    print(f"Changed cluster {args.name}.")
 
 
 def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _parse_options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]
 
 def _show(args: argparse.Namespace) -> Reply:
     cluster = handle.ClusterHandle(args.name)
-    (status,) = probe_all([cluster.target], 2 * TIMEOUT)
+    (status,) = probe_all([cluster.target], 2 * TIMEOUT_SECONDS)
     if args.json:
         return Reply(status)
     lines = [table.text(handle.build_cluster_rows([status]))]
@@ -129,24 +129,24 @@ def _check(args: argparse.Namespace) -> Reply:
 
 def _remove(args: argparse.Namespace) -> None:
     handle.ClusterHandle(args.name).remove()
-    print(f"{args.name} removed.")
+    print(f"Removed cluster {args.name}.")
 
 
 # their machines ---------------------------------------------------------------------------------------
 
 
-def _machines(args: argparse.Namespace) -> Reply:
+def _list_machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
         return Reply(_get_cluster(args.name).choices("compute"))
     targets = [target for target in cluster_configs.list_clusters() if _is_provisioner(target.kind)]
-    statuses = probe_all(targets, 2 * TIMEOUT) if targets else []
+    statuses = probe_all(targets, 2 * TIMEOUT_SECONDS) if targets else []
     empty_message = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
     return Reply(statuses, table.text(handle.build_cluster_rows(statuses)) if statuses else empty_message)
 
 
-def _sizes(args: argparse.Namespace) -> Any:
+def _list_sizes(args: argparse.Namespace) -> Any:
     return _get_cluster(args.name).choices("vm_size")
 
 

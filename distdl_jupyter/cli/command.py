@@ -49,16 +49,16 @@ def add_command(
     run: Command,
     summary: str,
     *,
-    more: str = "",
+    details: str = "",
     aliases: tuple[str, ...] = (),
     reads: bool = False,
     job: Literal["", "newest", "required"] = "",
 ) -> Parser:
-    """Add a command and return its parser; ``more`` follows ``text`` in its help. ``reads`` adds ``--json``.
+    """Add a command and return its parser; ``details`` follow ``summary`` in its help. ``reads`` adds ``--json``.
 
-    ``job`` adds the argument of a job id, which is "required" or by default that of the newest job.
+    ``job`` adds the argument of a job id, which is "required", or defaults to the "newest" job.
     """
-    description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
+    description = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
     parser: Parser = commands.add_parser(name, help=summary, description=description, aliases=aliases)
     parser.set_defaults(run=run, command=name)
     if reads:
@@ -70,13 +70,13 @@ def add_command(
     return parser
 
 
-def add_group(commands: Any, name: str, run: Command, summary: str, *, more: str = "", reads: bool = False) -> Any:
+def add_group(commands: Any, name: str, run: Command, summary: str, *, details: str = "", reads: bool = False) -> Any:
     """Add a command with subcommands, and return the object to add these to."""
-    parser = add_command(commands, name, run, summary, more=more, reads=reads)
+    parser = add_command(commands, name, run, summary, details=details, reads=reads)
     return parser.add_subparsers(title="commands", metavar="COMMAND")
 
 
-def reply_of(args: argparse.Namespace) -> Reply:
+def run_command(args: argparse.Namespace) -> Reply:
     """Run the selected command."""
     value = args.run(args)
     return value if isinstance(value, Reply) else Reply(value)
@@ -113,7 +113,7 @@ def _to_data(value: Any) -> Any:
     return [_to_data(item) for item in value] if isinstance(value, list) else to_json(value)
 
 
-def ranks_of(text: str, size: int) -> list[int]:
+def parse_ranks(text: str, size: int) -> list[int]:
     """Parse ranks such as ``0,2`` or ``1-3`` and return them in ascending order. Raises InvalidSpec."""
     ranks: set[int] = set()
     for part in text.split(","):
@@ -133,7 +133,7 @@ def ranks_of(text: str, size: int) -> list[int]:
     return sorted(ranks)
 
 
-def find(id_: str | None) -> Job:
+def find_job(id_: str | None) -> Job:
     """Return the job with this id, by default the newest. Raises JobNotFound."""
     from distdl_jupyter.jobs import client
 
@@ -147,14 +147,14 @@ def find(id_: str | None) -> Job:
 # output that is safe for a terminal -------------------------------------------------------------------
 
 
-def safe_text(text: str, *, colors: bool) -> str:
+def make_safe(text: str, *, colors: bool) -> str:
     """Return lines of text that are safe for a terminal."""
     if text.isprintable():
         return text
-    return "\n".join(_safe_line(line, colors=colors) for line in text.split("\n"))
+    return "\n".join(_make_line_safe(line, colors=colors) for line in text.split("\n"))
 
 
-def _safe_line(line: str, *, colors: bool) -> str:
+def _make_line_safe(line: str, *, colors: bool) -> str:
     if not colors or "\x1b[" not in line or "\r" in line or "\b" in line:
         return printable(line, _NO_LIMIT)
     parts = STYLES.split(line)
@@ -172,7 +172,7 @@ class SafeStream:
 
     def write(self, text: str) -> int:
         """Write text."""
-        self._stream.write(safe_text(text, colors=self._colors))
+        self._stream.write(make_safe(text, colors=self._colors))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -180,7 +180,7 @@ class SafeStream:
 
 
 @contextlib.contextmanager
-def safe_output() -> Iterator[None]:
+def filter_output() -> Iterator[None]:
     """Let only text, colors and font styles through to the terminal in this context.
 
     A line printed by a job, a name or an error may contain sequences that retitle the terminal, move its cursor, hide

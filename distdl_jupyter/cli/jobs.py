@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli import show
-from distdl_jupyter.cli.command import Reply, add_command, escape_unencodable, find, ranks_of
+from distdl_jupyter.cli.command import Reply, add_command, escape_unencodable, find_job, parse_ranks
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
 from distdl_jupyter.core.options import ABOUT
@@ -33,14 +33,14 @@ _PRUNE = (
 )
 
 
-def add_to(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
-    command = add_command(commands, "ls", _ls, "list the jobs, newest first", reads=True)
+    command = add_command(commands, "ls", _list_jobs, "list the jobs, newest first", reads=True)
     command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_MAX_LISTED})")
 
     add_command(commands, "show", _show, "show the details of one job", reads=True, job="newest")
 
-    command = add_command(commands, "logs", _logs, "print a job's log", job="newest")
+    command = add_command(commands, "logs", _print_log, "print a job's log", job="newest")
     command.add_argument("-f", "--follow", **_SWITCH, help="follow the log until the job has ended")
     command.add_argument("--rank", type=int, help="only lines of one rank")
     command.add_argument(
@@ -60,18 +60,18 @@ def add_to(commands: Any) -> None:
     command.add_argument("--no-wait", **_SWITCH, help="do not wait for the job to stop")
 
     summary = "mark a job as lost when the host of its supervisor is gone for good"
-    add_command(commands, "lost", _lost, summary, job="required")
+    add_command(commands, "lost", _mark_lost, summary, job="required")
 
     summary = "print the packages that a job ran with, as a requirements.txt"
-    command = add_command(commands, "environment", _environment, summary, reads=True, job="newest")
+    command = add_command(commands, "environment", _show_environment, summary, reads=True, job="newest")
     command.add_argument("--diff", **_SWITCH, help="print the uncommitted git changes at the start of the job")
 
-    command = add_command(commands, "time", _time, "show step times rank by rank", reads=True, job="newest")
+    command = add_command(commands, "time", _show_time, "show step times rank by rank", reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print one line per rank and step, times in seconds")
     command.add_argument("--figure", **_SWITCH, help="show a bar for each rank instead of the table")
 
     summary = "show the stack traces of all ranks of a job side by side"
-    command = add_command(commands, "stacks", _stacks, summary, reads=True, job="newest")
+    command = add_command(commands, "stacks", _show_stacks, summary, reads=True, job="newest")
     help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
     command.add_argument("--recorded", **_RECORDED, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
@@ -92,13 +92,13 @@ def add_to(commands: Any) -> None:
     command.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
 
     summary = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
-    command = add_command(commands, "resources", _resources, summary, reads=True, job="newest")
+    command = add_command(commands, "resources", _show_resources, summary, reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print all samples, one line per rank and second")
     command.add_argument("--figure", **_SWITCH, help="show curves over time instead of the newest values")
     command.add_argument("-f", "--follow", **_SWITCH, help="refresh every second until the job has ended")
 
     summary = "list the checkpoints of a job, newest first"
-    command = add_command(commands, "checkpoints", _checkpoints, summary, reads=True, job="newest")
+    command = add_command(commands, "checkpoints", _list_checkpoints, summary, reads=True, job="newest")
     command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
 
     summary = "send the data of a running or ended job to experiment trackers"
@@ -109,10 +109,10 @@ def add_to(commands: Any) -> None:
         "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for the trackers (default: 600)"
     )
 
-    command = add_command(commands, "rm", _rm, "delete ended jobs with their logs and results")
+    command = add_command(commands, "rm", _remove, "delete ended jobs with their logs and results")
     command.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
 
-    command = add_command(commands, "prune", _prune, "delete old ended jobs", more=_PRUNE, reads=True)
+    command = add_command(commands, "prune", _prune, "delete old ended jobs", details=_PRUNE, reads=True)
     command.add_argument(
         "--older", metavar="AGE", help="only jobs that ended longer ago than this: 30d, 12h, 4w or 90min"
     )
@@ -120,7 +120,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--dry-run", **_SWITCH, help="list the jobs that would be deleted, and delete nothing")
 
     summary = "list queued jobs with their position and what they wait for, or change their order"
-    command = add_command(commands, "queue", _queue, summary, reads=True)
+    command = add_command(commands, "queue", _show_queue, summary, reads=True)
     command.add_argument("--first", metavar="ID", help="start this job before your other queued jobs")
     command.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="change the priority of this job")
     command.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
@@ -142,7 +142,7 @@ def add_to(commands: Any) -> None:
 # commands that read -----------------------------------------------------------------------------------
 
 
-def _ls(args: argparse.Namespace) -> Any:
+def _list_jobs(args: argparse.Namespace) -> Any:
     from distdl_jupyter.jobs import client, study_rows
     from distdl_jupyter.views.job_table import JobTable
 
@@ -154,15 +154,15 @@ def _ls(args: argparse.Namespace) -> Any:
 
 
 def _show(args: argparse.Namespace) -> Reply:
-    job = find(args.id)
-    return Reply(job, "" if args.json else "\n".join(show.lines(job)))
+    job = find_job(args.id)
+    return Reply(job, "" if args.json else "\n".join(show.describe_job(job)))
 
 
-def _logs(args: argparse.Namespace) -> None:
+def _print_log(args: argparse.Namespace) -> None:
     if args.raw:
         escape_unencodable()
-    job = find(args.id)
-    is_prefixed = job.spec.process_count > 1 and args.rank is None
+    job = find_job(args.id)
+    show_rank = job.spec.process_count > 1 and args.rank is None
     if args.tail and (hidden_count := _count_lines(job.view(), args.rank) - args.tail) > 0 and not args.follow:
         print(
             f"{plural(hidden_count, 'earlier line')} not shown; use --tail 0 to print all lines",
@@ -170,7 +170,8 @@ def _logs(args: argparse.Namespace) -> None:
             flush=True,
         )
     for line in job.logs(args.rank, follow=args.follow, tail=args.tail or None):
-        text = encode(line).decode() if args.json else prefix(line, many=is_prefixed, timed=args.time) + line.text
+        prefix = format_prefix(line, show_rank=show_rank, show_time=args.time)
+        text = encode(line).decode() if args.json else prefix + line.text
         print(text, flush=args.follow)
 
 
@@ -180,16 +181,16 @@ def _count_lines(view: Any, rank: int | None) -> int:
     return int(source.lines) if source else 0
 
 
-def prefix(line: LogLine, *, many: bool, timed: bool = False) -> str:
-    """Return the prefix of a line: its time, and its rank if ``many`` ranks are printed."""
-    text = f"{clock(line.time)} " if timed else ""
-    if many or line.rank is None:
+def format_prefix(line: LogLine, *, show_rank: bool, show_time: bool = False) -> str:
+    """Return the prefix of a line: its time, and its rank with ``show_rank``."""
+    text = f"{clock(line.time)} " if show_time else ""
+    if show_rank or line.rank is None:
         text += f"[{'job' if line.rank is None else line.rank}] "
     return text
 
 
-def _environment(args: argparse.Namespace) -> Reply:
-    environment = find(args.id).environment()
+def _show_environment(args: argparse.Namespace) -> Reply:
+    environment = find_job(args.id).environment()
     if not args.diff:
         return Reply(environment, str(environment))
     if environment.git is None:
@@ -201,13 +202,13 @@ def _environment(args: argparse.Namespace) -> Reply:
     return Reply(text=environment.git.diff)
 
 
-def _time(args: argparse.Namespace) -> Any:
-    times = find(args.id).time()
+def _show_time(args: argparse.Namespace) -> Any:
+    times = find_job(args.id).time()
     return times.figure() if args.figure and times.rows else times
 
 
-def _resources(args: argparse.Namespace) -> Any:
-    job = find(args.id)
+def _show_resources(args: argparse.Namespace) -> Any:
+    job = find_job(args.id)
     while args.follow and not job.state.ended:
         print(f"{job.resources()}\n", flush=True)
         time.sleep(SAMPLE_SECONDS)
@@ -215,8 +216,8 @@ def _resources(args: argparse.Namespace) -> Any:
     return usage.figure() if args.figure and usage else usage
 
 
-def _stacks(args: argparse.Namespace) -> Reply:
-    job = find(args.id)
+def _show_stacks(args: argparse.Namespace) -> Reply:
+    job = find_job(args.id)
     if args.recorded is None:
         try:
             stacks = job.stacks(args.timeout)
@@ -232,9 +233,9 @@ def _stacks(args: argparse.Namespace) -> Reply:
 
 
 def _profile(args: argparse.Namespace) -> Reply:
-    job = find(args.id)
+    job = find_job(args.id)
     if args.recorded is None:
-        ranks = ranks_of(args.ranks, job.spec.process_count) if args.ranks else None
+        ranks = parse_ranks(args.ranks, job.spec.process_count) if args.ranks else None
         try:
             profile = job.profile(args.steps, ranks, timeout=args.timeout)
         except TimeoutError as error:
@@ -242,16 +243,16 @@ def _profile(args: argparse.Namespace) -> Reply:
     else:
         profile = job.profile(recorded=True, number=args.recorded or None)
     traces = profile.save(args.save) if args.save else list(profile.traces.values())
-    return Reply(profile, notes=_trace_note(traces) if traces else ())
+    return Reply(profile, notes=_create_trace_note(traces) if traces else ())
 
 
-def _trace_note(traces: list[Path]) -> tuple[str]:
+def _create_trace_note(traces: list[Path]) -> tuple[str]:
     count = "one trace" if len(traces) == 1 else f"{len(traces)} traces"
     return (f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev",)
 
 
-def _checkpoints(args: argparse.Namespace) -> Reply:
-    checkpoints = find(args.id).checkpoints()
+def _list_checkpoints(args: argparse.Namespace) -> Reply:
+    checkpoints = find_job(args.id).checkpoints()
     return Reply(text=checkpoints[0].load_code) if args.code and checkpoints else Reply(checkpoints)
 
 
@@ -259,7 +260,7 @@ def _checkpoints(args: argparse.Namespace) -> Reply:
 
 
 def _stop(args: argparse.Namespace) -> None:
-    job = find(args.id)
+    job = find_job(args.id)
     try:
         job.cancel(now=args.now)
     except JobNotRunning as error:
@@ -273,17 +274,17 @@ def _stop(args: argparse.Namespace) -> None:
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 
 
-def _lost(args: argparse.Namespace) -> None:
-    job = find(args.id)
+def _mark_lost(args: argparse.Namespace) -> None:
+    job = find_job(args.id)
     job.declare_lost()
     print(f"{job.name} {short_id(job.id)} {job.state.value}")
 
 
-def _rm(args: argparse.Namespace) -> None:
+def _remove(args: argparse.Namespace) -> None:
     for id_ in args.id:
-        job = find(id_)
+        job = find_job(id_)
         job.remove()
-        print(f"{job.id} removed")
+        print(f"Deleted job {job.id}.")
 
 
 def _prune(args: argparse.Namespace) -> Reply:
@@ -294,24 +295,24 @@ def _prune(args: argparse.Namespace) -> Reply:
 
 
 def _track(args: argparse.Namespace) -> Reply:
-    records = find(args.id).track(args.trackers, timeout=args.timeout)
+    records = find_job(args.id).track(args.trackers, timeout=args.timeout)
     empty_message = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
     is_done = bool(records) and all(record.done for record in records)
     return Reply(records, "\n".join(map(str, records)) or empty_message, code=0 if is_done else 1)
 
 
-def _queue(args: argparse.Namespace) -> Any:
+def _show_queue(args: argparse.Namespace) -> Any:
     from distdl_jupyter.jobs import job_queue
 
     if args.first or args.priority:
         number, id_ = args.priority or (None, args.first)
-        job = find(id_)
-        priority = None if number is None else ABOUT["priority"].check(arguments.value_of(number), "priority")
+        job = find_job(id_)
+        priority = None if number is None else ABOUT["priority"].check(arguments.parse_value(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
         return None
     if args.move:
         target, id_ = args.move
-        job = find(id_).move(target)
+        job = find_job(id_).move(target)
         print(f"{job.name} {short_id(job.id)} will start on {target}")
         return None
     return job_queue.queue()
@@ -321,9 +322,9 @@ def _notify(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.tracking.messages import notifications
 
     address = "" if args.off else _ask_address() if args.set else None
-    target = notifications(address, args.kinds, test=args.test)
-    text = f"Messages are sent to {target}." if target.service else "No address for messages is set."
-    return Reply(target, text, ("Test message sent.",) if args.test else ())
+    destination = notifications(address, args.kinds, test=args.test)
+    text = f"Messages are sent to {destination}." if destination.service else "No address for messages is set."
+    return Reply(destination, text, ("Test message sent.",) if args.test else ())
 
 
 def _ask_address() -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli import show
-from distdl_jupyter.cli.command import Reply, add_command, find
-from distdl_jupyter.cli.jobs import prefix
+from distdl_jupyter.cli.command import Reply, add_command, find_job
+from distdl_jupyter.cli.jobs import format_prefix
 from distdl_jupyter.core.aliases import OTHER_FLAGS
 from distdl_jupyter.core.errors import InvalidSpec, explain
 from distdl_jupyter.core.humanize import finding, findings, listing, number, short_id
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a sweep.
 _POLL_SECONDS = 0.5
-_EXAMPLE = "Run: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
+_SWEEP_HINT = "Run: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
 
 
-def add_to(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the commands to the parser of ``distdl``."""
     _add_script_flags(add_command(commands, "submit", _submit, "run a script as a distributed job"))
     summary = "run a script, print its log and wait for its end, like torchrun"
     _add_script_flags(add_command(commands, "run", _submit, summary)).set_defaults(follow=True)
 
     summary = "run a script with many values of its options and find the best"
-    command = add_command(commands, "sweep", _sweep, summary, reads=True)
+    command = add_command(commands, "sweep", _run_sweep, summary, reads=True)
     arguments.add_sweep_flags(command)
     values_help = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
     command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values_help)
-    command.add_argument("--show", metavar="ID", help="show a sweep by its id, the last part of it, or: newest")
+    command.add_argument("--show", metavar="ID", help="show a sweep: its id, the last part of its id, or newest")
     command.add_argument("--stop", metavar="ID", help="cancel the running trials of a sweep, and start no more")
     resume_help = "continue a stopped or interrupted sweep; with --trials, up to that many trials"
     command.add_argument("--resume", metavar="ID", help=resume_help)
@@ -71,19 +71,22 @@ def add_to(commands: Any) -> None:
 
     summary = "start a new job that resumes from one checkpoint of a job"
     command = _add_rerun(
-        commands, "fork", summary, lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args))
+        commands, "fork", summary, lambda job, args: job.fork(args.step, args.checkpoint, **_get_job_options(args))
     )
     command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
     path_help = "checkpoint with this path, as listed by distdl checkpoints"
     command.add_argument("--checkpoint", metavar="PATH", help=path_help)
     summary = "start a new job that resumes from the checkpoints of an ended job"
-    _add_rerun(commands, "resume", summary, lambda job, args: job.resume(**_job_options(args)))
+    _add_rerun(commands, "resume", summary, lambda job, args: job.resume(**_get_job_options(args)))
     summary = "start a new job that repeats a job from its start"
-    _add_rerun(commands, "rerun", summary, lambda job, args: job.rerun(**_job_options(args)))
+    _add_rerun(commands, "rerun", summary, lambda job, args: job.rerun(**_get_job_options(args)))
 
 
 def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argparse.Namespace], Job]) -> Parser:
-    command = add_command(commands, name, lambda args: _report(start(find(args.id), args), args), text, job="required")
+    def run(args: argparse.Namespace) -> Reply:
+        return _report(start(find_job(args.id), args), args)
+
+    command = add_command(commands, name, run, text, job="required")
     arguments.add_job_flags(command, by_default="as in the old job")
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     return command
@@ -135,7 +138,7 @@ def _capture_script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, A
             field="script",
             hint=f"Run: distdl {command} -p 2 train.py",
         )
-    options = _all_options(args)
+    options = _get_all_options(args)
     return capture.capture_script(args.script, None, args.arguments), options
 
 
@@ -158,12 +161,12 @@ def _follow(job: Job) -> Reply:
 
     try:
         for line in job.logs(follow=True):
-            print(prefix(line, many=job.spec.process_count > 1) + line.text, flush=True)
+            print(format_prefix(line, show_rank=job.spec.process_count > 1) + line.text, flush=True)
     except KeyboardInterrupt as interrupt:
         explain(interrupt, client.describe_interrupt(job, "distdl stop"))
         raise
     view = job.view()
-    print("\n".join(show.ending(view, [finding(item) for item in job.spec.findings])), file=sys.stderr)
+    print("\n".join(show.describe_end(view, [finding(item) for item in job.spec.findings])), file=sys.stderr)
     return Reply(job, "", code=0 if view.state is State.COMPLETED else 1)
 
 
@@ -180,7 +183,7 @@ def _check_launcher(args: argparse.Namespace) -> None:
             field="script",
             hint=f"Run: distdl submit -p 2 {module.replace('.', '/')}.py",
         )
-    backends = {} if program.endswith(".py") else _launcher_backends()
+    backends = {} if program.endswith(".py") else _list_launcher_backends()
     if backend := backends.get(program):
         script = next((argument for argument in args.arguments if argument.endswith(".py")), "train.py")
         raise InvalidSpec(
@@ -191,7 +194,7 @@ def _check_launcher(args: argparse.Namespace) -> None:
         )
 
 
-def _launcher_backends() -> dict[str, str]:
+def _list_launcher_backends() -> dict[str, str]:
     """Return the launcher programs that distdl submit replaces, with the backend for each."""
     from distdl_jupyter.core import registry
 
@@ -212,22 +215,22 @@ def _warn_misplaced(args: argparse.Namespace) -> None:
         print(f"{text} Put options of distdl submit before the script.", file=sys.stderr)
 
 
-def _all_options(args: argparse.Namespace) -> dict[str, Any]:
+def _get_all_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options on the command line, including options of backends and clusters."""
-    plugin_options = {name: _parse_value(text) for name, text in arguments.pairs(args.option).items()}
+    plugin_options = {name: _parse_value(text) for name, text in arguments.parse_pairs(args.option).items()}
     launcher_options = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
         **plugin_options,
-        **_job_options(args),
+        **_get_job_options(args),
         **{name: value for name, value in launcher_options.items() if value is not None},
     }
 
 
-def _job_options(args: argparse.Namespace) -> dict[str, Any]:
+def _get_job_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the common options of jobs on the command line."""
     options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
     if "environment_variables" in options:
-        options["environment_variables"] = arguments.pairs_of(options["environment_variables"])
+        options["environment_variables"] = arguments.parse_env(options["environment_variables"])
     return options
 
 
@@ -263,19 +266,19 @@ def _check(args: argparse.Namespace) -> Reply:
             code="check-script-missing",
             hint="Run: distdl check -p 2 train.py",
         )
-    options = _all_options(args)
+    options = _get_all_options(args)
     is_file = Path(args.script).suffix or Path(args.script).exists()
-    code = capture.capture_script(args.script, None, args.arguments) if is_file else find(args.script)
+    code = capture.capture_script(args.script, None, args.arguments) if is_file else find_job(args.script)
     comparison = correctness.compare(code, steps=args.steps, **options)
     return Reply(comparison, code=0 if comparison.is_right else 1)
 
 
-def _sweep(args: argparse.Namespace) -> Any:
+def _run_sweep(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import sweep_study
     from distdl_jupyter.studies.sweeps import Sweep
 
     _check_launcher(args)
-    options = _all_options(args)
+    options = _get_all_options(args)
     id_ = args.show or args.stop or args.resume or args.best
     if id_ is None:
         sweep = _start_sweep(args, options)
@@ -305,7 +308,7 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
     if args.script is None or not args.param:
         raise InvalidSpec(
-            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_EXAMPLE
+            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_SWEEP_HINT
         )
     parameters: dict[str, Any] = {}
     for text in args.param:
@@ -315,11 +318,11 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
                 f"--param {text} has no values.",
                 code="sweep-parameter-without-values",
                 field="parameters",
-                hint=_EXAMPLE,
+                hint=_SWEEP_HINT,
             )
         parameters[name.strip()] = space.parse_domain(name.strip(), values)
     draft = capture.capture_script(args.script, None, args.arguments)
-    plan = {name: getattr(args, name) for name in arguments.SWEEP if hasattr(args, name)}
+    plan = {name: getattr(args, name) for name in arguments.SWEEP_FLAGS if hasattr(args, name)}
     return sweeps.sweep_draft(draft, space.check_space(parameters), **plan, **options)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STAGING_COLUMNS = ("Data", "Node", "Copied", "Files", "From the cache")
 
 
-def lines(job: Job) -> Iterator[str]:
+def describe_job(job: Job) -> Iterator[str]:
     """Yield the current state of a job: the text of a saved notebook, then details of a running job, then its ranks."""
     reader, now = JobReader(job.folder, curves=True), time.time()
     view = reader.catch_up()
@@ -32,7 +32,7 @@ def lines(job: Job) -> Iterator[str]:
         position = f"Position {view.queue.position} of {view.queue.of}: " if view.queue.position else ""
         yield f"{position}{view.queue.why}"
     if view.staging:
-        yield table.text([_STAGING_COLUMNS, *map(staging_row, view.staging)])
+        yield table.text([_STAGING_COLUMNS, *map(format_staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
@@ -45,17 +45,17 @@ def lines(job: Job) -> Iterator[str]:
     yield table.text([("Rank", "Host", "Pid", "State"), *rows])
 
 
-def staging_row(row: StagingView) -> tuple[str, ...]:
+def format_staging_row(row: StagingView) -> tuple[str, ...]:
     """Return the staging progress of one data source on one node."""
     files = f"{row.files:,} of {row.of:,}"
     return row.source, row.host, f"{size(row.done)} of {size(row.total)}", files, size(row.cached) if row.cached else ""
 
 
-def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:
-    """Yield how a job ended, how to fix a failure, and the warnings that were not ``known`` before it started."""
+def describe_end(view: JobView, earlier_warnings: Collection[str] = ()) -> Iterator[str]:
+    """Yield how a job ended, how to fix a failure, and the warnings that are not in ``earlier_warnings``."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
     if (card := make_failure_card(view)) is not None and card.hint:
         yield card.hint
     for note in view.notes:
-        if note["level"] in ("warning", "error") and note["text"] not in known:
+        if note["level"] in ("warning", "error") and note["text"] not in earlier_warnings:
             yield f"{note['level'].capitalize()}: {note['text']}"

@@ -76,7 +76,7 @@ def read(count):
     return b"".join(parts)
 
 def unpack(base):
-    lib = private_folder(user_folder(base) / "lib")
+    lib = make_private(make_folder(base) / "lib")
     target = lib / DIGEST
     if not os.path.lexists(target):
         os.write(1, REQUEST.encode())
@@ -89,7 +89,7 @@ def unpack(base):
             shutil.rmtree(new, ignore_errors=True)
             if not target.is_dir():
                 raise
-    if reason := "is a link" if target.is_symlink() else refusal(target.lstat()):
+    if reason := "is a link" if target.is_symlink() else find_refusal(target.lstat()):
         raise PermissionError(f"{target} {reason}, so nothing in it is used")
     return str(target)
 

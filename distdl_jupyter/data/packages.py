@@ -96,7 +96,7 @@ class PackageEnvironment:
     def make(self) -> str:
         """Return the environment's Python, building the environment if needed. Raises StagingFailed."""
         self._cache.prepare()
-        permissions.private_folder(self._folder.parent)
+        permissions.make_private(self._folder.parent)
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (python := find_environment(self._request, str(self._cache.base))):
@@ -108,7 +108,7 @@ class PackageEnvironment:
 
     def _build(self) -> str:
         if self._folder.exists():  # an incomplete environment
-            permissions.private_folder(self._folder)
+            permissions.make_private(self._folder)
             shutil.rmtree(self._folder)
         self._folder.mkdir(mode=0o700)
         python = _get_python_path(self._folder)

@@ -265,7 +265,7 @@ def get_build_variables(recipe: Recipe, workspace: Path) -> dict[str, str]:
 def find_wheel(key: str) -> Path | None:
     """Return the cached wheel for ``key``, None if there is no such wheel or another user could have written it."""
     folder = cache_directory() / "wheels" / key
-    if permissions.tree_refusal(folder):
+    if permissions.find_tree_refusal(folder):
         return None
     return next(iter(sorted(folder.glob("*.whl"))), None)
 
@@ -276,9 +276,9 @@ def store_wheel(key: str, wheel: Path) -> Path:
     Raises PermissionError if the cache belongs to another user.
     """
     folder = _create_wheel_folder() / key
-    if permissions.tree_refusal(folder):
+    if permissions.find_tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
-    cached = permissions.private_folder(folder) / wheel.name
+    cached = permissions.make_private(folder) / wheel.name
     files.keep(cached, wheel.read_bytes())
     return cached
 
@@ -303,7 +303,7 @@ def lock(key: str, on_wait: Callable[[float], None]) -> Iterator[None]:
 
 def _create_wheel_folder() -> Path:
     """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
-    return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")
+    return permissions.make_private(permissions.make_folder(cache_directory()) / "wheels")
 
 
 # patches for current compilers, torch and TensorFlow ------------------------------------------------

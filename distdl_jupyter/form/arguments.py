@@ -31,7 +31,7 @@ _BACKENDS_PLACEHOLDER = "the backends"
 #: An option as an argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags of a sweep besides its parameters and the options of its trials: type, metavar and help.
-SWEEP: dict[str, tuple[type, str, str]] = {
+SWEEP_FLAGS: dict[str, tuple[type, str, str]] = {
     "trials": (int, "N", "Number of trials (default 20; the grid sampler runs all combinations)."),
     "metric": (str, "NAME", "Metric to compare trials by (default loss)."),
     "maximize": (bool, "", "Whether a higher value is better (default: from its name)."),
@@ -42,7 +42,7 @@ SWEEP: dict[str, tuple[type, str, str]] = {
     "seed": (int, "N", "Make the sampled values reproducible."),
 }
 #: Names of parsed arguments that are not options of a job: flags of the magics, and the command of a parser.
-_NOT_OPTIONS = {*SWEEP, "out", "wait", "panel", "on_ranks", "check", "scale", "run", "command"}
+_NOT_OPTIONS = {*SWEEP_FLAGS, "out", "wait", "panel", "on_ranks", "check", "scale", "run", "command"}
 
 _DESCRIPTION = (
     "\nRun this cell on every rank of a distributed job.\n\nThe cell returns immediately and shows the job live: "
@@ -66,8 +66,8 @@ Then ``job.result()`` is the value of rank 0 and ``job.results()`` the list by r
 _SWEEP_DESCRIPTION = (
     "\nRun this cell many times as jobs with different values of some variables, and find the best values.\n\nStart "
     "the line with the variables to vary: NAME=VALUES, such as lr=loguniform(1e-4,1e-1), depth=integers(1,8),\n"
-    "dropout=uniform(0,0.5), width=64,128. The cell uses these variables but does not assign them. It returns at "
-    "once and\nshows the sweep, which continues without the kernel.\n"
+    "dropout=uniform(0,0.5), width=64,128. The cell uses these variables but does not assign them. It returns "
+    "immediately and\nshows the sweep, which continues without the kernel.\n"
 )
 _SWEEP_EPILOG = (
     "\nInside the cell, report the metric to compare: ``from distdl_jupyter import log; log(step=epoch, "
@@ -80,57 +80,57 @@ _SWEEP_EPILOG = (
 class Parser(argparse.ArgumentParser):
     """A parser that raises InvalidSpec, with the nearest names for an unknown option or command.
 
-    ``later`` adds more flags once a line contains an unknown flag or the help is requested.
+    ``deferred`` adds more flags once a line contains an unknown flag or the help is requested.
     """
 
-    later: Callable[[Parser], None] | None = None
+    deferred: Callable[[Parser], None] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments. Raises InvalidSpec for an unknown argument."""
         parsed, rest = super().parse_known_args(args, namespace)
-        if rest and self.complete():
+        if rest and self.add_deferred_flags():
             return self.parse_known_args(args, namespace)
         if flag := next((argument for argument in rest if argument.startswith("-")), ""):
-            self._refuse(self._unknown_flag(flag))
+            self._fail(self._describe_unknown_flag(flag))
         if rest:
-            where, example = (" on the magic line", ", such as -p 2") if self.prog.startswith("%%") else ("", "")
-            text = f"Unexpected argument {rest[0]!r}{where}: every value must follow an option{example}."
-            self._refuse(text)
+            location, example = (" on the magic line", ", such as -p 2") if self.prog.startswith("%%") else ("", "")
+            text = f"Unexpected argument {rest[0]!r}{location}: every value must follow an option{example}."
+            self._fail(text)
         return parsed, rest
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return the arguments of a magic line. Raises InvalidSpec."""
         return self.parse_args(split_line(line))
 
-    def complete(self) -> bool:
+    def add_deferred_flags(self) -> bool:
         """Add the deferred flags; return False if there were none."""
-        add, self.later = self.later, None
+        add, self.deferred = self.deferred, None
         if add is not None:
             add(self)
         return add is not None
 
     def format_help(self) -> str:
         """Return the help with all flags."""
-        self.complete()
+        self.add_deferred_flags()
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise InvalidSpec."""
         text = f"{message[:1].upper()}{message[1:]}."
-        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=self._help_hint("options"))
+        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=self._get_help_hint("options"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action.choices, dict) and value not in action.choices:
-            self._refuse(unknown(value, action.choices, "command"), "commands")
+            self._fail(unknown(value, action.choices, "command"), "commands")
         super()._check_value(action, value)
 
-    def _refuse(self, text: str, what: str = "options") -> NoReturn:
-        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._help_hint(what))
+    def _fail(self, text: str, items: str = "options") -> NoReturn:
+        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._get_help_hint(items))
 
-    def _help_hint(self, what: str) -> str:
-        return f"List all {what} with{f' {self.prog}?' if self.prog.startswith('%%') else f': {self.prog} --help'}"
+    def _get_help_hint(self, items: str) -> str:
+        return f"List all {items} with{f' {self.prog}?' if self.prog.startswith('%%') else f': {self.prog} --help'}"
 
-    def _unknown_flag(self, unknown_flag: str) -> str:
+    def _describe_unknown_flag(self, text: str) -> str:
         actions = [action for action in self._actions if action.option_strings]
         names = {
             action.dest: max(action.option_strings, key=lambda flag: flag.startswith("--"))
@@ -142,10 +142,10 @@ class Parser(argparse.ArgumentParser):
             primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
             if primary in names:
                 aliases |= dict.fromkeys(action.option_strings, names[primary])
-        return unknown(unknown_flag.partition("=")[0], names.values(), "option", aliases=aliases)
+        return unknown(text.partition("=")[0], names.values(), "option", aliases=aliases)
 
 
-def magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
+def make_magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
     """Return the parser of a magic; ``call`` is its name with its %% signs."""
     return Parser(
         prog=call,
@@ -168,9 +168,9 @@ def split_line(line: str) -> list[str]:
         ) from None
 
 
-def cell_parser(name: str = "distributed") -> Parser:
+def make_cell_parser(name: str = "distributed") -> Parser:
     """Return the parser of the cell magic."""
-    parser = with_job_flags(magic_parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG))
+    parser = add_all_flags(make_magic_parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG))
     add = parser.add_argument
     add("-o", "--out", metavar="NAME", help="Store the Job in this variable.")
     add(
@@ -194,9 +194,9 @@ def cell_parser(name: str = "distributed") -> Parser:
     return parser
 
 
-def sweep_parser() -> Parser:
+def make_sweep_parser() -> Parser:
     """Return the parser of ``%%sweep`` for the flags after the parameters."""
-    parser = with_job_flags(magic_parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG))
+    parser = add_all_flags(make_magic_parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG))
     add_sweep_flags(parser)
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
     text = "Wait for the end (default: only when a program such as papermill runs the notebook)."
@@ -204,14 +204,14 @@ def sweep_parser() -> Parser:
     return parser
 
 
-def with_job_flags(parser: Parser) -> Parser:
+def add_all_flags(parser: Parser) -> Parser:
     """Return the parser of a magic with the flags of every job and plug-in.
 
     The flags of plug-ins are added on demand, because they require loading all plug-ins and few lines use one.
     """
     parser.argument_default, parser.allow_abbrev = argparse.SUPPRESS, False
     add_job_flags(parser)
-    parser.later = _add_plugin_flags
+    parser.deferred = _add_plugin_flags
     return parser
 
 
@@ -233,7 +233,7 @@ def _add_plugin_flags(parser: Parser) -> None:
                         add_option(group, field)
     for flag, alias in OTHER_FLAGS.items():
         if alias not in names:
-            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
+            parser.add_argument(flag, dest=alias, type=parse_value, help=argparse.SUPPRESS)
 
 
 def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
@@ -242,24 +242,24 @@ def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
     for name, about in ABOUT.items():
         default = by_default or about.by_default
         default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        kwargs: dict[str, Any] = {"type": _count_or_auto if about.auto else about.value_type, "metavar": about.metavar}
+        kwargs: dict[str, Any] = {"type": _parse_count if about.auto else about.value_type, "metavar": about.metavar}
         if about.repeats:
             kwargs = {"action": "append", "metavar": about.metavar}
         elif about.switch:
             kwargs = {"action": argparse.BooleanOptionalAction}
         text = f"{about.help.format_map(names)}{default_text}."
         parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
-    parser.later = _name_backends
+    parser.deferred = _name_backends
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a sweep."""
-    for name, (kind, metavar, text) in SWEEP.items():
-        kwargs = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind, "metavar": metavar}
+    for name, (type_, metavar, text) in SWEEP_FLAGS.items():
+        kwargs = {"action": argparse.BooleanOptionalAction} if type_ is bool else {"type": type_, "metavar": metavar}
         parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **kwargs)
 
 
-def option_field(field: dataclasses.Field[Any]) -> OptionField:
+def describe_option(field: dataclasses.Field[Any]) -> OptionField:
     """Return the description of an option that a plug-in declares."""
     default = None if field.default is dataclasses.MISSING else field.default
     choices = tuple(map(str, field.metadata.get("choices") or ()))
@@ -271,25 +271,25 @@ def option_field(field: dataclasses.Field[Any]) -> OptionField:
 
 def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any]) -> None:
     """Add the flag of one field of a plug-in's ``Options``."""
-    option = option_field(field)
+    option = describe_option(field)
     text = option.help.rstrip(".").replace("%", "%%")
     is_explained = option.default in (None, "") or "(default" in text
     text = f"{text[:1].upper()}{text[1:]}{'' if is_explained else f' (default {option.default})'}."
     kwargs: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
     if option.kind != "flag":
         metavar = "|".join(option.choices) or ("N" if option.kind == "number" else "VALUE")
-        kind = type(option.default) if isinstance(option.default, int | float | str) else value_of
-        kwargs = {"type": kind, "metavar": metavar}
+        value_type = type(option.default) if isinstance(option.default, int | float | str) else parse_value
+        kwargs = {"type": value_type, "metavar": metavar}
     group.add_argument(f"--{option.name.replace('_', '-')}", dest=option.name, help=text, **kwargs)
 
 
-def _count_or_auto(text: str) -> int | str:
+def _parse_count(text: str) -> int | str:
     if text != "auto" and not text.lstrip("-").isdecimal():
         raise argparse.ArgumentTypeError(f"must be an integer or auto, not {text!r}")
     return text if text == "auto" else int(text)
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Parse an argument of a magic line as a number, True, False, None, or the text itself."""
     try:
         value = ast.literal_eval(text)
@@ -298,7 +298,7 @@ def value_of(text: str) -> Any:
     return value if isinstance(value, int | float | str | bool | type(None)) else text
 
 
-def with_flags(text: str) -> str:
+def to_flags(text: str) -> str:
     """Return a message with the options of a call (``use_gpu=False``) as flags (``--no-use-gpu``)."""
 
     def flag(match: re.Match[str]) -> str:
@@ -311,21 +311,21 @@ def with_flags(text: str) -> str:
     return _OPTION.sub(flag, text)
 
 
-def job_options(
-    args: argparse.Namespace, defaults: Mapping[str, Any], value: Callable[[str], str | None] = os.environ.get
+def get_job_options(
+    args: argparse.Namespace, defaults: Mapping[str, Any], get_value: Callable[[str], str | None] = os.environ.get
 ) -> dict[str, Any]:
     """Return the job's options under their primary names; flags override the defaults of this kernel.
 
-    ``value`` returns the value of a variable for ``--env NAME``.
+    ``get_value`` returns the value of a variable for ``--env NAME``.
     """
     options = {name: option for name, option in vars(args).items() if name not in _NOT_OPTIONS}
     if "environment_variables" in options:
-        variables = pairs_of(options["environment_variables"], value)
+        variables = parse_env(options["environment_variables"], get_value)
         options["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
     return jobspec.resolve_options(override(defaults, options))
 
 
-def pairs(assignments: Sequence[str]) -> dict[str, str]:
+def parse_pairs(assignments: Sequence[str]) -> dict[str, str]:
     """Return NAME=VALUE texts as a dict. Raises InvalidSpec."""
     for text in assignments:
         if "=" not in text:
@@ -335,29 +335,29 @@ def pairs(assignments: Sequence[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in assignments)
 
 
-def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict; ``value`` returns the value for a NAME without one. Raises InvalidSpec."""
+def parse_env(assignments: list[str], get_value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dict; ``get_value`` returns the value for a NAME without one. Raises InvalidSpec."""
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        content = text if equals else value(name)
-        if not name or content is None:
+        value = text if equals else get_value(name)
+        if not name or value is None:
             raise InvalidSpec(
                 "--env must be NAME=VALUE, or the NAME of a variable that is set in this kernel's environment.",
                 code="env-flag-invalid",
                 field="environment_variables",
                 hint="Write it as --env OMP_NUM_THREADS=2.",
             )
-        variables[name] = content
+        variables[name] = value
     return variables
 
 
-def without_secrets(line: str) -> str:
+def mask_secrets(line: str) -> str:
     """Return the magic line with the values of secret-looking environment variables masked."""
 
-    def masked(argument: str) -> str:
+    def mask(argument: str) -> str:
         flag = "--env=" if argument.startswith("--env=") else ""
         name, equals, value = argument.removeprefix(flag).partition("=")
         return f"{flag}{name}=•••" if equals and is_secret(name, value) else argument
 
-    return " ".join(shlex.quote(masked(argument)) for argument in shlex.split(line))
+    return " ".join(shlex.quote(mask(argument)) for argument in shlex.split(line))

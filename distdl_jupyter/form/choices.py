@@ -26,64 +26,65 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.core.options import ABOUT, MAX_RESTARTS
-from distdl_jupyter.form.arguments import option_field
+from distdl_jupyter.form.arguments import describe_option
 from distdl_jupyter.form.schema import (
     BackendChoice,
     ClusterChoice,
-    CostNow,
+    CurrentCost,
     FormChoices,
     FormValues,
     OptionField,
     OptionKind,
     VmSizeChoice,
 )
-from distdl_jupyter.form.values import other_options
+from distdl_jupyter.form.values import list_other_options
 from distdl_jupyter.views.card import format_hourly_cost
 from distdl_jupyter.views.wire import from_fields
 
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 
-def all_choices() -> FormChoices:
+def list_choices() -> FormChoices:
     """Return all current choices."""
     return FormChoices(
-        sizes=vm_sizes(),
+        sizes=list_vm_sizes(),
         catalogue_date=str(azure.get_catalogue_date()),
-        backends=backends(),
-        clusters=clusters(),
+        backends=list_backends(),
+        clusters=list_clusters(),
         max_restarts_allowed=MAX_RESTARTS,
-        options=tuple(map(_option_field, other_options())),
+        options=tuple(map(_describe_option, list_other_options())),
     )
 
 
-def _option_field(name: str) -> OptionField:
+def _describe_option(name: str) -> OptionField:
     about = ABOUT[name]
     kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
 
 
-def backends() -> tuple[BackendChoice, ...]:
+def list_backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
     plugins = sorted(registry.backends(), key=lambda plugin: not plugin.communicates)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
     ]
-    return tuple(map(_backend_choice, labels))
+    return tuple(map(_describe_backend, labels))
 
 
-def _backend_choice(label: str) -> BackendChoice:
+def _describe_backend(label: str) -> BackendChoice:
     plugin, options = registry.backend(label, {})
     preset = plugin.labels.get(label, {})
+    fields = (field for field in dataclasses.fields(plugin.Options) if field.name not in preset)
     return BackendChoice(
         label=label,
         backend=plugin.name,
         reason=plugin.unavailable(options),
         detail=plugin.detail(options) or f"Python {platform.python_version()}",
-        options=tuple(option_field(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset),
+        options=tuple(map(describe_option, fields)),
     )
 
 
-def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
+def guess_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
     """Return the label to preselect: that of the backend used by the code, else the default for the process count."""
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
@@ -92,20 +93,20 @@ def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_cou
     return registry.DEFAULT if process_count > 1 and has_default else registry.SINGLE
 
 
-def clusters() -> tuple[ClusterChoice, ...]:
+def list_clusters() -> tuple[ClusterChoice, ...]:
     """Return the clusters, user-defined ones last, each with the reason why it cannot be used."""
     configs = cluster_configs.list_defaults()
     with contextlib.suppress(DistDLError):
         configs += cluster_configs.list_named()
-    return tuple(map(_cluster_choice, configs))
+    return tuple(map(_describe_cluster, configs))
 
 
-def _cluster_choice(target: cluster_configs.ClusterConfig) -> ClusterChoice:
-    is_local = target.kind == "local"
-    system = _SYSTEMS.get(sys.platform, "") if is_local and not target.named else ""
-    choice = ClusterChoice(target.name, system=system, local=is_local, named=target.named)
+def _describe_cluster(config: cluster_configs.ClusterConfig) -> ClusterChoice:
+    is_local = config.kind == "local"
+    system = _SYSTEMS.get(sys.platform, "") if is_local and not config.named else ""
+    choice = ClusterChoice(config.name, system=system, local=is_local, named=config.named)
     try:
-        plugin, options = status.load_plugin(target)
+        plugin, options = status.load_plugin(config)
         return dataclasses.replace(
             choice,
             title=plugin.title if not system else "",
@@ -121,23 +122,23 @@ def _cluster_choice(target: cluster_configs.ClusterConfig) -> ClusterChoice:
 # VM sizes ---------------------------------------------------------------------------------------------
 
 
-def vm_sizes() -> tuple[VmSizeChoice, ...]:
+def list_vm_sizes() -> tuple[VmSizeChoice, ...]:
     """Return one row per size by ascending GPU memory; fractional, incompletely known and retired sizes come last."""
-    return tuple(dataclasses.replace(row, price=_cached_price(row.name)) for row in _size_rows())
+    return tuple(dataclasses.replace(row, price=_format_cached_price(row.name)) for row in _list_size_rows())
 
 
 @functools.cache
-def _size_rows() -> tuple[VmSizeChoice, ...]:
-    return tuple(_size_row(size) for size in sorted(azure.load_catalogue(), key=_sort_key))
+def _list_size_rows() -> tuple[VmSizeChoice, ...]:
+    return tuple(_describe_size(size) for size in sorted(azure.load_catalogue(), key=_get_sort_key))
 
 
-def _sort_key(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
+def _get_sort_key(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
     memory = float(size.gpu_count * (size.gpu_memory_gib or 0))
-    network_unknown = size.infiniband is None and size.ethernet_gbps is None
-    return size.is_retired, size.gpu_count < 1, network_unknown, memory, size.vcpus or 0, size.name
+    has_unknown_network = size.infiniband is None and size.ethernet_gbps is None
+    return size.is_retired, size.gpu_count < 1, has_unknown_network, memory, size.vcpus or 0, size.name
 
 
-def _size_row(size: azure.VmSize) -> VmSizeChoice:
+def _describe_size(size: azure.VmSize) -> VmSizeChoice:
     return from_fields(
         VmSizeChoice,
         size,
@@ -152,7 +153,7 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
     )
 
 
-def _cached_price(name: str) -> str:
+def _format_cached_price(name: str) -> str:
     """Return ``3.50 USD/h (source)``, "" if none is cached."""
     price = prices.find_cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""
@@ -167,21 +168,21 @@ _LEVELS = ("error", "warning")
 def find_cluster(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
     """Return a cluster and its class; None and None if it is unknown or cannot be loaded."""
     with contextlib.suppress(DistDLError):
-        target = cluster_configs.find(name)
-        return target, registry.get("clusters", target.kind)
+        config = cluster_configs.find(name)
+        return config, registry.get("clusters", config.kind)
     return None, None
 
 
 def poll_cluster(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
     """Return the current state of a remote cluster, None for others; polling continues in the background."""
-    target, plugin = find_cluster(compute_target)
-    if target is not None and plugin is not None and plugin.is_remote:
+    config, plugin = find_cluster(compute_target)
+    if config is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
-            return status.FORM_CACHE.get_cached(target, status.get_needs(backend), timeout, fresh=fresh)
+            return status.FORM_CACHE.get_cached(config, status.get_needs(backend), timeout, fresh=fresh)
     return None
 
 
-def only_problems(status: CachedStatus) -> CachedStatus:
+def select_problems(status: CachedStatus) -> CachedStatus:
     """Return the state with only those checks that need a remedy, the most severe first."""
     if status.checks is None:
         return status
@@ -189,7 +190,7 @@ def only_problems(status: CachedStatus) -> CachedStatus:
     return dataclasses.replace(status, checks=tuple(sorted(checks, key=lambda check: _LEVELS.index(check.level))))
 
 
-def min_gpus_per_node(status: CachedStatus | None) -> int:
+def get_min_gpus(status: CachedStatus | None) -> int:
     """Return the number of GPUs that every running node has, 0 if unknown."""
     nodes = [node for node in status.status.nodes if node.state == "up"] if status and status.status else []
     return min((node.gpus for node in nodes), default=0)
@@ -198,32 +199,32 @@ def min_gpus_per_node(status: CachedStatus | None) -> int:
 # cost -------------------------------------------------------------------------------------------------
 
 #: The problem of an unknown price of Spot nodes.
-NO_SPOT_PRICE = "Spot prices vary. Enter the price yourself."
+SPOT_PRICE_PROBLEM = "Spot prices vary. Enter the price yourself."
 
 
 class RentedNodes(NamedTuple):
-    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``interruptible`` nodes may be preempted."""
+    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``is_interruptible`` nodes may be preempted."""
 
-    bills: bool = False
+    is_billed: bool = False
     size: str = ""
-    interruptible: bool = False
+    is_interruptible: bool = False
 
 
-def rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
+def get_rented_nodes(compute_target: str, vm_size: str) -> RentedNodes:
     """Return the known facts about the nodes of a cluster without a request to it."""
-    target, plugin = find_cluster(compute_target)
+    config, plugin = find_cluster(compute_target)
     is_provisioner = isinstance(plugin, Provisioner)
-    if target is None or not is_provisioner:
+    if config is None or not is_provisioner:
         return RentedNodes()
-    options = target.options
+    options = config.options
     is_spot = str(options.get("job_tier") or "").lower() == "spot"
-    return RentedNodes(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=is_spot)
+    return RentedNodes(is_billed=True, size=vm_size or str(options.get("vm_size") or ""), is_interruptible=is_spot)
 
 
-def current_cost(values: FormValues) -> CostNow | None:
+def compute_cost(values: FormValues) -> CurrentCost | None:
     """Return the current cost of all nodes, None if they are free. A price typed by the user takes precedence."""
-    nodes, node_count = rented_nodes(values.compute_target, values.vm_size), values.node_count
-    if not nodes.bills and not values.price_per_hour.strip():
+    nodes, node_count = get_rented_nodes(values.compute_target, values.vm_size), values.node_count
+    if not nodes.is_billed and not values.price_per_hour.strip():
         return None
     price, problem, is_wrong = None, "", False
     if values.price_per_hour.strip():
@@ -231,16 +232,16 @@ def current_cost(values: FormValues) -> CostNow | None:
             price = prices.parse_price(values.price_per_hour)
         except InvalidSpec as error:
             problem, is_wrong = str(error), True
-    elif nodes.interruptible:
-        problem = NO_SPOT_PRICE
+    elif nodes.is_interruptible:
+        problem = SPOT_PRICE_PROBLEM
     elif not nodes.size:
         problem = "The price is unknown because no VM size is selected."
     else:
         price, problem = prices.look_up(nodes.size)
     if price is None:
-        return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=is_wrong)
-    return CostNow(
-        bills=nodes.bills,
+        return CurrentCost(bills=nodes.is_billed, nodes=node_count, problem=problem, wrong=is_wrong)
+    return CurrentCost(
+        bills=nodes.is_billed,
         nodes=node_count,
         per_hour=money(price.per_hour * node_count, price.currency),
         text=format_hourly_cost(price.per_hour, price.currency, node_count),

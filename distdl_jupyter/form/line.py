@@ -22,7 +22,7 @@ from distdl_jupyter.form import arguments, values
 #: The magics that run a cell as a job; the form writes the first one.
 MAGICS = ("%%distributed", "%%distdl")
 #: The magic that runs the cell as a sweep.
-SWEEP = "%%sweep"
+SWEEP_MAGIC = "%%sweep"
 _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 
@@ -41,10 +41,10 @@ class CellText:
     @property
     def is_job(self) -> bool:
         """Whether the cell already runs as a job, or as the trials of a sweep."""
-        return self.magic in (*MAGICS, SWEEP)
+        return self.magic in (*MAGICS, SWEEP_MAGIC)
 
 
-def split(text: str) -> CellText:
+def split_cell(text: str) -> CellText:
     """Return the parts of a cell's text. Empty lines above a magic do not count, as in IPython."""
     body = text.lstrip("\n")
     empty_lines = len(text) - len(body)
@@ -73,34 +73,35 @@ class MagicLine:
     problem: DistDLError | None = None
 
 
-def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
+def parse_magic_line(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
     """Parse the magic line of a cell as the magic does; ``defaults`` are the kernel's.
 
     A line that cannot be parsed has a ``problem``.
     """
-    is_sweep = text.magic == SWEEP
+    is_sweep = text.magic == SWEEP_MAGIC
     try:
         if not text.is_job:
-            return MagicLine(*values.from_options(arguments.job_options(argparse.Namespace(), defaults)))
-        varied, rest = "", text.line
+            return MagicLine(*values.from_options(arguments.get_job_options(argparse.Namespace(), defaults)))
+        search_space, rest = "", text.line
         if is_sweep:
             _, rest = space.parse_line(text.line)
-            varied = text.line.removesuffix(rest).strip()
-        parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
+            search_space = text.line.removesuffix(rest).strip()
+        parser = arguments.make_sweep_parser() if is_sweep else arguments.make_cell_parser(text.magic.lstrip("%"))
         args = parser.parse(rest)
-        parsed, names = vars(args), values.names_in_form()
+        parsed, names = vars(args), values.list_form_options()
         # The kernel looks up variables that are set by name only; the form does not need their values.
-        options = arguments.job_options(args, defaults, value=lambda _: "")
+        options = arguments.get_job_options(args, defaults, get_value=lambda _: "")
         fields, variables = values.from_options({name: options[name] for name in options if name in names})
         other_options = {name: value for name, value in options.items() if name not in names}
         other_options |= {"wait": parsed["wait"]} if "wait" in parsed else {}
         plan = {name: parsed[name] for name in values.SWEEP_ARGUMENTS if name in parsed}
-        magic_only = {name: parsed[name] for name in ("panel", *arguments.SWEEP) if name in parsed and name not in plan}
+        magic_flags = ("panel", *arguments.SWEEP_FLAGS)
+        magic_only = {name: parsed[name] for name in magic_flags if name in parsed and name not in plan}
         return MagicLine(
-            values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},
+            values={**fields, **({"sweep": search_space} if is_sweep else {}), **plan},
             environment_variables=variables,
-            other_flags=option_arguments(other_options),
-            magic_flags=option_arguments(magic_only),
+            other_flags=format_arguments(other_options),
+            magic_flags=format_arguments(magic_only),
             variable=parsed.get("out", ""),
             is_sweep=is_sweep,
         )
@@ -111,35 +112,35 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
 # writing a line ---------------------------------------------------------------------------------------
 
 #: Options that a line always contains.
-_ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
+_ALWAYS_WRITTEN = ("node_count", "process_count_per_node", "distributed_backend")
 #: Maximum length of an argument; a variable name replaces longer arguments to keep the cell readable.
-_MAX_LENGTH = 60
+_MAX_ARGUMENT_LENGTH = 60
 
 
-def line(
-    options: Mapping[str, Any], variable: str = "job", magic: str = "%%distributed", more: Sequence[str] = ()
+def format_line(
+    options: Mapping[str, Any], variable: str = "job", magic: str = "%%distributed", extra: Sequence[str] = ()
 ) -> str:
     """Return ``%%distributed ...`` for options under their primary names; None and empty values are omitted.
 
-    ``more`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
+    ``extra`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
     return " ".join(
-        [magic, *option_arguments(dict(_non_default(options))), *more, *(["-o", variable] if variable else [])]
+        [magic, *format_arguments(dict(_select_options(options))), *extra, *(["-o", variable] if variable else [])]
     )
 
 
-def _non_default(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _select_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the options that differ from their defaults or are always written, then the options of plug-ins."""
     for name in ABOUT:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # a file's content
             continue
-        if name in _ALWAYS or value not in (None, "", (), [], {}, DEFAULTS[name]):
+        if name in _ALWAYS_WRITTEN or value not in (None, "", (), [], {}, DEFAULTS[name]):
             yield name, int(value) if isinstance(value, float) and value.is_integer() else value
     yield from (options.get("plugin_options") or {}).items()
 
 
-def option_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
+def format_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
     parts: list[str] = []
     for name, value in options.items():
@@ -149,30 +150,32 @@ def option_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         texts = value if name in ABOUT and ABOUT[name].repeats else [value]
         if name == "environment_variables":
-            texts = filter(None, (_assignment(variable, str(text)) for variable, text in value.items()))
+            texts = filter(None, (_format_assignment(variable, str(text)) for variable, text in value.items()))
         for text in texts:
             parts += [flags(name)[0] if name in ABOUT else flag, shlex.quote(str(text))]
     return tuple(parts)
 
 
-def _assignment(name: str, text: str) -> str:
+def _format_assignment(name: str, text: str) -> str:
     """Return NAME=VALUE, for a secret only its name, and for a multi-line value ""."""
     if is_secret(name, text):
         return name
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
 
 
-def cell(first: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
-    """Return the whole cell: the magic line ``first``, then a call of the function.
+def format_cell(
+    magic_line: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()
+) -> str:
+    """Return the whole cell: ``magic_line``, then a call of the function.
 
     ``varied`` are the arguments that a sweep varies.
     """
-    values = [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
-    codes = {name: _literal(value, name) for name, value in kwargs.items()} | {name: name for name in varied}
-    return f"{first}\n{function}({', '.join([*values, *(f'{name}={code}' for name, code in codes.items())])})"
+    values = [_format_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
+    codes = {name: _format_literal(value, name) for name, value in kwargs.items()} | {name: name for name in varied}
+    return f"{magic_line}\n{function}({', '.join([*values, *(f'{name}={code}' for name, code in codes.items())])})"
 
 
-def _literal(value: Any, name: str) -> str:
+def _format_literal(value: Any, name: str) -> str:
     """Return a value as code if that is short and exact, else a placeholder variable for the user to define."""
     is_exact = isinstance(value, str | int | float | bool | type(None))
-    return repr(value) if is_exact and len(repr(value)) <= _MAX_LENGTH else name
+    return repr(value) if is_exact and len(repr(value)) <= _MAX_ARGUMENT_LENGTH else name

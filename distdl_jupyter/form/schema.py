@@ -223,7 +223,7 @@ class FormChecks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostNow:
+class CurrentCost:
     """The cost of all nodes per hour; ``problem`` is why it is unknown."""
 
     bills: bool
@@ -264,6 +264,6 @@ class FormState:
     cluster_status: CachedStatus | None
     #: Whether the cluster can mount data.
     mounts: bool
-    cost: CostNow | None
+    cost: CurrentCost | None
     options: dict[str, Any]
     code: str

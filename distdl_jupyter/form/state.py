@@ -28,16 +28,16 @@ from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.form import line
 from distdl_jupyter.form.choices import (
-    all_choices,
-    current_cost,
+    compute_cost,
     find_cluster,
-    likely_backend,
-    min_gpus_per_node,
-    only_problems,
+    get_min_gpus,
+    get_rented_nodes,
+    guess_backend,
+    list_choices,
     poll_cluster,
-    rented_nodes,
+    select_problems,
 )
-from distdl_jupyter.form.line import MAGICS, SWEEP
+from distdl_jupyter.form.line import MAGICS, SWEEP_MAGIC
 from distdl_jupyter.form.schema import (
     FormCheck,
     FormChecks,
@@ -47,57 +47,57 @@ from distdl_jupyter.form.schema import (
     FormValues,
     Variable,
 )
-from distdl_jupyter.form.target import CodeInfo, KernelContext, Target, backend_of_code
+from distdl_jupyter.form.target import CodeInfo, KernelContext, Target, detect_backend
 from distdl_jupyter.form.values import (
     USE_GPU,
-    addresses,
-    backend_options,
+    get_backend_options,
+    get_sweep_arguments,
+    list_addresses,
+    list_valid_data,
     mask_signature,
-    sweep_arguments,
     to_options,
-    valid_data,
 )
 from distdl_jupyter.jobs import job_list, jobspec
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
 
 #: Seconds that a response waits for the first poll of a cluster.
-CLUSTER_TIMEOUT = 1.0
+POLL_SECONDS = 1.0
 
 
-def cell_state(
-    request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = CLUSTER_TIMEOUT
+def compute_cell_form(
+    request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = POLL_SECONDS
 ) -> FormState:
     """Return the form of a text. ``directory`` is the base of local paths, "" for the current directory."""
     kernel = kernel or KernelContext({} if request.standalone else None)
     if request.refresh:
         kernel.cache.clear()
-    text = line.split(request.code)
-    parsed = line.read(text, kernel.defaults)
+    text = line.split_cell(request.code)
+    parsed = line.parse_magic_line(text, kernel.defaults)
     # Another package may have registered the magic of the cell in this kernel.
     is_free = text.magic in MAGICS and kernel.magic == MAGICS[0]
     target = Target(
         line=parsed,
         magic=text.magic if is_free else kernel.magic,
-        varied=request.values.sweep if request.values else parsed.values.get("sweep", ""),
+        search_space=request.values.sweep if request.values else parsed.values.get("sweep", ""),
         text=text,
         request=request,
         kernel=kernel,
     )
-    return state(target, request, directory, timeout)
+    return compute_form(target, request, directory, timeout)
 
 
-def state(target: Target, request: FormRequest, directory: str = "", timeout: float = CLUSTER_TIMEOUT) -> FormState:
+def compute_form(target: Target, request: FormRequest, directory: str = "", timeout: float = POLL_SECONDS) -> FormState:
     """Return the form for the values of the page (default: the initial values)."""
-    code, choices = target.inspect(), all_choices()
-    variables = variables_of(target, request)
-    values = request.values or _initial_values(target, code, choices, timeout)
-    rows = tuple(structs.replace(row, address=mask_signature(row.address)) for row in values.data)
-    values = structs.replace(values, data=rows, outputs=mask_signature(values.outputs))
+    code, choices = target.inspect(), list_choices()
+    variables = get_variables(target, request)
+    values = request.values or _create_initial_values(target, code, choices, timeout)
+    data_rows = tuple(structs.replace(row, address=mask_signature(row.address)) for row in values.data)
+    values = structs.replace(values, data=data_rows, outputs=mask_signature(values.outputs))
     if request.apply:
         values, code = _apply_advice(target, values, code, request.apply)
     status = poll_cluster(values.compute_target, values.distributed_backend, timeout, fresh=request.refresh)
-    gpu_count = gpus_per_node(values, status)
+    gpu_count = count_gpus_per_node(values, status)
     if values.automatic:
         values = structs.replace(values, process_count_per_node=max(1, gpu_count))
     _, cluster = find_cluster(values.compute_target)
@@ -108,7 +108,7 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     problems = {item.field: f"{item.text} {item.remedy}".strip() for item in errors}
     if target.line.problem:
         problems["line"] = f"{target.line.problem} Submitting replaces the line."
-    valid = {**options, "data": valid_data(values.data), "outputs": "" if "outputs" in problems else options["outputs"]}
+    valid = {**options, "data": list_valid_data(values.data)} | ({"outputs": ""} if "outputs" in problems else {})
     magic, cell = _write_cell(target, values, valid)
     return FormState(
         values=values,
@@ -126,10 +126,10 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
         magic=magic,
         cell=cell,
         problems=problems,
-        cluster_status=status and only_problems(status),
+        cluster_status=status and select_problems(status),
         mounts=cluster is not None and cluster.can_mount,
-        cost=current_cost(values),
-        options=_without_secrets(options),
+        cost=compute_cost(values),
+        options=_remove_secrets(options),
         code=target.text.body,
     )
 
@@ -137,21 +137,21 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
 # initial values and changes -------------------------------------------------------------------------
 
 
-def _initial_values(target: Target, code: CodeInfo, choices: FormChoices, timeout: float) -> FormValues:
+def _create_initial_values(target: Target, code: CodeInfo, choices: FormChoices, timeout: float) -> FormValues:
     """Return the values of the line, completed with defaults for the code and this machine."""
     initial = {"name": code.name, **target.line.values}
     count, backend = initial.pop("process_count_per_node", None), initial.pop("distributed_backend", "")
     values = FormValues(**initial)
     if not isinstance(count, int):
         status = poll_cluster(values.compute_target, values.distributed_backend, timeout)
-        gpu_count = gpus_per_node(values, status)
+        gpu_count = count_gpus_per_node(values, status)
         values = structs.replace(values, automatic=count == "auto" or gpu_count > 0)
         count = max(1, gpu_count) if values.automatic else min(2, cores())
-    likely = likely_backend(choices.backends, backend_of_code(code.training.code), values.node_count * count)
-    return structs.replace(values, process_count_per_node=count, distributed_backend=backend or likely)
+    likely_backend = guess_backend(choices.backends, detect_backend(code.training.code), values.node_count * count)
+    return structs.replace(values, process_count_per_node=count, distributed_backend=backend or likely_backend)
 
 
-def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
+def get_variables(target: Target, request: FormRequest) -> dict[str, str]:
     """Return the environment variables with their values; None stands for the initial value."""
     initial = target.line.environment_variables
     if request.environment is None:
@@ -163,11 +163,11 @@ def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
 def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str) -> tuple[FormValues, CodeInfo]:
     """Apply one suggestion; an unknown code changes nothing."""
     change = next((dict(item.change) for item in _advise(values, info) if item.code == code), {})
-    rates = change.pop("kwargs", None)
+    kwargs = change.pop("kwargs", None)
     if "process_count_per_node" in change:
         change["automatic"] = False
-    if rates:
-        target.kwargs.update(rates)
+    if kwargs:
+        target.kwargs.update(kwargs)
         target.kernel.cache.clear()
     return structs.replace(values, **change), target.inspect()
 
@@ -181,19 +181,19 @@ _DEFAULT_FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable":
 
 
 def _run_checks(
-    code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
+    code: CodeInfo, values: FormValues, options: Mapping[str, Any], directory: Path, cluster: Cluster | None
 ) -> FormChecks:
     """Return the results of all checks; local paths are relative to ``folder``."""
     options = {name: value for name, value in options.items() if value is not None}
     checks = {
-        name: _run_check(_title(name), partial(about.check, options[name], name))
+        name: _run_check(_get_title(name), partial(about.check, options[name], name))
         for name, about in ABOUT.items()
         if name in options
     }
     if "data" in checks:
-        checks["data"] = _run_check("Data", partial(_check_data, values, folder, cluster))
+        checks["data"] = _run_check("Data", partial(_check_data, values, directory, cluster))
     errors = {name: check for name, check in checks.items() if check.level == "error"}
-    plan, spec = _check_plan(code, {name: options[name] for name in options if name not in errors}, folder)
+    plan, spec = _check_plan(code, {name: options[name] for name in options if name not in errors}, directory)
     items = [_to_check("Capture", code.error)] if code.error else []
     items += [*errors.values(), plan, *(checks[name] for name in checks if name == "data" and name not in errors)]
     if values.sweep.strip():
@@ -229,15 +229,15 @@ def _to_check(name: str, error: DistDLError) -> FormCheck:
     return FormCheck(name, "error", error.message, error.hint, field, error.code)
 
 
-def _title(option: str) -> str:
+def _get_title(option: str) -> str:
     return ABOUT[option].label or option.replace("_", " ").capitalize()
 
 
-def _check_data(values: FormValues, folder: Path, cluster: Cluster | None) -> str:
+def _check_data(values: FormValues, directory: Path, cluster: Cluster | None) -> str:
     """Check the addresses of data as text; their content is checked when the job starts."""
-    sources = [data.source(name, address) for name, address in addresses(values.data)]
+    sources = [data.source(name, address) for name, address in list_addresses(values.data)]
     if cluster is not None:
-        jobspec.resolve_data(sources, folder, cluster)
+        jobspec.resolve_data(sources, directory, cluster)
     return plural(len(sources), "source")
 
 
@@ -253,10 +253,10 @@ def _check_sweep(search_space: str) -> str:
     return f"{listing([*parameters])} can be varied"
 
 
-def _check_plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[FormCheck, JobSpec | None]:
+def _check_plan(code: CodeInfo, options: Mapping[str, Any], directory: Path) -> tuple[FormCheck, JobSpec | None]:
     """Return the error that Submit would raise before the checks, and the job's spec if it can be created."""
     draft = code.draft or CapturedCode(kind="cell", name=code.name, source=CodeSource())
-    draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
+    draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(directory)})
     spec: JobSpec | None = None
 
     def describe() -> str:
@@ -267,22 +267,22 @@ def _check_plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tup
         return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
     check = _run_check("Backend and cluster", describe)
-    return replace(check, name=_title(check.field)) if check.field in ABOUT else check, spec
+    return replace(check, name=_get_title(check.field)) if check.field in ABOUT else check, spec
 
 
 # derived values -------------------------------------------------------------------------------------
 
 
-def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
+def count_gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
     """Return the number of GPUs of a node, for "one process per GPU": from the VM size, else the cluster's nodes."""
     if values.use_gpu == "no":
         return 0
     if values.vm_size:
         return azure.find_size(values.vm_size).whole_gpus
-    return len(machine.gpu_numbers()) if status is None else min_gpus_per_node(status)
+    return len(machine.gpu_numbers()) if status is None else get_min_gpus(status)
 
 
-def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     set_options = {name: value for name, value in options.items() if value is not None}
     variables = set_options.pop("environment_variables", {})
     public = {name: value for name, value in variables.items() if not is_secret(name, value)}
@@ -291,19 +291,19 @@ def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_cell(target: Target, values: FormValues, options: Mapping[str, Any]) -> tuple[str, str]:
     """Return the equivalent magic line, and the cell with it."""
-    options = {**options, "plugin_options": backend_options(values)}
+    options = {**options, "plugin_options": get_backend_options(values)}
     varied, parsed = " ".join(values.sweep.split()), target.line
     flags = [*parsed.other_flags, *(parsed.magic_flags if parsed.is_sweep == bool(varied) else ())]
     magic, variable = target.magic, {"study": "job"}.get(parsed.variable, parsed.variable)
     if varied:
-        flags = [*line.option_arguments(sweep_arguments(values)), *flags]
-        magic, variable = f"{SWEEP} {varied}", {"job": "study"}.get(parsed.variable, parsed.variable)
-    text = line.line(options, variable, magic, flags)
-    return text, target.cell(text)
+        flags = [*line.format_arguments(get_sweep_arguments(values)), *flags]
+        magic, variable = f"{SWEEP_MAGIC} {varied}", {"job": "study"}.get(parsed.variable, parsed.variable)
+    text = line.format_line(options, variable, magic, flags)
+    return text, target.format_cell(text)
 
 
 def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
-    nodes, cost = rented_nodes(values.compute_target, values.vm_size), current_cost(values)
+    nodes, cost = get_rented_nodes(values.compute_target, values.vm_size), compute_cost(values)
     request = replace(
         code.training,
         node_count=values.node_count,
@@ -315,19 +315,19 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         name=values.name,
         cores=cores(),
         gpus=len(machine.gpu_numbers()),
-        is_billed=nodes.bills,
+        is_billed=nodes.is_billed,
         price_text=cost.text if cost else "",
-        is_preemptible=nodes.interruptible,
+        is_preemptible=nodes.is_interruptible,
         max_run_duration_seconds=values.max_run_duration_seconds or None,
     )
-    return advise(request, azure.load_catalogue(), past_jobs())
+    return advise(request, azure.load_catalogue(), list_past_jobs())
 
 
 #: Number of earlier jobs for the advice, read from their folders.
 _MAX_PAST_JOBS = 100
 
 
-def past_jobs() -> list[PastJob]:
+def list_past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []

@@ -46,14 +46,14 @@ class CodeInfo:
 class KernelContext:
     """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
 
-    ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
+    ``namespace`` is None if the variables are not available now, ``cell_count`` is the number of executed cells, and
     ``cache`` has the analysis of the last cell: large values are not pickled again for each click.
     """
 
     namespace: Mapping[str, Any] | None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     magic: str = MAGICS[0]
-    count: int = 0
+    cell_count: int = 0
     cache: dict[Hashable, CodeInfo] = field(default_factory=dict)
 
 
@@ -61,13 +61,13 @@ class KernelContext:
 class Target:
     """A ``function`` with its arguments, or else the ``text`` of a cell, and the initial values of its form.
 
-    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``varied`` is the search space
+    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``search_space`` is that
     of a sweep. The cell comes from ``request``.
     """
 
     line: MagicLine
     magic: str = MAGICS[0]
-    varied: str = ""
+    search_space: str = ""
     function: Callable[..., Any] | None = None
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -77,27 +77,28 @@ class Target:
 
     def inspect(self) -> CodeInfo:
         """Analyze the code, captured as for a job."""
-        cache, key = self.kernel.cache, (self.text.body, self.kernel.count, self.request.cell_id, self.varied)
+        cache = self.kernel.cache
+        key = self.text.body, self.kernel.cell_count, self.request.cell_id, self.search_space
         if key not in cache:
             info = self._inspect_cell() if self.function is None else self._inspect_function(self.function)
             cache.clear()
             cache[key] = info
         return cache[key]
 
-    def cell(self, magic_line: str) -> str:
+    def format_cell(self, magic_line: str) -> str:
         """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        varied = space.first_values(self.varied)
-        return line.cell(magic_line, _function_name(self.function), self.args, self.kwargs, varied)
+        varied_names = space.first_values(self.search_space)
+        return line.format_cell(magic_line, _get_function_name(self.function), self.args, self.kwargs, varied_names)
 
     def _inspect_function(self, function: Callable[..., Any]) -> CodeInfo:
-        name, draft, error = _function_name(function), None, None
-        kwargs = {**self.kwargs, **space.first_values(self.varied)}
+        name, draft, error = _get_function_name(function), None, None
+        kwargs = {**self.kwargs, **space.first_values(self.search_space)}
         try:
             draft = capture_function(function, tuple(self.args), kwargs)
-        except DistDLError as refusal:
-            error = refusal
+        except DistDLError as capture_error:
+            error = capture_error
         source, numbers = (draft.source, draft.numbers) if draft else (CodeSource(), {})
         training = inspect_training(function, self.args, self.kwargs, code=source.code, numbers=numbers)
         # The file of a function from a cell or a prompt has a pseudo name such as <stdin>.
@@ -109,16 +110,16 @@ class Target:
         body, draft, error = self.text.body, None, None
         try:
             draft = self._capture(body)
-        except DistDLError as refusal:
-            error = refusal
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as mistake:
-            where = f"Line {mistake.lineno} of the cell" if isinstance(mistake, SyntaxError) else "The cell"
-            reason = getattr(mistake, "msg", mistake)
-            error = InvalidSpec(f"{where} is not valid Python: {reason}.", code="cell-syntax", field="cell")
+        except DistDLError as capture_error:
+            error = capture_error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
+            location = f"Line {cause.lineno} of the cell" if isinstance(cause, SyntaxError) else "The cell"
+            reason = getattr(cause, "msg", cause)
+            error = InvalidSpec(f"{location} is not valid Python: {reason}.", code="cell-syntax", field="cell")
         name = Path(self.request.notebook).stem[:100] or ("job" if self.request.standalone else "cell")
         other_code = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
-        numbers = {**(draft.numbers if draft else {}), **_assigned_numbers(body)}
-        training = _make_request(name, f"{body}\n{other_code}", numbers)
+        numbers = {**(draft.numbers if draft else {}), **_find_assigned_numbers(body)}
+        training = _create_request(name, f"{body}\n{other_code}", numbers)
         draft = draft and replace(draft, name=name, payload=None)
         return CodeInfo(training, FormTitle("", self.request.execution_count, ""), draft, error)
 
@@ -139,7 +140,7 @@ class Target:
             return None
         return capture_cell(
             body,
-            {**self.kernel.namespace, **space.first_values(self.varied)},
+            {**self.kernel.namespace, **space.first_values(self.search_space)},
             cell_id=self.request.cell_id,
             execution_count=self.request.execution_count,
             notebook=self.request.notebook,
@@ -147,7 +148,7 @@ class Target:
         )
 
 
-def _function_name(function: Callable[..., Any]) -> str:
+def _get_function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -161,7 +162,7 @@ _SCALED_RATE = re.compile(
 )
 
 
-def backend_of_code(code: str) -> str:
+def detect_backend(code: str) -> str:
     """Return the backend that source code names ("horovod", "torch" or "tensorflow"), "" if it names none.
 
     If it names several, the default backend has the lowest priority, because many libraries use it.
@@ -186,13 +187,13 @@ def inspect_training(
         arguments = bound.arguments
     except (TypeError, ValueError):
         arguments = dict(kwargs)
-    training = _make_request(_function_name(function), code, {**(numbers or {}), **arguments})
+    training = _create_request(_get_function_name(function), code, {**(numbers or {}), **arguments})
     is_argument = training.learning_rate is not None and training.learning_rate_name in arguments
     return replace(training, learning_rate_is_argument=is_argument)
 
 
-def _make_request(name: str, code: str, values: Mapping[str, Any]) -> Request:
-    batch_name, rate_name = _first_number(values, BATCH_NAMES), _first_number(values, RATE_NAMES)
+def _create_request(name: str, code: str, values: Mapping[str, Any]) -> Request:
+    batch_name, rate_name = _find_number_name(values, BATCH_NAMES), _find_number_name(values, RATE_NAMES)
     return Request(
         name=name,
         code=code,
@@ -203,7 +204,7 @@ def _make_request(name: str, code: str, values: Mapping[str, Any]) -> Request:
     )
 
 
-def _first_number(values: Mapping[str, Any], names: Sequence[str]) -> str:
+def _find_number_name(values: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the first of the names whose value is a positive number, "" if there is none."""
     for name in names:
         value = values.get(name)
@@ -212,7 +213,7 @@ def _first_number(values: Mapping[str, Any], names: Sequence[str]) -> str:
     return ""
 
 
-def _assigned_numbers(code: str) -> dict[str, float]:
+def _find_assigned_numbers(code: str) -> dict[str, float]:
     """Return the names that the code sets exactly once, to a number; empty if the code is not valid Python."""
     nodes = list(ast.walk(parsed(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]

@@ -25,13 +25,13 @@ _SIGNATURE = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNO
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
-def other_options() -> list[str]:
+def list_other_options() -> list[str]:
     """Return the options of a job that have no separate control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
     return [name for name, about in ABOUT.items() if about.in_form and name not in fields]
 
 
-def names_in_form() -> set[str]:
+def list_form_options() -> set[str]:
     """Return the primary names of all options that the form can show."""
     return {*(name for name, about in ABOUT.items() if about.in_form), *jobspec.list_option_names("backends")}
 
@@ -41,21 +41,21 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
     Raises InvalidSpec for an invalid option.
     """
-    primary = {name: value for name, value in resolve(options, names_in_form()).items() if value is not None}
+    primary = {name: value for name, value in resolve(options, list_form_options()).items() if value is not None}
     common = checked(primary)
     cluster_configs.find(common.get("compute_target", "local"))
     values = {name: common[name] for name in FormValues.__struct_fields__ if name in common}
     preset: dict[str, Any] = {}
     if "distributed_backend" in common:
         values["distributed_backend"], preset = split_label(registry.backend_label(common["distributed_backend"]))
-    options_of_backends = jobspec.list_option_names("backends")
-    values["backend_options"] = preset | {name: primary[name] for name in primary if name in options_of_backends}
+    backend_option_names = jobspec.list_option_names("backends")
+    values["backend_options"] = preset | {name: primary[name] for name in primary if name in backend_option_names}
     values["use_gpu"] = next(text for text, setting in USE_GPU.items() if setting is common.get("use_gpu"))
-    values["data"] = tuple(_data_rows(common.get("data")))
+    values["data"] = tuple(_list_data_rows(common.get("data")))
     values["outputs"] = mask_signature(str(primary.get("outputs") or ""))
     values["other_options"] = {
         name: ",".join(common[name]) if ABOUT[name].repeats else primary[name]
-        for name in other_options()
+        for name in list_other_options()
         if name in common
     }
     if "vm_size" in common:
@@ -69,14 +69,14 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
     """Return the arguments of ``submit`` under their primary names; None means the default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
-        **{name: _parse_option(name, values.other_options.get(name)) for name in other_options()},
+        **{name: _parse_option(name, values.other_options.get(name)) for name in list_other_options()},
         "name": values.name.strip() or default_name,
         "environment_variables": dict(variables) or None,
         "use_gpu": USE_GPU[values.use_gpu],
         "metrics_from_output": None if values.metrics_from_output else False,
-        "data": [f"{name}={address}" for name, address in addresses(values.data)] or None,
+        "data": [f"{name}={address}" for name, address in list_addresses(values.data)] or None,
         "outputs": values.outputs.strip() or None,
-        **backend_options(values),
+        **get_backend_options(values),
     }
 
 
@@ -87,12 +87,12 @@ def _parse_option(name: str, value: Any) -> Any:
     return None if value in ("", ()) else value
 
 
-def backend_options(values: FormValues) -> dict[str, Any]:
+def get_backend_options(values: FormValues) -> dict[str, Any]:
     """Return the options of the backend that have a value."""
     return {name: value for name, value in values.backend_options.items() if value not in (None, "")}
 
 
-def sweep_arguments(values: FormValues) -> dict[str, Any]:
+def get_sweep_arguments(values: FormValues) -> dict[str, Any]:
     """Return the arguments of ``sweep`` other than the parameters and the options of its trials."""
     arguments = {name: getattr(values, name) for name in SWEEP_ARGUMENTS} | {"metric": values.metric.strip()}
     return {name: value for name, value in arguments.items() if value}
@@ -112,7 +112,7 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
 # data -------------------------------------------------------------------------------------------------
 
 
-def _data_rows(option: Any) -> Iterator[DataRow]:
+def _list_data_rows(option: Any) -> Iterator[DataRow]:
     """Yield rows for any accepted value of ``data=``. Raises InvalidSpec for a value without names and addresses.
 
     A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
@@ -132,7 +132,7 @@ def mask_signature(address: str) -> str:
     return address.partition("?")[0] + _MASK if _SIGNATURE.search(address) else address
 
 
-def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
+def list_addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
     """Yield the name and the address, with its ``?`` options, of each row that is not empty."""
     for row in rows:
         text, name = row.address.strip(), row.name.strip()
@@ -143,10 +143,10 @@ def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
             yield name or "data", text
 
 
-def valid_data(rows: Iterable[DataRow]) -> list[str]:
+def list_valid_data(rows: Iterable[DataRow]) -> list[str]:
     """Return ``data=`` without the rows that are not valid."""
     texts = []
-    for name, address in addresses(rows):
+    for name, address in list_addresses(rows):
         with contextlib.suppress(InvalidSpec):
             data.source(name, address)
             texts.append(f"{name}={address}")

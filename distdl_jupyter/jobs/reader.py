@@ -271,7 +271,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
     """
     if not folder.path.exists():
         return False
-    if reason := permissions.refusal(folder.path.stat()):
+    if reason := permissions.find_refusal(folder.path.stat()):
         raise UntrustedError(f"{folder.path} {reason}")
     lock = JobLock.acquire(folder.lock, of_other_host=lost_supervisor is not None)
     if lock is None:

@@ -307,5 +307,5 @@ def _copy_checked(source: Path, target: Path) -> None:
 
 
 def _check_owner(tree: Path) -> None:
-    if reason := permissions.tree_refusal(tree):
+    if reason := permissions.find_tree_refusal(tree):
         raise PermissionError(f"{reason}, so it is not copied")

@@ -39,7 +39,7 @@ class ClusterRow(ClusterStatus):
     in_use: MachineUse | None = None
 
 
-async def present(
+async def read_clusters(
     run: Callable[..., Awaitable[Any]],
     listing: JobIndex,
     cache: StatusCache,
@@ -52,37 +52,37 @@ async def present(
     jobs = await run(lambda: listing.read_all(LIST_READ_SECONDS))
     configs = await run(cluster_configs.list_clusters) if selected is None else selected
     statuses = await asyncio.gather(*(cache.get_status(config) for config in configs))
-    has_local = any(entry.kind == "local" for entry in statuses)
+    has_local = any(status.kind == "local" for status in statuses)
     in_use = await run(job_queue.get_machine_use) if has_local else None
-    return tuple(_cluster(entry, jobs, in_use if entry.kind == "local" else None) for entry in statuses)
+    return tuple(_to_row(status, jobs, in_use if status.kind == "local" else None) for status in statuses)
 
 
-def _cluster(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: MachineUse | None) -> ClusterRow:
+def _to_row(cluster: ClusterStatus, jobs: Sequence[ListedJob], in_use: MachineUse | None) -> ClusterRow:
     nodes: tuple[ClusterNode, ...] = ()
     if cluster.nodes:
-        same_kind = [job for job in jobs if job.cluster == cluster.kind]
+        candidates = [job for job in jobs if job.cluster == cluster.kind]
         is_local = cluster.kind == "local"  # the emulated nodes of its jobs have other names
         nodes = tuple(
-            _node(node, [job for job in same_kind if node.name in job.hosts or (is_local and job.hosts)])
+            _to_node(node, [job for job in candidates if node.name in job.hosts or (is_local and job.hosts)])
             for node in cluster.nodes
         )
-    active = len(active_jobs(cluster.name, jobs))
-    return from_fields(ClusterRow, cluster, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=in_use)
+    active_count = len(list_active_jobs(cluster.name, jobs))
+    return from_fields(ClusterRow, cluster, nodes=nodes, node_count=len(nodes), active_jobs=active_count, in_use=in_use)
 
 
-def _node(node: NodeInfo, jobs: Sequence[ListedJob]) -> ClusterNode:
+def _to_node(node: NodeInfo, jobs: Sequence[ListedJob]) -> ClusterNode:
     """Return a node with its activity: "running digits", "idle 41 min"."""
     running = [job.row for job in jobs if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
     detail = node.detail
     if running and not detail:
-        more = f" and {len(running) - 2} more" if len(running) > 2 else ""
-        detail = f"running {humanize.listing([row.name for row in running[:2]])}{more}"
-    elif state == "idle" and not detail and (ends := [job.row.ended for job in jobs if job.row.ended is not None]):
-        detail = f"idle {humanize.ago(max(1.0, time.time() - max(ends))).removesuffix(' ago')}"
+        suffix = f" and {len(running) - 2} more" if len(running) > 2 else ""
+        detail = f"running {humanize.listing([row.name for row in running[:2]])}{suffix}"
+    elif state == "idle" and not detail and (end_times := [job.row.ended for job in jobs if job.row.ended is not None]):
+        detail = f"idle {humanize.ago(max(1.0, time.time() - max(end_times))).removesuffix(' ago')}"
     return from_fields(ClusterNode, node, state=state, detail=detail, jobs=tuple(row.id for row in running))
 
 
-def active_jobs(cluster: str, jobs: Sequence[ListedJob]) -> list[ListedJob]:
+def list_active_jobs(cluster: str, jobs: Sequence[ListedJob]) -> list[ListedJob]:
     """Return the jobs of a cluster that have not ended."""
     return [job for job in jobs if job.active and job.row.compute_target == cluster]

@@ -30,26 +30,26 @@ from distdl_jupyter.views.wire import encode, from_fields
 #: Maximum number of log rows in memory.
 MAX_LOG_ROWS = 100_000
 #: Maximum rows of the first message about a log, and of a later one.
-_FIRST_ROWS, _MAX_ROWS = 1000, 2000
-#: A page that is more than ``MAX_LAG`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows would
-#: delay these by seconds.
-MAX_LAG, SKIP_TO_ROWS = 4000, 300
+_MAX_FIRST_ROWS, _MAX_ROWS = 1000, 2000
+#: A page that is more than ``MAX_LAG_ROWS`` rows behind continues with the newest ``SKIP_TO_ROWS`` rows: older rows
+#: would delay these by seconds.
+MAX_LAG_ROWS, SKIP_TO_ROWS = 4000, 300
 #: Maximum seconds of a poll before the state is known, and of a later poll.
-_FIRST_POLL, _POLL = 0.2, 0.05
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.2, 0.05
 #: Seconds for which a message that contains the time is reused.
-_REUSE_TIME = 0.2
+_REUSE_SECONDS = 0.2
 #: Maximum number of cached messages.
-_MAX_CACHED = 16
+_MAX_CACHED_MESSAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class WireMessage:
     """A message as JSON. ``key`` changes with the content, except for the time."""
 
-    line: bytes
+    data: bytes
     key: str
     mark: int = 0
-    more: bool = False
+    has_more: bool = False
 
 
 class LiveJob:
@@ -62,7 +62,7 @@ class LiveJob:
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
         #: Messages by subject, each with the version of the data that it was created from.
-        self._cache: dict[object, tuple[object, Encoded]] = {}
+        self._cache: dict[object, tuple[object, WireMessage]] = {}
 
     # ---- reading ----
 
@@ -74,7 +74,8 @@ class LiveJob:
             if self.is_deleted or not self._open_reader.folder.spec_file.exists():
                 self.is_deleted = True
                 return False
-            return not self.settled and self._open_reader.advance(_POLL if self.is_current else _FIRST_POLL, self._lock)
+            seconds = _POLL_SECONDS if self.is_current else _FIRST_POLL_SECONDS
+            return not self.is_settled and self._open_reader.advance(seconds, self._lock)
         except JobNotFound:
             self.is_deleted = True
             return False
@@ -90,7 +91,7 @@ class LiveJob:
         return 0 if self._reader is None else self._reader.version
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the job has ended."""
         return self._reader is not None and self._reader.view.state.ended
 
@@ -100,14 +101,14 @@ class LiveJob:
         return self._reader is not None and self._reader.has_first_events
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the log is up to date, too, so that it can be sent to pages."""
         return self._reader is not None and self._reader.is_complete
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the job has ended and everything was read."""
-        return self.ended and self._open_reader.is_idle
+        return self.has_ended and self._open_reader.is_idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""
@@ -116,57 +117,57 @@ class LiveJob:
 
     # ---- messages ----
 
-    def state(self) -> Encoded:
+    def encode_state(self) -> WireMessage:
         """Return the message about the job itself."""
         with self._lock:
             cached = self._cache.get("job")
-            if cached is not None and cached[0] == self.version and time.time() < cached[1].mark / 1000 + _REUSE_TIME:
+            if cached and cached[0] == self.version and time.time() < cached[1].mark / 1000 + _REUSE_SECONDS:
                 return cached[1]
-            message = self._state(time.time())
+            message = self._encode_state(time.time())
             self._cache["job"] = (self.version, message)
             return message
 
-    def _state(self, now: float) -> Encoded:
+    def _encode_state(self, now: float) -> WireMessage:
         view = self._open_reader.view
         job_card = card.make_card(view, now, has_checkpoints=self._open_reader.has_checkpoints)
         ranks = tuple(job_page.make_rank_row(rank) for rank in view.ranks)
         timeless_card = replace(job_card, now=0.0, remaining=None)
         timeless = JobMessage(self.id, timeless_card, curve.list_metrics(view), ranks, "", "job")
         key = hashlib.blake2b(encode(timeless), digest_size=8).hexdigest()
-        return Encoded(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
+        return WireMessage(encode(replace(timeless, card=job_card, key=key)), key, mark=int(now * 1000))
 
     @property
     def mark(self) -> int:
         """The current mark of the log."""
         return self._open_reader.log.mark
 
-    def log(self, mark: int) -> Encoded:
+    def encode_log(self, mark: int) -> WireMessage:
         """Return the message with the log rows since a mark.
 
         The message starts with the newest rows if the mark is 0, unknown or far behind.
         """
         with self._lock:
-            return self._cached(("log", mark), self._open_reader.log.mark, lambda: self._log(mark))
+            return self._get_cached(("log", mark), self._open_reader.log.mark, lambda: self._encode_log(mark))
 
-    def _log(self, mark: int) -> Encoded:
-        book = self._open_reader.log
-        if not book.knows(mark):
-            return self._newest(SKIP_TO_ROWS if mark else _FIRST_ROWS)
-        rows, mark, more = book.changes(mark, _MAX_ROWS)
-        if more > MAX_LAG:
-            return self._newest(SKIP_TO_ROWS)
-        return self._rows(rows, mark, whole=False, more=more > 0)
+    def _encode_log(self, mark: int) -> WireMessage:
+        log = self._open_reader.log
+        if not log.knows(mark):
+            return self._encode_newest_rows(SKIP_TO_ROWS if mark else _MAX_FIRST_ROWS)
+        rows, mark, remaining = log.changes(mark, _MAX_ROWS)
+        if remaining > MAX_LAG_ROWS:
+            return self._encode_newest_rows(SKIP_TO_ROWS)
+        return self._encode_rows(rows, mark, whole=False, has_more=remaining > 0)
 
-    def _newest(self, count: int) -> Encoded:
-        book = self._open_reader.log
-        return self._rows(book.rows_between(book.next - count, book.next), book.mark, whole=True)
+    def _encode_newest_rows(self, count: int) -> WireMessage:
+        log = self._open_reader.log
+        return self._encode_rows(log.rows_between(log.next - count, log.next), log.mark, whole=True)
 
-    def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
+    def _encode_rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, has_more: bool = False) -> WireMessage:
         changes = job_page.make_log_changes(self._open_reader.view, self._open_reader.log, rows)
         message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
-        return Encoded(encode(message), str(mark), mark, more)
+        return WireMessage(encode(message), str(mark), mark, has_more)
 
-    def curve_key(self, request: CurveRequest) -> str:
+    def get_curve_key(self, request: CurveRequest) -> str:
         """Return the key of the current curve, "" until a value is reported."""
         with self._lock:
             book = self._open_reader.book
@@ -174,45 +175,45 @@ class LiveJob:
             count = book.count(metric)
         return f"{metric} {count}" if count else ""
 
-    def curve(self, request: CurveRequest, key: str) -> Encoded:
-        """Return the message about a curve; ``key`` is from ``curve_key``."""
+    def encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
+        """Return the message about a curve; ``key`` is from ``get_curve_key``."""
         request = msgspec.structs.replace(request, key="")
         with self._lock:
-            return self._cached(request, key, lambda: self._curve(request, key))
+            return self._get_cached(request, key, lambda: self._encode_curve(request, key))
 
-    def _curve(self, request: CurveRequest, key: str) -> Encoded:
-        reading, metric = self._open_reader, key.rpartition(" ")[0]
-        view = curve.make_curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
-        return Encoded(
+    def _encode_curve(self, request: CurveRequest, key: str) -> WireMessage:
+        reader, metric = self._open_reader, key.rpartition(" ")[0]
+        view = curve.make_curve(reader.book, metric, mode=request.mode, earlier=reader.earlier)
+        return WireMessage(
             encode(from_fields(CurveMessage, view, id=self.id, requested=request.metric, key=key, type="curve")), key
         )
 
-    def resources_key(self) -> str:
+    def get_resources_key(self) -> str:
         """Return the key of the current resource usage and step times, "" if there are none."""
         with self._lock:
             samples, steps = self._open_reader.resources.count, self._open_reader.steps.count
-        return f"{samples} {steps} {self.ended}" if samples or steps else ""
+        return f"{samples} {steps} {self.has_ended}" if samples or steps else ""
 
-    def resources(self, key: str) -> Encoded:
+    def encode_resources(self, key: str) -> WireMessage:
         """Return the message about resource usage and step times."""
         with self._lock:
-            return self._cached("resources", key, lambda: self._resources(key))
+            return self._get_cached("resources", key, lambda: self._encode_resources(key))
 
-    def _resources(self, key: str) -> Encoded:
-        reading = self._open_reader
-        usage = resources.make_resources(reading.resources, running=reading.view.state is State.RUNNING)
-        hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
-        times = reading.steps.times(hosts, ended=self.ended)
+    def _encode_resources(self, key: str) -> WireMessage:
+        reader = self._open_reader
+        usage = resources.make_resources(reader.resources, running=reader.view.state is State.RUNNING)
+        hosts = {rank.rank: rank.host or "" for rank in reader.view.ranks}
+        times = reader.steps.times(hosts, ended=self.has_ended)
         step_time = steps.make_job_time(times, 0) if times.rows else None
-        return Encoded(
+        return WireMessage(
             encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=step_time)), key
         )
 
-    def _cached(self, subject: object, version: object, create: Callable[[], Encoded]) -> Encoded:
+    def _get_cached(self, subject: object, version: object, create: Callable[[], WireMessage]) -> WireMessage:
         """Return the message about a subject, cached while ``version`` is unchanged. The caller holds the lock."""
         cached = self._cache.get(subject)
         if cached is None or cached[0] != version:
-            if len(self._cache) > _MAX_CACHED:
+            if len(self._cache) > _MAX_CACHED_MESSAGES:
                 self._cache.clear()
             cached = self._cache[subject] = (version, create())
         return cached[1]

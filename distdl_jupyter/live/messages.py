@@ -143,7 +143,7 @@ class ResourcesMessage(Resources):
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletionMessage:
     """The job does not exist or was deleted."""
 
     id: str
@@ -174,7 +174,7 @@ class SubscriptionError:
 
 
 #: The messages that a server sends over a WebSocket.
-MESSAGES = (
+MESSAGE_TYPES = (
     Welcome,
     Heartbeat,
     SubscriptionError,
@@ -184,5 +184,5 @@ MESSAGES = (
     LogMessage,
     CurveMessage,
     ResourcesMessage,
-    Deleted,
+    DeletionMessage,
 )

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
-from distdl_jupyter.live.job import Encoded, LiveJob
-from distdl_jupyter.live.messages import CurveRequest, Deleted, JobSubscription
+from distdl_jupyter.live.job import LiveJob, WireMessage
+from distdl_jupyter.live.messages import CurveRequest, DeletionMessage, JobSubscription
 from distdl_jupyter.views.wire import encode
 
 #: Minimum seconds between messages about a job, its log, its curves and its resources; seconds after which an unchanged
 #: job is sent again for its time.
-_JOB_PAUSE, _LOG_PAUSE, _CURVE_PAUSE, _RESOURCES_PAUSE, _MAX_AGE = 0.25, 0.08, 0.5, 2.0, 3.0
+_JOB_SECONDS, _LOG_SECONDS, _CURVE_SECONDS, _RESOURCES_SECONDS, _MAX_AGE_SECONDS = 0.25, 0.08, 0.5, 2.0, 3.0
 #: Maximum bytes of a message at this rate; larger messages are sent proportionally less often.
-_MAX_SIZE = 64 * 1024
+_MAX_BYTES = 64 * 1024
 
 
 class RateLimit:
@@ -27,19 +28,19 @@ class RateLimit:
         self._last = self._next = 0.0
 
     @property
-    def due(self) -> bool:
+    def can_send(self) -> bool:
         """Whether the next message may be sent."""
         return time.monotonic() >= self._next
 
     @property
-    def since(self) -> float:
+    def seconds_since_last(self) -> float:
         """Seconds since the last message."""
         return time.monotonic() - self._last
 
-    def sent(self, size: int) -> None:
+    def record_sent(self, size: int) -> None:
         """Count a sent message of ``size`` bytes."""
         self._last = time.monotonic()
-        self._next = self._last + self._seconds * max(1.0, size / _MAX_SIZE)
+        self._next = self._last + self._seconds * max(1.0, size / _MAX_BYTES)
 
 
 class JobSubscriber:
@@ -51,86 +52,87 @@ class JobSubscriber:
         self._mark = request.log.mark if request.log else 0
         self._wants_log, self._has_sent_log = request.log is not None, False
         self._has_sent_deletion = request.key == "gone"
-        self._job_limit, self._log_limit = RateLimit(_JOB_PAUSE), RateLimit(_LOG_PAUSE)
-        self._topics = [_curve(job, curve) for curve in request.curves]
+        self._job_limit, self._log_limit = RateLimit(_JOB_SECONDS), RateLimit(_LOG_SECONDS)
+        self._topics = [_create_curve_topic(job, curve) for curve in request.curves]
         if request.resources:
-            self._topics.append(_Topic(_RESOURCES_PAUSE, "", job.resources_key, job.resources))
+            self._topics.append(_Topic(_RESOURCES_SECONDS, "", job.get_resources_key, job.encode_resources))
         self._version = -1
         #: Whether a message is pending.
-        self.held = True
+        self.has_pending = True
 
     @property
-    def busy(self) -> bool:
-        """Whether ``due`` may return messages."""
+    def has_updates(self) -> bool:
+        """Whether ``take_messages`` may return messages."""
         if self._job.is_deleted:
             return not self._has_sent_deletion
-        is_outdated = not self._job.ended and self._job_limit.since > _MAX_AGE
-        return self.held or self._version != self._job.version or is_outdated
+        is_outdated = not self._job.has_ended and self._job_limit.seconds_since_last > _MAX_AGE_SECONDS
+        return self.has_pending or self._version != self._job.version or is_outdated
 
-    def due(self) -> list[bytes]:
+    def take_messages(self) -> list[bytes]:
         """Return the messages that are due. This may be slow, so do not call it in the event loop."""
         job = self._job
         if job.is_deleted:
-            lines = [] if self._has_sent_deletion else [encode(Deleted(job.id, "gone", "gone"))]
-            self._has_sent_deletion, self.held = True, False
-            return lines
+            messages = [] if self._has_sent_deletion else [encode(DeletionMessage(job.id, "gone", "gone"))]
+            self._has_sent_deletion, self.has_pending = True, False
+            return messages
         if not job.is_current:
             return []
-        self._version, self.held = job.version, not job.complete
-        lines = [*self._job_due(), *self._log_due()]
+        self._version, self.has_pending = job.version, not job.is_complete
+        messages = [*self._take_job_messages(), *self._take_log_messages()]
         for topic in self._topics:
-            lines += topic.due()
-            self.held = self.held or topic.held
-        return lines
+            messages += topic.take_messages()
+            self.has_pending = self.has_pending or topic.has_pending
+        return messages
 
-    def _job_due(self) -> list[bytes]:
+    def _take_job_messages(self) -> list[bytes]:
         limit = self._job_limit
-        if not limit.due:
-            self.held = True
+        if not limit.can_send:
+            self.has_pending = True
             return []
-        message = self._job.state()
-        if message.key == self._key and (self._job.ended or limit.since < _MAX_AGE):
+        message = self._job.encode_state()
+        if message.key == self._key and (self._job.has_ended or limit.seconds_since_last < _MAX_AGE_SECONDS):
             return []
         self._key = message.key
-        limit.sent(len(message.line))
-        return [message.line]
+        limit.record_sent(len(message.data))
+        return [message.data]
 
-    def _log_due(self) -> list[bytes]:
+    def _take_log_messages(self) -> list[bytes]:
         job, limit = self._job, self._log_limit
-        if not self._wants_log or not (job.complete or self._has_sent_log):
+        if not self._wants_log or not (job.is_complete or self._has_sent_log):
             return []
         if job.mark == self._mark and (self._has_sent_log or self._mark):
             return []
-        if not limit.due:
-            self.held = True
+        if not limit.can_send:
+            self.has_pending = True
             return []
-        message = job.log(self._mark)
+        message = job.encode_log(self._mark)
         self._mark, self._has_sent_log = message.mark, True
-        self.held = self.held or message.more
-        limit.sent(len(message.line))
-        return [message.line]
+        self.has_pending = self.has_pending or message.has_more
+        limit.record_sent(len(message.data))
+        return [message.data]
 
 
 class _Topic:
-    """A message that is sent whenever its key changes; ``held`` while it is pending."""
+    """A message that is sent whenever its key changes; ``has_pending`` while it is due."""
 
-    def __init__(self, seconds: float, key: str, get_key: Callable[[], str], make: Callable[[str], Encoded]) -> None:
-        self._limit, self._key = RateLimit(seconds), key
+    def __init__(self, pause: float, key: str, get_key: Callable[[], str], make: Callable[[str], WireMessage]) -> None:
+        self._limit, self._key = RateLimit(pause), key
         self._get_key, self._make = get_key, make
-        self.held = False
+        self.has_pending = False
 
-    def due(self) -> list[bytes]:
+    def take_messages(self) -> list[bytes]:
         """Return the message if it is due."""
         key = self._get_key()
         is_new = bool(key) and key != self._key
-        self.held = is_new and not self._limit.due
-        if not is_new or self.held:
+        self.has_pending = is_new and not self._limit.can_send
+        if not is_new or self.has_pending:
             return []
         self._key = key
-        line = self._make(key).line
-        self._limit.sent(len(line))
-        return [line]
+        message = self._make(key).data
+        self._limit.record_sent(len(message))
+        return [message]
 
 
-def _curve(job: LiveJob, request: CurveRequest) -> _Topic:
-    return _Topic(_CURVE_PAUSE, request.key, lambda: job.curve_key(request), lambda key: job.curve(request, key))
+def _create_curve_topic(job: LiveJob, request: CurveRequest) -> _Topic:
+    get_key = partial(job.get_curve_key, request)
+    return _Topic(_CURVE_SECONDS, request.key, get_key, partial(job.encode_curve, request))

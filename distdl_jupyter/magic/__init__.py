@@ -21,7 +21,7 @@ from distdl_jupyter.magic.session import Session, say
 from distdl_jupyter.views import wire
 
 #: The target of the comms that pages open.
-TARGET = "distdl-jupyter"
+COMM_TARGET = "distdl-jupyter"
 #: State of the magics of each shell, which is reused if the extension is loaded again.
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
@@ -33,21 +33,21 @@ def load(ip: Any) -> None:
     a message.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
-    ranks, other_package = RanksMagics(session), owner(ip)
+    ranks, other_package = RanksMagics(session), find_owner(ip)
     if other_package is not None:
         say(f"%%distributed is already defined by {other_package}. Use %%distdl instead; it does the same.")
     names = ("distributed", "distdl") if other_package is None else ("distdl",)
-    for name, function in {**cell.magics(session, names), "ranks": ranks.cell()}.items():
+    for name, function in {**cell.create_magics(session, names), "ranks": ranks.make_cell_magic()}.items():
         ip.register_magic_function(function, "cell", name)
-    for name, function in {**commands.magics(session), "dist_ranks": ranks.line()}.items():
+    for name, function in {**commands.create_magics(session), "dist_ranks": ranks.make_line_magic()}.items():
         ip.register_magic_function(function, "line", name)
     if hasattr(ip, "kernel"):
         from comm import get_comm_manager
 
-        get_comm_manager().register_target(TARGET, functools.partial(_handle_request, session))
+        get_comm_manager().register_target(COMM_TARGET, functools.partial(_handle_request, session))
 
 
-def owner(ip: Any) -> str | None:
+def find_owner(ip: Any) -> str | None:
     """Return the name of another package that defines ``%%distributed``, None if there is none."""
     manager = ip.magics_manager
     magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
@@ -65,16 +65,16 @@ def _handle_request(session: Session, comm: Any, message: dict[str, Any]) -> Non
     """
     # Lazy: few notebooks open a form.
     from distdl_jupyter.form.schema import FormRequest
-    from distdl_jupyter.form.state import cell_state
+    from distdl_jupyter.form.state import compute_cell_form
     from distdl_jupyter.form.target import KernelContext
 
     def state(request: object) -> object:
         ip = session.ip
-        magic = "%%distributed" if owner(ip) is None else "%%distdl"
+        magic = "%%distributed" if find_owner(ip) is None else "%%distdl"
         kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, session.form_cache)
         query = wire.from_data(FormRequest, request)
         notebook = capture.current_location().path or query.notebook
-        return cell_state(msgspec.structs.replace(query, notebook=notebook), kernel)
+        return compute_cell_form(msgspec.structs.replace(query, notebook=notebook), kernel)
 
     comm.close(data=wire.answer({"form.state": state, "form.keep": _keep_secrets}, message["content"]["data"]))
 

@@ -16,9 +16,15 @@ from distdl_jupyter import capture
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable, explain
 from distdl_jupyter.core.humanize import findings, processes, short_id
-from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
+from distdl_jupyter.form.arguments import (
+    SWEEP_FLAGS,
+    get_job_options,
+    make_cell_parser,
+    make_sweep_parser,
+    mask_secrets,
+)
 from distdl_jupyter.magic.ranks_magic import RanksMagics
-from distdl_jupyter.magic.session import Session, as_magic, identifier, say
+from distdl_jupyter.magic.session import Session, check_identifier, make_magic, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -28,13 +34,13 @@ if TYPE_CHECKING:
 _SLOW_SECONDS = 2.0
 
 
-def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+def create_magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
     text = "Run this cell many times with other values, and find the best."
-    magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, sweep_parser)}
+    magics = {"sweep": make_magic("sweep", partial(_run_sweep, session), text, make_sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
     for name in names:
-        magics[name] = as_magic(name, partial(_run, session, name), text, partial(cell_parser, name))
+        magics[name] = make_magic(name, partial(_run, session, name), text, partial(make_cell_parser, name))
     return magics
 
 
@@ -42,10 +48,10 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     """Run one cell; return rank 0's value if it waits, else None."""
     from distdl_jupyter.jobs import client, output
 
-    args = cell_parser(name).parse(line)
-    out = identifier(getattr(args, "out", None))
-    options = job_options(args, session.defaults)
-    draft = capture_cell(cell, session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+    args = make_cell_parser(name).parse(line)
+    out = check_identifier(getattr(args, "out", None))
+    options = get_job_options(args, session.defaults)
+    draft = capture_cell(cell, session.ip.user_ns, mask_secrets(f"%%{name} {line}").strip())
     if getattr(args, "on_ranks", False):
         values = _run_on_ranks(session, draft, args)
         return session.store(out, values) if out else values
@@ -63,7 +69,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
     if not with_panel:
         say(f"Captured {draft.format_summary()}")
     job = client.launch(draft, **options)
-    session.newest = job.id
+    session.newest_job_id = job.id
     session.store(out, job)
     if with_panel:
         output.show(job)
@@ -74,7 +80,7 @@ def _run(session: Session, name: str, line: str, cell: str) -> Any:
         say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
     if not session.should_wait(args):
         return None
-    value = _wait(job)
+    value = _wait_for_job(job)
     return value if getattr(args, "wait", False) else None
 
 
@@ -92,19 +98,19 @@ def _run_on_ranks(session: Session, draft: CapturedCode, args: argparse.Namespac
     return RanksMagics(session).run_draft(draft)
 
 
-def _sweep(session: Session, line: str, cell: str) -> None:
+def _run_sweep(session: Session, line: str, cell: str) -> None:
     """Start the sweep of a cell and show it."""
     from IPython.display import display
 
     from distdl_jupyter.studies import sweeps
 
     parameters, rest = space.parse_line(line)
-    args = sweep_parser().parse(rest)
-    out = identifier(getattr(args, "out", None))
-    options = job_options(args, session.defaults)
+    args = make_sweep_parser().parse(rest)
+    out = check_identifier(getattr(args, "out", None))
+    options = get_job_options(args, session.defaults)
     namespace = {**session.ip.user_ns, **space.first_values(parameters)}
-    draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
-    plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
+    draft = capture_cell(cell, namespace, mask_secrets(f"%%sweep {rest}").strip())
+    plan = {name: getattr(args, name) for name in SWEEP_FLAGS if hasattr(args, name)}
     study = sweeps.sweep_draft(draft, parameters, **plan, **options)
     session.store(out, study)
     display(study)  # type: ignore[no-untyped-call]
@@ -138,7 +144,7 @@ def _line_below_magic(raw: str, cell: str) -> int | None:
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
 
 
-def _wait(job: Job) -> Any:
+def _wait_for_job(job: Job) -> Any:
     """Wait for the job's end and return rank 0's value. Raises JobFailed.
 
     The first interrupt cancels a job on this machine, the second kills it, the third only stops waiting. For a job
@@ -151,7 +157,7 @@ def _wait(job: Job) -> Any:
         try:
             if interrupts > handled:  # in the try block, because the next interrupt may arrive here
                 handled = interrupts
-                _stop(job, now=interrupts == 2)
+                _stop_job(job, now=interrupts == 2)
             job.wait()
             break
         except KeyboardInterrupt as interrupt:
@@ -166,7 +172,7 @@ def _wait(job: Job) -> Any:
         return None
 
 
-def _stop(job: Job, *, now: bool) -> None:
+def _stop_job(job: Job, *, now: bool) -> None:
     try:
         job.cancel(now=now)
     except JobNotRunning:

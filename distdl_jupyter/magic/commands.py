@@ -14,9 +14,9 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, magic_parser, pairs, pairs_of, split_line, value_of
+from distdl_jupyter.form.arguments import Parser, make_magic_parser, parse_env, parse_pairs, parse_value, split_line
 from distdl_jupyter.jobs import jobspec
-from distdl_jupyter.magic.session import Session, as_magic, say
+from distdl_jupyter.magic.session import Session, make_magic, say
 
 #: The ``distdl`` command that each line magic runs.
 COMMANDS = {
@@ -46,14 +46,14 @@ _CONFIG_HELP = """
     """
 
 
-def magics(session: Session) -> dict[str, Callable[[str], Any]]:
+def create_magics(session: Session) -> dict[str, Callable[[str], Any]]:
     """Return the functions to register, by name; their docstrings are the help texts."""
     text = "Show or set this kernel's defaults for %%distributed."
-    magics = {"dist_config": as_magic("dist_config", partial(_run_config, session), text, config_parser)}
+    magics = {"dist_config": make_magic("dist_config", partial(_run_config, session), text, make_config_parser)}
     for name, arguments in COMMANDS.items():
         command = f"distdl {arguments.partition(' ')[0]}".strip()
         text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
-        magics[name] = as_magic(name, partial(_run, session, name), text)
+        magics[name] = make_magic(name, partial(_run, session, name), text)
     return magics
 
 
@@ -62,21 +62,21 @@ def _run(session: Session, name: str, line: str) -> Any:
 
     The default job is the newest one of this kernel.
     """
-    from distdl_jupyter.cli import command, command_line
+    from distdl_jupyter.cli import command, make_parser
 
     arguments = [*shlex.split(COMMANDS[name]), *split_line(line)]
     if name == "dist_cancel" and line.strip() in ("", "--now"):
-        arguments.append(session.job().id)
-    parser = command_line()
+        arguments.append(session.find_job().id)
+    parser = make_parser()
     args = parser.parse_args(arguments)
     if not hasattr(args, "run"):
         parser.print_help()
         return None
     if getattr(args, "id", "") is None:
-        args.id = session.newest or None
+        args.id = session.newest_job_id or None
     if args.command == "check" and getattr(args, "script", "") is None:
-        args.script = session.job().id
-    reply = command.reply_of(args)
+        args.script = session.find_job().id
+    reply = command.run_command(args)
     has_display = any(hasattr(reply.value, name) for name in _DISPLAY_METHODS)
     is_text = reply.value is None or (reply.text is not None and not has_display)
     if is_text or getattr(args, "json", False) or getattr(args, "csv", False):
@@ -88,36 +88,36 @@ def _run(session: Session, name: str, line: str) -> Any:
 
 
 def _run_config(session: Session, line: str) -> Any:
-    args = config_parser().parse(line)
+    args = make_config_parser().parse(line)
     topic, *settings = args.settings or [""]
     if topic == "warm":
         flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
         return _run(session, "distdl", shlex.join(["warm", *flags]))
     if topic in TOPICS:
         options = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
-        return TOPICS[topic](pairs(settings), **options)
+        return TOPICS[topic](parse_pairs(settings), **options)
     if args.clear:
         session.defaults.clear()
-    changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
-    session.defaults = configured(session.defaults, changes)
+    changes = {name.replace("-", "_"): value for name, value in parse_pairs(args.settings).items()}
+    session.defaults = update_defaults(session.defaults, changes)
     say(_format_settings(session.defaults))
     return None
 
 
-def config_parser() -> Parser:
+def make_config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
-    parser = magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
+    parser = make_magic_parser("%dist_config", _CONFIG_HELP, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser
 
 
-def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
+def update_defaults(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
     """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
-    values = {name: value_of(text) for name, text in changes.items() if text}
+    values = {name: parse_value(text) for name, text in changes.items() if text}
     removed = jobspec.resolve_options(dict.fromkeys(changes.keys() - values.keys()))
     if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):
-        values["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
+        values["environment_variables"] = {**defaults.get("environment_variables", {}), **parse_env(env.split(","))}
     result = {**defaults, **jobspec.resolve_options(values)}
     result = {name: value for name, value in result.items() if name not in removed}
     checked(result)
@@ -131,8 +131,8 @@ def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, A
 def _format_settings(defaults: dict[str, Any]) -> str:
     settings = dict(defaults)
     if variables := settings.get("environment_variables"):
-        masked = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
-        settings["environment_variables"] = ", ".join(masked)
+        assignments = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
+        settings["environment_variables"] = ", ".join(assignments)
     empty_message = "No defaults are set. Set one with: %dist_config process_count_per_node=2"
     return "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) or empty_message
 
@@ -140,7 +140,7 @@ def _format_settings(defaults: dict[str, Any]) -> str:
 # settings for all kernels -----------------------------------------------------------------------------
 
 
-def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
+def change_azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
 
     In a notebook (``paged``), return the panel, which shows the account; in a terminal, print the account.
@@ -159,7 +159,7 @@ def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     return None
 
 
-def monitoring(changes: Mapping[str, str]) -> None:
+def change_monitoring(changes: Mapping[str, str]) -> None:
     """Change settings of telemetry and messages, and send a test message to a new address.
 
     Raises InvalidSpec, MessageNotSent.
@@ -175,7 +175,7 @@ def monitoring(changes: Mapping[str, str]) -> None:
         say(f"A message was sent to {messages.notifications(test=True).service}.")
 
 
-def tracking(changes: Mapping[str, str]) -> None:
+def change_tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
     from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import find_mlflow_address, get_host
@@ -187,4 +187,4 @@ def tracking(changes: Mapping[str, str]) -> None:
 
 
 #: Functions by topic, which is the first word of the line; ``warm`` runs the command of that name.
-TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "tracking": tracking}
+TOPICS: dict[str, Any] = {"azure": change_azure, "monitoring": change_monitoring, "tracking": change_tracking}

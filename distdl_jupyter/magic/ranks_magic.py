@@ -17,8 +17,8 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
 from distdl_jupyter.core.resources import ResourceBook
-from distdl_jupyter.form.arguments import Parser, job_options, magic_parser, with_job_flags
-from distdl_jupyter.magic.session import Session, as_magic, identifier, say
+from distdl_jupyter.form.arguments import Parser, add_all_flags, get_job_options, make_magic_parser
+from distdl_jupyter.magic.session import Session, check_identifier, make_magic, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -60,17 +60,17 @@ class RanksMagics:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def line(self) -> Callable[..., Any]:
+    def make_line_magic(self) -> Callable[..., Any]:
         """Return the line magic to register."""
         text = "Start persistent ranks, show, interrupt, restart and stop them, exchange variables with them."
-        magic = as_magic("dist_ranks", self._run_line, text)
-        magic.getdoc = lambda: self.parser().format_help()  # type: ignore[attr-defined]
+        magic = make_magic("dist_ranks", self._run_line, text)
+        magic.getdoc = lambda: self.make_parser().format_help()  # type: ignore[attr-defined]
         return magic
 
-    def cell(self) -> Callable[..., Any]:
+    def make_cell_magic(self) -> Callable[..., Any]:
         """Return the cell magic to register."""
         text = "Run this cell on the ranks started with %dist_ranks start."
-        return as_magic("ranks", self._run_cell, text, cell_parser)
+        return make_magic("ranks", self._run_cell, text, make_cell_parser)
 
     # the ranks of this kernel ---------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class RanksMagics:
             return self._session.ranks
         ranks = self._find()
         if ranks is None:
-            raise _no_ranks()
+            raise _create_no_ranks_error()
         say(
             f"Using {plural(ranks.size, 'rank')} started earlier ({short_id(ranks.id)}). Variables in their "
             "namespaces are kept."
@@ -97,14 +97,14 @@ class RanksMagics:
 
     # %dist_ranks ----------------------------------------------------------------------------------
 
-    def parser(self) -> Parser:
+    def make_parser(self) -> Parser:
         """Return the parser of the line magic; the flags of ``start`` are those of a job."""
         from distdl_jupyter.cli.command import add_command
 
         parser = Parser(prog="%dist_ranks", description=_LINE_HELP)
         actions = parser.add_subparsers(title="actions", metavar="ACTION")
         text = "start ranks with the flags of a job: start -p 4 -b torch"
-        with_job_flags(add_command(actions, "start", self._start, text))
+        add_all_flags(add_command(actions, "start", self._start, text))
         add_command(actions, "stop", self._stop, "stop the ranks gracefully")
         text = "stop the ranks and start the same number, with empty namespaces"
         add_command(actions, "restart", self._restart, text)
@@ -122,13 +122,13 @@ class RanksMagics:
         return parser
 
     def _run_line(self, line: str) -> Any:
-        args = self.parser().parse(line)
+        args = self.make_parser().parse(line)
         return getattr(args, "run", self._status)(args)
 
     def _status(self, _: argparse.Namespace) -> RanksTable:
         ranks, current = self._find(), self._session.ranks
-        ended = current.state().reason if current is not None and ranks is not current else ""
-        return RanksTable(ranks, known=ranks is current, ended=ended)
+        end_reason = current.state().reason if current is not None and ranks is not current else ""
+        return RanksTable(ranks, is_known=ranks is current, end_reason=end_reason)
 
     def _start(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
@@ -141,10 +141,10 @@ class RanksMagics:
                 hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
             )
         start_time = time.monotonic()
-        self._use(ranks.start(on_wait=_print_wait, **job_options(args, self._session.defaults)), start_time)
+        self._use(ranks.start(on_wait=_print_wait, **get_job_options(args, self._session.defaults)), start_time)
 
     def _use(self, ranks: Ranks, start_time: float) -> None:
-        self._session.ranks, self._session.newest = ranks, ranks.id
+        self._session.ranks, self._session.newest_job_id = ranks, ranks.id
         backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - start_time)
         say(
             f"{plural(ranks.size, 'rank')} {_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
@@ -167,7 +167,7 @@ class RanksMagics:
 
         match = ranks.find_session(only=args.id)
         if match is None:
-            raise _no_ranks(f" of job {args.id}" if args.id else "")
+            raise _create_no_ranks_error(f" of job {args.id}" if args.id else "")
         self._session.ranks = match
         say(f"Using {plural(match.size, 'rank')} of job {short_id(match.id)}.")
 
@@ -189,8 +189,8 @@ class RanksMagics:
 
     def _run_cell(self, line: str, cell: str) -> Any:
         """Run one cell and return its values, None if there are none. Raises CellFailed."""
-        args = cell_parser().parse(line)
-        identifier(args.out)
+        args = make_cell_parser().parse(line)
+        check_identifier(args.out)
         ranks = self._get()
         on, notebook = _parse_ranks(args.on, ranks), capture.current_location()
         label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
@@ -212,21 +212,21 @@ class RanksMagics:
         """Run code on ranks and display its output; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import CellInterrupt, Output, RankResult
         from distdl_jupyter.ranks.answer import CellFailed, find_failures
-        from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
+        from distdl_jupyter.widgets.ranks import CellDisplay, RankValues, TerminalDisplay, ValuesByRank
 
         numbers = tuple(range(ranks.size)) if on is None else tuple(on)
         if hasattr(self._session.ip, "kernel"):
-            output: CellDisplay | PrintedDisplay = CellDisplay(numbers, short_id(ranks.id), quiet=quiet)
+            output: CellDisplay | TerminalDisplay = CellDisplay(numbers, short_id(ranks.id), quiet=quiet)
         else:
-            output = PrintedDisplay(numbers, quiet=quiet)
+            output = TerminalDisplay(numbers, quiet=quiet)
 
         def on_event(event: Event) -> None:
             if isinstance(event, Output):
                 output.add(event.rank, event.stream, event.text)
             elif isinstance(event, RankResult):
-                output.done(event.rank, None if event.error is None else self._with_hint(event.error))
+                output.mark_done(event.rank, None if event.error is None else self._add_hint(event.error))
             else:
-                output.say(event.text)
+                output.show_sentence(event.text)
 
         try:
             answer = run(on_event)
@@ -234,17 +234,17 @@ class RanksMagics:
             show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
-            shown = output.finish()
-        errors = {rank: self._with_hint(error) for rank, error in answer.errors.items()}
+            is_shown = output.finish()
+        errors = {rank: self._add_hint(error) for rank, error in answer.errors.items()}
         failure = find_failures(errors, numbers)
         if failure is not None:
-            raise CellFailed(failure, errors, shown=shown)
+            raise CellFailed(failure, errors, shown=is_shown)
         forms = {rank: done.shown for rank, done in answer.results.items()}
         if not any(forms.values()):
             return None
         return RankValues(answer.values, forms) if on is None else ValuesByRank(answer.values, forms)
 
-    def _with_hint(self, error: dict[str, Any]) -> dict[str, Any]:
+    def _add_hint(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the error with a hint if a name is defined in the notebook but not on the rank."""
         match = _UNDEFINED_NAME.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
         if match is None or match[1] not in self._session.ip.user_ns:
@@ -253,23 +253,23 @@ class RanksMagics:
         return {**error, "hint": hint}
 
 
-def cell_parser() -> Parser:
+def make_cell_parser() -> Parser:
     """Return the parser of the cell magic."""
-    parser = magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")
+    parser = make_magic_parser("%%ranks", _CELL_HELP, epilog=_CELL_EPILOG, usage=" [RANKS]")
     parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
     return parser
 
 
-def _no_ranks(of: str = "") -> JobNotFound:
-    return JobNotFound(f"No ranks{of} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
+def _create_no_ranks_error(suffix: str = "") -> JobNotFound:
+    return JobNotFound(f"No ranks{suffix} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
 
 
 def _parse_ranks(text: str | None, ranks: Ranks) -> list[int] | None:
-    from distdl_jupyter.cli.command import ranks_of
+    from distdl_jupyter.cli.command import parse_ranks
 
-    return None if text is None else ranks_of(text, ranks.size)
+    return None if text is None else parse_ranks(text, ranks.size)
 
 
 def _print_wait(detail: str) -> None:
@@ -286,27 +286,27 @@ def _verb(ranks: Ranks) -> str:
 class RanksTable(table.Display):
     """Persistent ranks with their state, processes and memory.
 
-    ``known`` is set if this kernel has used the ranks; otherwise they are from an earlier kernel. ``ended`` is how the
+    ``is_known``: this kernel has used the ranks; otherwise they are from an earlier kernel. ``end_reason`` is how the
     kernel's ranks ended ("" if they have not).
     """
 
-    def __init__(self, ranks: Ranks | None, *, known: bool = True, ended: str = "") -> None:
-        self._content = (
-            [f"{ended} {_NO_RANKS}".strip()] if ranks is None else [_summary(ranks, known=known), _rows(ranks)]
-        )
+    def __init__(self, ranks: Ranks | None, *, is_known: bool = True, end_reason: str = "") -> None:
+        self._content: list[str | table.Rows] = [f"{end_reason} {_NO_RANKS}".strip()]
+        if ranks is not None:
+            self._content = [_summarize(ranks, is_known=is_known), _list_rows(ranks)]
 
     def _parts(self) -> Sequence[str | table.Rows]:
         return self._content
 
 
-def _summary(ranks: Ranks, *, known: bool) -> str:
+def _summarize(ranks: Ranks, *, is_known: bool) -> str:
     """Return sentences on the number of ranks, their activity, and when they stop."""
     from distdl_jupyter.ranks.request import find_last_cell
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()
     location = "" if spec.cluster == "local" else f" on {spec.compute_target}"
     sentences = [
-        f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if known else ', started earlier'}, for "
+        f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if is_known else ', started earlier'}, for "
         f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{location}, job {short_id(ranks.id)}."
     ]
     last = find_last_cell(ranks.job.folder.log)
@@ -322,14 +322,14 @@ def _summary(ranks: Ranks, *, known: bool) -> str:
     return " ".join([*sentences, *([f"They stop {' and '.join(limits)}."] if limits else [])])
 
 
-def _rows(ranks: Ranks) -> table.Rows:
+def _list_rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank, with its last measured memory."""
     usage = ResourceBook(ranks.job.folder.resources, curves=False)
     usage.read()
-    memory_of = {rank: use.memory for rank, (_, use) in usage.ranks.items()}
+    memory_by_rank = {rank: use.memory for rank, (_, use) in usage.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]
     for view in ranks.job.view().ranks:
-        memory, host = memory_of.get(view.rank), view.host if show_host else ""
+        memory, host = memory_by_rank.get(view.rank), view.host if show_host else ""
         rows.append((str(view.rank), host, str(view.pid or ""), "" if memory is None else size(memory)))
     return rows

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
-from distdl_jupyter.form.arguments import Parser, with_flags
+from distdl_jupyter.form.arguments import Parser, to_flags
 
 if TYPE_CHECKING:
     from distdl_jupyter.form.target import CodeInfo
@@ -23,16 +23,16 @@ class Session:
     def __init__(self, ip: Any) -> None:
         self.ip = ip
         self.defaults: dict[str, Any] = {}
-        self.newest = ""
+        self.newest_job_id = ""
         self.ranks: Ranks | None = None
         #: The analysis of the cell that the launch form shows.
         self.form_cache: dict[Hashable, CodeInfo] = {}
 
-    def job(self) -> Job:
+    def find_job(self) -> Job:
         """Return the newest job of this kernel, else of the user. Raises JobNotFound."""
         from distdl_jupyter.jobs import client
 
-        return client.attach(self.newest or None)
+        return client.attach(self.newest_job_id or None)
 
     def should_wait(self, args: argparse.Namespace) -> bool:
         """Return whether a cell waits for its end: with ``--wait``, or by default if a program runs the notebook.
@@ -49,7 +49,7 @@ class Session:
             self.ip.push({name: value})
 
 
-def as_magic(
+def make_magic(
     name: str, run: Callable[..., Any], text: str, parser: Callable[[], Parser] | None = None
 ) -> Callable[..., Any]:
     """Return the function to register with IPython.
@@ -62,7 +62,7 @@ def as_magic(
         if parser is not None and not {"-h", "--help"}.isdisjoint(line.split()):
             say(parser().format_help())
             return None
-        with short_errors():
+        with shorten_errors():
             return run(line, *cell)
 
     magic.__name__, magic.__doc__ = name, text
@@ -72,7 +72,7 @@ def as_magic(
 
 
 @contextlib.contextmanager
-def short_errors() -> Iterator[None]:
+def shorten_errors() -> Iterator[None]:
     """Make IPython show errors of this package as one line, and syntax errors of a cell with their location only."""
     try:
         yield
@@ -80,7 +80,7 @@ def short_errors() -> Iterator[None]:
         pass  # argparse has printed the help of a command
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # the class renders itself
-            show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
+            show_as(error, [f"{type(error).__name__}: {to_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:
         if not interrupt.args:
@@ -94,7 +94,7 @@ def short_errors() -> Iterator[None]:
         raise shortened from None
 
 
-def identifier(name: str | None) -> str | None:
+def check_identifier(name: str | None) -> str | None:
     """Return the name of a variable. Raises InvalidSpec if it is not a valid name."""
     if name is not None and not name.isidentifier():
         raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")

@@ -98,9 +98,9 @@ class Cache:
     def prepare(self) -> None:
         """Create the folders, accessible only to this user. Raises StagingFailed."""
         try:
-            permissions.user_folder(self.base)
+            permissions.make_folder(self.base)
             for path in (self.staged, Path(self._blobs)):
-                permissions.private_folder(path)
+                permissions.make_private(path)
         except OSError as error:
             reason = error.strerror
             raise StagingFailed(
@@ -112,7 +112,7 @@ class Cache:
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
         if folder not in self._created:
-            permissions.private_folder(Path(folder))
+            permissions.make_private(Path(folder))
             self._created.add(folder)
         return f"{folder}/{key[2:]}"
 
@@ -122,7 +122,7 @@ class Cache:
             status = os.lstat(path)
         except FileNotFoundError:
             return False
-        is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+        is_ours = stat.S_ISREG(status.st_mode) and not permissions.find_refusal(status)
         if is_ours and status.st_size == size and int(status.st_mtime) == compute_mtime(path):
             os.utime(path, (time.time(), compute_mtime(path)))
             return True
@@ -167,7 +167,7 @@ class Cache:
                 with contextlib.suppress(FileNotFoundError):
                     status = file.stat(follow_symlinks=False)
                     is_part = file.name.endswith(PART_SUFFIX)
-                    is_ours = stat.S_ISREG(status.st_mode) and not permissions.refusal(status)
+                    is_ours = stat.S_ISREG(status.st_mode) and not permissions.find_refusal(status)
                     if not is_ours or not _FILE_NAME.fullmatch(file.name.removesuffix(PART_SUFFIX)):
                         continue
                     if is_part or int(status.st_mtime) == compute_mtime(file.path):
@@ -335,13 +335,13 @@ def find_copy(digest: str, base: str) -> str:
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
     folder = _copies_folder(digest, base) / digest
-    return str(permissions.private_folder(folder)) if os.path.lexists(folder) else ""
+    return str(permissions.make_private(folder)) if os.path.lexists(folder) else ""
 
 
 def _copies_folder(digest: str, base: str) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is not a valid digest.")
-    return permissions.private_folder(permissions.user_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
+    return permissions.make_private(permissions.make_folder(Path(base or DEFAULT_BASE).expanduser()) / "copies")
 
 
 class FolderCopy:

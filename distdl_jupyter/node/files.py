@@ -209,8 +209,8 @@ def find_workdir(job: str, folder: str, proof: tuple[str, str] | None, base: str
                 return Workdir(Path(folder), is_copy=False)
     jobs = _jobs_folder(base)
     base_path = jobs / check_name(job)
-    permissions.user_folder(jobs.parent)
-    permissions.private_folder(jobs)
+    permissions.make_folder(jobs.parent)
+    permissions.make_private(jobs)
     for number in itertools.count(1):  # several agents may share this home or machine
         path = base_path if number == 1 else base_path.with_name(f"{job}-{number}")
         with contextlib.suppress(FileExistsError):

@@ -62,12 +62,12 @@ class Ports:
 def get_lock_folder(lock_type: str) -> Path:
     """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
-        return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{lock_type}-{os.getuid()}")
+        return permissions.make_private(Path(tempfile.gettempdir()) / f"distdl-{lock_type}-{os.getuid()}")
     except PermissionError:
         # A home may be shared by several hosts.
-        base = permissions.user_folder(data_cache.get_default_base())
-        locks = permissions.private_folder(base / "locks")
-        return permissions.private_folder(locks / f"{lock_type}-{socket.gethostname()}")
+        base = permissions.make_folder(data_cache.get_default_base())
+        locks = permissions.make_private(base / "locks")
+        return permissions.make_private(locks / f"{lock_type}-{socket.gethostname()}")
 
 
 def _bind_error(family: socket.AddressFamily, host: str, port: int) -> int | None:

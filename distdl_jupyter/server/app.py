@@ -18,7 +18,7 @@ from tornado.routing import PathMatches, Rule, RuleRouter
 from tornado.web import Application
 from traitlets import Float, Int, Unicode
 
-from distdl_jupyter.api import BASE, calls
+from distdl_jupyter.api import BASE_PATH, list_calls
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, docs_address
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 #: Seconds after the start at which the handlers are imported, unless a request arrives earlier.
-_IMPORT_DELAY = 1.0
-#: Seconds between two checks for old jobs to delete; checks are frequent because timers stop while a laptop sleeps.
-_PRUNE_INTERVAL = 3600.0
-#: Maximum number of slow calls at once: launch forms, job starts and requests to clouds.
+_IMPORT_DELAY_SECONDS = 1.0
+#: Seconds between two checks for old jobs to delete; checks are hourly because timers stop while a laptop sleeps.
+_PRUNE_INTERVAL_SECONDS = 3600.0
+#: Maximum number of concurrent slow calls: launch forms, job starts and requests to clouds.
 _SLOW_THREADS = 6
 
 
@@ -64,7 +64,7 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def pools(self) -> list[ThreadPoolExecutor]:
-        """The threads for file reads and short calls, and those for slow calls, for which no other request waits."""
+        """The threads for file reads and short calls, and those for slow calls, which delay no other request."""
         return [ThreadPoolExecutor(count, thread_name_prefix="distdl") for count in (self.thread_count, _SLOW_THREADS)]
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
@@ -115,19 +115,19 @@ class DistDLApp(ExtensionApp):
 
     async def _work_in_background(self) -> None:
         """Import the handlers, then delete old jobs according to the settings until the server stops."""
-        await asyncio.sleep(_IMPORT_DELAY)
+        await asyncio.sleep(_IMPORT_DELAY_SECONDS)
         await self.run(lambda: self._routes.rules)
         while self.prune_older or self.prune_keep is not None:
             from distdl_jupyter.jobs import retention
 
             try:
-                done = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
+                report = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
             except (DistDLError, OSError) as error:
                 self.log.warning("Old jobs were not deleted: %s", error)
             else:
-                if done is not None and done.jobs:
-                    self.log.info("Old jobs: %s", done)
-            await asyncio.sleep(_PRUNE_INTERVAL)
+                if report is not None and report.jobs:
+                    self.log.info("Old jobs: %s", report)
+            await asyncio.sleep(_PRUNE_INTERVAL_SECONDS)
 
     async def stop_extension(self) -> None:
         """Close all connections and end the threads; jobs keep running."""
@@ -149,24 +149,24 @@ class LazyRoutes(RuleRouter):
 
     def __init__(self, application: Application, base_url: str) -> None:
         self._application = application
-        self._base = f"{base_url.rstrip('/')}{BASE}"
+        self._base = f"{base_url.rstrip('/')}{BASE_PATH}"
         application.default_router.rules.insert(-1, Rule(PathMatches(f"{self._base}(?:/.*)?$"), self))
 
     @functools.cached_property
-    def rules(self) -> list[Rule]:  # type: ignore[override]  # nobody adds any
+    def rules(self) -> list[Rule]:  # type: ignore[override]  # never added to
         """All addresses with their handlers; an unknown address gets a 404 response in JSON."""
-        from distdl_jupyter.server.events import Events
+        from distdl_jupyter.server.events import EventsHandler
         from distdl_jupyter.server.handler import CallHandler
 
         # ``id`` is a built-in function of Python, so the argument is ``id_``.
         patterns = {"id": "(?P<id_>[^/]+)", "path": "(?P<path>.+)", "number": "(?P<number>[0-9]{1,9})"}
         addresses: dict[str, dict[str, ApiCall]] = {}
-        for call in calls():
+        for call in list_calls():
             path = re.sub(r"\{(\w+)\}", lambda part: patterns.get(part[1], f"(?P<{part[1]}>[^/]+)"), call.path)
             addresses.setdefault(path, {})[call.verb] = call
         handlers: list[tuple[str, Any, dict[str, Any]]] = [
             *((path, CallHandler, {"calls": verbs}) for path, verbs in addresses.items()),
-            ("/events", Events, {}),
+            ("/events", EventsHandler, {}),
             ("(?:/.*)?", CallHandler, {"calls": {}}),
         ]
         return [Rule(PathMatches(f"{self._base}{path}$"), *handler) for path, *handler in handlers]

@@ -18,22 +18,25 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.live.messages import Heartbeat, Subscription, SubscriptionError, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.feeds import ClustersFeed, Feed, Feeds, JobFeed, ListFeed, SnapshotFeed
-from distdl_jupyter.server.handler import Handler, error_body
+from distdl_jupyter.server.handler import Handler, to_api_error
 from distdl_jupyter.views.wire import encode, from_json
 
 #: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
 _POLICY_VIOLATION = 1008
-_NO_UPGRADE = "This address is a WebSocket, but a proxy in front of the Jupyter server does not forward WebSockets"
+_NO_UPGRADE = (
+    "This address is a WebSocket endpoint, but the request did not ask for an upgrade. A proxy in front of the Jupyter "
+    "server may not forward WebSockets"
+)
 
 
-class Events(WebSocketMixin, WebSocketHandler, Handler):
+class EventsHandler(WebSocketMixin, WebSocketHandler, Handler):
     """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives Messages."""
 
     _send_task: asyncio.Task[None] | None = None
     _subscriber: Subscriber
 
     @web.authenticated
-    async def get(self) -> None:  # type: ignore[override]  # awaited all the same
+    async def get(self) -> None:  # type: ignore[override]  # Tornado awaits it
         """Open a WebSocket."""
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise web.HTTPError(426, _NO_UPGRADE)
@@ -54,7 +57,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         try:
             subscription = from_json(Subscription, message.encode() if isinstance(message, str) else message)
         except InvalidSpec as error:
-            self.write_message(encode(SubscriptionError(error_body(error, 400), "refused")))
+            self.write_message(encode(SubscriptionError(to_api_error(error, 400), "refused")))
             self.close(_POLICY_VIOLATION, "The subscription was rejected.")
             return
         self._subscriber.close()
@@ -73,15 +76,15 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         next_check = time.monotonic() + self.app.keep_alive_seconds
         try:
             while True:
-                lines = await self._subscriber.due()
+                messages = await self._subscriber.take_messages()
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_allowed():
-                        self.close(_POLICY_VIOLATION, "The permission to view has expired.")
+                        self.close(_POLICY_VIOLATION, "You no longer have permission to view this page.")
                         return
-                    lines.append(encode(Heartbeat(time.time(), "alive")))
+                    messages.append(encode(Heartbeat(time.time(), "alive")))
                 # Wait until the page has received them: a slow page delays only itself.
-                await asyncio.gather(*(self.write_message(line) for line in lines))
+                await asyncio.gather(*(self.write_message(message) for message in messages))
                 await self._subscriber.wait(max(0.0, next_check - time.monotonic()))
         except WebSocketClosedError:
             return
@@ -93,11 +96,11 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         """Authenticate the user again and return whether they may still read."""
         handler = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(handler))
-        return user is not None and await handler.may(user, "read")
+        return user is not None and await handler.is_allowed(user, "read")
 
 
 class Subscriber:
-    """The subscription of one page. Call ``due`` whenever ``wait`` returns, and ``close`` at the end.
+    """The subscription of one page. Call ``take_messages`` whenever ``wait`` returns, and ``close`` at the end.
 
     ``notify`` is set whenever there may be new messages.
     """
@@ -124,21 +127,21 @@ class Subscriber:
         for feed in self._feeds:
             feed.subscribers.discard(self._notify)
 
-    async def due(self) -> list[bytes]:
+    async def take_messages(self) -> list[bytes]:
         """Return the messages that are due now."""
         self._notify.clear()
-        lines, self._pending = self._pending, []
+        messages, self._pending = self._pending, []
         for feed, (key, value) in self._lists.items():
             if feed.key not in ("", key):
-                lines.append(encode(feed.message(value)))
+                messages.append(encode(feed.create_message(value)))
                 self._lists[feed] = feed.key, feed.value
         for subscriber in self._jobs:
-            if subscriber.busy:
-                lines += await self._run(subscriber.due)
-        return lines
+            if subscriber.has_updates:
+                messages += await self._run(subscriber.take_messages)
+        return messages
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be new messages, but at most ``seconds``."""
-        held = any(subscriber.held for subscriber in self._jobs)
+        has_pending = any(subscriber.has_pending for subscriber in self._jobs)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
+            await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if has_pending else 1.0))

@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.jobs import study_rows
 from distdl_jupyter.jobs.job_list import LIST_READ_SECONDS
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.live.clusters import present
+from distdl_jupyter.live.clusters import read_clusters
 from distdl_jupyter.live.job import LiveJob
 from distdl_jupyter.live.messages import ClustersMessage, JobsMessage
 from distdl_jupyter.views.job_table import JobRow
@@ -33,13 +33,13 @@ F = TypeVar("F", bound="Feed")
 GOING_AWAY = 1001
 #: Seconds between two polls of a job with new data, of a job without new data, and of an ended job (which may be
 #: deleted).
-_POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
+_POLL_SECONDS, _QUIET_POLL_SECONDS, _ENDED_POLL_SECONDS = 0.03, 0.1, 1.0
 #: Seconds before a retry after a failed read.
-_RETRY = 2.0
+_RETRY_SECONDS = 2.0
 
 
 class Feed(ABC):
-    """Data that is polled until no page has subscribed for ``linger_seconds``. Used in the event loop only."""
+    """Data that is polled until no page has been subscribed for ``linger_seconds``. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
         self._app = app
@@ -49,7 +49,7 @@ class Feed(ABC):
         self.problem: Exception | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def changed(self) -> None:
+    def notify_subscribers(self) -> None:
         """Notify all subscribers."""
         for notify in self.subscribers:
             notify.set()
@@ -73,12 +73,12 @@ class Feed(ABC):
             except Exception as error:
                 if self.problem is None:
                     self._app.log.exception("Reading data for the pages failed. Retrying.")
-                self.problem, pause = error, _RETRY
-                self.changed()
+                self.problem, pause = error, _RETRY_SECONDS
+                self.notify_subscribers()
 
 
 class JobFeed(Feed):
-    """One job."""
+    """The state, log and curves of one job."""
 
     def __init__(self, app: DistDLApp, id_: str) -> None:
         super().__init__(app)
@@ -86,15 +86,15 @@ class JobFeed(Feed):
 
     async def poll(self) -> float | None:
         """Read the job's files."""
-        live, was_complete = self.live, self.live.complete
+        live, was_complete = self.live, self.live.is_complete
         has_new_data = await self._app.run(live.poll)
         if live.is_deleted:
-            self.changed()
+            self.notify_subscribers()
             return None
-        if has_new_data or live.complete != was_complete:
-            self.changed()
-            return _POLL if live.complete else 0.0
-        return _ENDED_POLL if live.settled else _QUIET_POLL
+        if has_new_data or live.is_complete != was_complete:
+            self.notify_subscribers()
+            return _POLL_SECONDS if live.is_complete else 0.0
+        return _ENDED_POLL_SECONDS if live.is_settled else _QUIET_POLL_SECONDS
 
 
 class SnapshotFeed(Feed):
@@ -104,13 +104,13 @@ class SnapshotFeed(Feed):
     key = ""
 
     def update(self, value: Any) -> None:
-        """Set the value that was read."""
+        """Store a newly read value and notify subscribers if it has changed."""
         if value != self.value:
             self.value, self.key = value, secrets.token_hex(8)
-            self.changed()
+            self.notify_subscribers()
 
     @abstractmethod
-    def message(self, known: Any) -> JobsMessage | ClustersMessage:
+    def create_message(self, previous: Any) -> JobsMessage | ClustersMessage:
         """Return the message for a page that has an earlier value (None: no value)."""
 
 
@@ -119,35 +119,35 @@ class ListFeed(SnapshotFeed):
 
     async def poll(self) -> float:
         """Read the rows that have changed."""
-        old = self.value or {}
+        old_rows = self.value or {}
         jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.read_all(LIST_READ_SECONDS)])
         rows = {row.id: row for row in (*jobs, *await self._app.run(study_rows.list_studies, jobs))}
         for id_, row in rows.items():
-            known = old.get(id_, row)
+            old_row = old_rows.get(id_, row)
             # The remaining time changes with every poll, so it does not count.
-            if known is not row and replace(known, remaining=None) == replace(row, remaining=None):
-                rows[id_] = known
+            if old_row is not row and replace(old_row, remaining=None) == replace(row, remaining=None):
+                rows[id_] = old_row
         self.update(rows)
         return self._app.list_seconds
 
-    def message(self, known: dict[str, JobRow] | None) -> JobsMessage:
+    def create_message(self, previous: dict[str, JobRow] | None) -> JobsMessage:
         """Return the changes, or the whole list."""
-        old = known or {}
-        rows = tuple(row for id_, row in self.value.items() if old.get(id_) is not row)
-        removed = tuple(id_ for id_ in old if id_ not in self.value)
-        return JobsMessage(rows, removed, whole=known is None, key=self.key, type="jobs")
+        old_rows = previous or {}
+        rows = tuple(row for id_, row in self.value.items() if old_rows.get(id_) is not row)
+        removed = tuple(id_ for id_ in old_rows if id_ not in self.value)
+        return JobsMessage(rows, removed, whole=previous is None, key=self.key, type="jobs")
 
 
 class ClustersFeed(SnapshotFeed):
-    """The clusters."""
+    """The current state of all clusters."""
 
     async def poll(self) -> float:
         """Poll the clusters."""
         context = self._app.context
-        self.update(await present(context.run, context.listing, context.clusters))
+        self.update(await read_clusters(context.run, context.listing, context.clusters))
         return self._app.clusters_seconds
 
-    def message(self, _known: object) -> ClustersMessage:
+    def create_message(self, _previous: object) -> ClustersMessage:
         """Return all clusters."""
         return ClustersMessage(self.value, self.key, "clusters")
 
@@ -162,13 +162,13 @@ class Feeds:
         self.app = app
         self._feeds: dict[object, Any] = {}
 
-    def get(self, kind: type[F], *args: str) -> F:
-        """Return a feed, such as the feed of a job with an id; the job need not exist."""
-        key = kind, *args
+    def get(self, feed_type: type[F], *args: str) -> F:
+        """Return the feed of this type and arguments; create it if necessary. The job need not exist."""
+        key = feed_type, *args
         feed: F | None = self._feeds.get(key)
         if feed is None or feed.task.done():
-            feed = new = self._feeds[key] = kind(self.app, *args)
-            feed.task.add_done_callback(lambda _: self._feeds.get(key) is new and self._feeds.pop(key))
+            feed = new_feed = self._feeds[key] = feed_type(self.app, *args)
+            feed.task.add_done_callback(lambda _: self._feeds.get(key) is new_feed and self._feeds.pop(key))
         return feed
 
     async def read_job(self, id_: str, function: Callable[[PageReader], Any]) -> Any:
@@ -177,14 +177,14 @@ class Feeds:
         live = feed.live
         feed.subscribers.add(notify)
         try:
-            while not (live.complete or live.is_deleted) and feed.problem is None:
+            while not (live.is_complete or live.is_deleted) and feed.problem is None:
                 await notify.wait()
                 notify.clear()
             if feed.problem is not None:
                 raise feed.problem
             await self.app.run(live.poll)  # the job may have been deleted since the last poll
             if live.is_deleted:
-                raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
+                raise JobNotFound(f"Job {id_} does not exist or has been deleted.", code="job-deleted")
             return await self.app.run(live.use, function)
         finally:
             feed.subscribers.discard(notify)

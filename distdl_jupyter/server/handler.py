@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
 
 #: The HTTP status of each error class of this package; other classes use the status of their nearest base.
-STATUS: dict[type[Exception], int] = {
+STATUSES: dict[type[Exception], int] = {
     errors.InvalidSpec: 400,
     errors.JobNotFound: 404,
     errors.ClusterNotFound: 404,
@@ -55,14 +55,14 @@ HINTS = {
 }
 
 
-def status_of(error: BaseException) -> int:
+def get_status_code(error: BaseException) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, web.HTTPError):
         return error.status_code
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
 
 
-def error_body(error: BaseException | None, status: int) -> ApiError:
+def to_api_error(error: BaseException | None, status: int) -> ApiError:
     """Return an error for a page; only the server's log has the details of an unexpected error."""
     if isinstance(error, errors.DistDLError):
         output = getattr(error, "output", "")
@@ -107,14 +107,14 @@ class Handler(APIHandler):
         if self._rejection is None and verb != "OPTIONS":
             if self.current_user is None:
                 self._rejection = web.HTTPError(403, "Not logged in")
-            elif not await self.may(self.current_user, action):
+            elif not await self.is_allowed(self.current_user, action):
                 message = f"This user does not have permission to {action} {self.auth_resource}"
                 self._rejection = web.HTTPError(403, message)
         if self._rejection is not None:
             # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
-            setattr(self, verb.lower(), lambda **_path: self.body())
+            setattr(self, verb.lower(), lambda **_path: self.read_body())
 
-    async def may(self, user: Any, action: str) -> bool:
+    async def is_allowed(self, user: Any, action: str) -> bool:
         """Return whether the server's Authorizer allows an action."""
         return bool(await ensure_async(self.authorizer.is_authorized(self, user, action, self.auth_resource)))
 
@@ -126,7 +126,7 @@ class Handler(APIHandler):
         if self._rejection is None:
             self._body += chunk
 
-    def body(self) -> bytearray:
+    def read_body(self) -> bytearray:
         """Return the whole body. Raises the HTTPError of a rejected request."""
         if self._rejection is not None:
             raise self._rejection
@@ -137,22 +137,22 @@ class Handler(APIHandler):
         self.disconnected.cancel()
         super().on_connection_close()
 
-    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+    def log_exception(self, error_type: Any, error: Any, traceback: Any) -> None:
         """Log unexpected errors with their traceback; expected errors of the request are not logged."""
-        if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
-            super().log_exception(kind, error, trace)
+        if get_status_code(error) >= 500 and not isinstance(error, errors.DistDLError):
+            super().log_exception(error_type, error, traceback)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Write ``{message, type, hint, field, code}`` with the status of the error's class."""
         error = (kwargs.get("exc_info") or (None, None))[1]
         if error is not None:
-            status_code = status_of(error)
+            status_code = get_status_code(error)
             self.set_status(status_code)
         if status_code == 405:
             self.set_header("Allow", ", ".join([*(verb.upper() for verb in self.calls), "OPTIONS"]))
         if status_code == 426:
             self.set_header("Upgrade", "websocket")
-        self.finish(encode(error_body(error, status_code)))
+        self.finish(encode(to_api_error(error, status_code)))
 
 
 class CallHandler(Handler):
@@ -166,7 +166,7 @@ class CallHandler(Handler):
         call = self.calls.get(str(self.request.method).lower())
         if call is None:
             raise web.HTTPError(405) if self.calls else web.HTTPError(404, "Unknown API address")
-        response = await self._answer(call, path)
+        response = await self._run_call(call, path)
         self.set_status(call.status)
         if isinstance(response, Download):
             await self._send(response)
@@ -175,7 +175,7 @@ class CallHandler(Handler):
 
     get = post = put = patch = delete = web.authenticated(_run)
 
-    async def _answer(self, call: ApiCall, path: dict[str, str]) -> Any:
+    async def _run_call(self, call: ApiCall, path: dict[str, str]) -> Any:
         """Run the function with the arguments that it declares. Raises InvalidSpec, JobNotFound."""
         if "id_" in path and not is_id(path["id_"]):
             raise errors.JobNotFound(
@@ -184,7 +184,7 @@ class CallHandler(Handler):
         arguments: dict[str, Any] = {**path, "disconnected": self.disconnected, "context": self.app.context}
         if call.request is not None:
             query, kind = self.request.query_arguments, call.request
-            body = wire.from_query(kind, query) if call.verb == "get" else wire.from_json(kind, self.body())
+            body = wire.from_query(kind, query) if call.verb == "get" else wire.from_json(kind, self.read_body())
             arguments |= {**msgspec.structs.asdict(body), "body": body}
         parameters = inspect.signature(call.function).parameters
         arguments = {name: value for name, value in arguments.items() if name in parameters}
@@ -196,16 +196,16 @@ class CallHandler(Handler):
 
     async def _send(self, download: Download) -> None:
         """Send a file in pieces."""
-        self.set_header("Content-Type", download.media)
-        self.set_header("Cache-Control", download.cache)
+        self.set_header("Content-Type", download.media_type)
+        self.set_header("Cache-Control", download.cache_control)
         if download.size is not None:
             self.set_header("Content-Length", download.size)
         if download.name:
             self.set_attachment_header(download.name)
         try:
-            while (piece := await self.app.run(next, download.pieces, None)) is not None:
-                self.write(piece)
+            while (chunk := await self.app.run(next, download.chunks, None)) is not None:
+                self.write(chunk)
                 await self.flush()
         finally:
-            await self.app.run(download.pieces.close)
-        self.finish(set_content_type=download.media)
+            await self.app.run(download.chunks.close)
+        self.finish(set_content_type=download.media_type)

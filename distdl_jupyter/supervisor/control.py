@@ -48,7 +48,7 @@ def start_supervisor(
     the driver of a sweep. Raises LaunchFailed if it cannot be started or another user could have written its files,
     and OSError if the job's folder cannot be written.
     """
-    if reason := permissions.refusal(folder.path.stat()):
+    if reason := permissions.find_refusal(folder.path.stat()):
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
     program = python if os.access(python, os.X_OK) else sys.executable
     command = [program, "-P", "-m", module, str(folder.path), str(lock.fd)]

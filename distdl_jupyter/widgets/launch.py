@@ -18,16 +18,16 @@ from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.line import MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import state, variables_of
+from distdl_jupyter.form.state import compute_form, get_variables
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.form.values import from_options, sweep_arguments, to_options
+from distdl_jupyter.form.values import from_options, get_sweep_arguments, to_options
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.studies.sweeps import Sweep, sweep
 from distdl_jupyter.views import wire
 from distdl_jupyter.widgets.job import panel
-from distdl_jupyter.widgets.widget import PageWidget, shared_width
+from distdl_jupyter.widgets.widget import PageWidget, create_shared_layout
 
 #: The text for front ends in which the extension cannot draw the form.
 _FALLBACK_TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
@@ -68,12 +68,12 @@ class LaunchForm(PageWidget):
         if request is None or request.values is None:
             request = msgspec.structs.replace(self._request, apply="", refresh=False)
         # A page receives no secrets, so it sends None for those that it submitted before.
-        variables = variables_of(self._target, request)
+        variables = get_variables(self._target, request)
         self._target.line = dataclasses.replace(self._target.line, environment_variables=variables)
         if request.refresh:
             self._target.kernel.cache.clear()
-        self._target.varied = request.values.sweep if request.values else ""
-        form = state(self._target, request)
+        self._target.search_space = request.values.sweep if request.values else ""
+        form = compute_form(self._target, request)
         self._request = msgspec.structs.replace(request, values=form.values, apply="")
         self.options = form.options
         return form
@@ -86,7 +86,7 @@ class LaunchForm(PageWidget):
         handle: Job | Sweep
         if varied := values.sweep.strip():
             parameters, _ = space.parse_line(varied)
-            options |= sweep_arguments(values)
+            options |= get_sweep_arguments(values)
             handle = sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
             handle = client.submit(self._function, target.args, target.kwargs, **options)
@@ -110,7 +110,7 @@ class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
         self.jobs: list[Job] = []
         self.sweeps: list[Sweep] = []
         self.form = LaunchForm(*args, on_submitted=self._show_below, **kwargs)
-        super().__init__(children=[self.form], layout=shared_width())
+        super().__init__(children=[self.form], layout=create_shared_layout())
         traitlets.dlink((self.form, "options"), (self, "options"))
 
     def submit(self) -> Job | Sweep:

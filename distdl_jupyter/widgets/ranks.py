@@ -22,7 +22,7 @@ from distdl_jupyter.ranks.answer import Error, find_failures, format_spans, name
 from distdl_jupyter.ranks.view import OutputFold, render_text
 
 #: Minimum pause between two updates: in seconds, and as a multiple of the duration of an update.
-_MIN_PAUSE = 0.05
+_MIN_PAUSE_SECONDS = 0.05
 _PAUSE_FACTOR = 8
 #: Maximum number of rows drawn while the cell runs; at the end all rows are drawn.
 _MAX_LIVE_ROWS = 200
@@ -48,7 +48,7 @@ class CellDisplay:
         self._errors: dict[int, Error | None] = {}
         self._sentence = ""
         self._has_changed = self._is_closed = self._is_displayed = False
-        self._pause = _MIN_PAUSE
+        self._pause = _MIN_PAUSE_SECONDS
         self._condition = threading.Condition()
         # Copy the context to the drawing thread: IPython finds the cell of an output by a context variable.
         context = contextvars.copy_context()
@@ -61,14 +61,14 @@ class CellDisplay:
                 self._fold.add(rank, stream, text)
                 self._mark_changed()
 
-    def done(self, rank: int, error: Error | None) -> None:
+    def mark_done(self, rank: int, error: Error | None) -> None:
         """Record that a rank has finished the cell. A failure is shown while the other ranks continue."""
         with self._condition:
             self._errors[rank] = error
             if error is not None:
                 self._mark_changed()
 
-    def say(self, sentence: str) -> None:
+    def show_sentence(self, sentence: str) -> None:
         """Show a sentence about the cell until the next sentence or the end of the cell."""
         with self._condition:
             self._sentence = sentence
@@ -116,10 +116,10 @@ class CellDisplay:
         bundle = {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
         self._publish(bundle, self._display_id, self._is_displayed)
         self._is_displayed = True
-        self._pause = max(_MIN_PAUSE, _PAUSE_FACTOR * (time.perf_counter() - start))
+        self._pause = max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.perf_counter() - start))
 
 
-class PrintedDisplay:
+class TerminalDisplay:
     """The output in a terminal: each line with its rank."""
 
     def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
@@ -135,20 +135,20 @@ class PrintedDisplay:
         for line in complete_lines:
             self._print(rank, line)
 
-    def done(self, rank: int, error: Error | None) -> None:
+    def mark_done(self, rank: int, error: Error | None) -> None:
         """Print an incomplete last line."""
         for stream in ("out", "err"):
             if incomplete_line := self._incomplete.pop((rank, stream), ""):
                 self._print(rank, incomplete_line)
 
-    def say(self, sentence: str) -> None:
+    def show_sentence(self, sentence: str) -> None:
         """Print a sentence about the cell."""
         print(sentence, flush=True)  # noqa: T201 - the terminal is the output
 
     def finish(self) -> bool:
         """Print incomplete last lines; return False, because the exception shows the failures."""
         for rank, _stream in sorted(self._incomplete):
-            self.done(rank, None)
+            self.mark_done(rank, None)
         return False
 
     def _print(self, rank: int, line: str) -> None:
@@ -168,10 +168,10 @@ class _ValueDisplay:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
         # Inside a tuple or list, the values share a line with other objects.
         is_top_level = not printer.output_width and not printer.buffer_width
-        printer.text(as_text(folded(self._forms)) if is_top_level else repr(self))
+        printer.text(format_groups(group_forms(self._forms)) if is_top_level else repr(self))
 
     def _repr_html_(self) -> str:
-        return view.render_values(folded(self._forms))
+        return view.render_values(group_forms(self._forms))
 
     # IPython uses the first of __repr__ and _repr_pretty_ in the order of the classes, so this class defines both.
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class ValuesByRank(_ValueDisplay, Mapping[int, Any]):
         return iter(self._values)
 
 
-def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
+def group_forms(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
     """Return (ranks, forms) for each distinct text, in order of the first rank."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(forms):
@@ -212,12 +212,12 @@ def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
     return [(tuple(ranks), forms[ranks[0]]) for ranks in groups.values()]
 
 
-def as_text(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
+def format_groups(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
     """Return lines such as ``[0-3] 0.25``; further lines of a value are aligned with its first line."""
-    heads = [f"[{format_spans(ranks)}]" for ranks, _ in groups]
-    width = max(map(len, heads), default=0)
+    prefixes = [f"[{format_spans(ranks)}]" for ranks, _ in groups]
+    width = max(map(len, prefixes), default=0)
     lines = []
-    for head, (_, forms) in zip(heads, groups, strict=True):
-        first, *more = forms.get("text/plain", "None").split("\n")
-        lines += [f"{head:<{width}} {first}", *(f"{'':<{width}} {line}" for line in more)]
+    for prefix, (_, forms) in zip(prefixes, groups, strict=True):
+        first, *continuation = forms.get("text/plain", "None").split("\n")
+        lines += [f"{prefix:<{width}} {first}", *(f"{'':<{width}} {line}" for line in continuation)]
     return "\n".join(lines)

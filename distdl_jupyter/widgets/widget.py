@@ -27,7 +27,7 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
             traits |= {f"_{part}_module": _MODULE for part in ("model", "view")}
             traits |= {f"_{part}_module_version": "*" for part in ("model", "view")}
             traits |= {"_model_name": "PanelModel", "_view_name": view}
-        super().__init__(layout=shared_width(), **traits)
+        super().__init__(layout=create_shared_layout(), **traits)
         self._calls = calls or {}
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         # JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the
@@ -51,6 +51,6 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
             self.send({"type": "answer", "id": message.get("id"), **answer(self._calls, message)})
 
 
-def shared_width() -> ipywidgets.Layout:
+def create_shared_layout() -> ipywidgets.Layout:
     """Return a layout that makes widgets share the width of an ``HBox``."""
     return ipywidgets.Layout(flex="1 1 0%", min_width="0")

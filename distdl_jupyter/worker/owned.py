@@ -33,7 +33,7 @@ def open_own(path: Path) -> IO[bytes]:
 
 def refusal(status: os.stat_result) -> str:
     """Return the reason why a file with this status is not trusted, "" if it is trusted."""
-    return permissions.refusal(status) if stat.S_ISREG(status.st_mode) else "is not a regular file"
+    return permissions.find_refusal(status) if stat.S_ISREG(status.st_mode) else "is not a regular file"
 
 
 def private(path: str, flags: int) -> int:

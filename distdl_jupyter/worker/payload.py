@@ -84,7 +84,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
     A script runs in place, so its folder and the other entries of its path come before these modules. Raises CannotLoad
     if another user could have added or changed a module.
     """
-    if reason := permissions.tree_refusal(folder / "code"):
+    if reason := permissions.find_tree_refusal(folder / "code"):
         raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
     package_folders = [entry for entry in payload.path if installed.holds_packages(entry)]
     path = [entry for entry in payload.path if entry not in package_folders]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.cli.show import lines
+from distdl_jupyter.cli.show import describe_job
 from distdl_jupyter.core import machine
 from distdl_jupyter.views.card import get_rank_status
 from distdl_jupyter.views.job_table import make_job_row
@@ -41,7 +41,7 @@ def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
     wait_for(lambda: [get_rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
     view = job.view()
     assert make_job_row(view, job.spec, view.created).message == "torch.compile on rank 1"
-    assert any("compiling" in line for line in lines(job))
+    assert any("compiling" in line for line in describe_job(job))
     assert job.results(timeout=100) == [4.0, 4.0]
     assert not [event for event in all_written(job.folder) if event["type"] == "stall"]
     assert not any(rank.is_compiling for rank in job.view().ranks)

@@ -136,7 +136,7 @@ def test_time_in_the_queue_is_not_run_time():
     text = humanize.ran_and_waited(view.run_time(now), view.waiting_time(now))
     assert text.startswith("ran ")
     assert text in repr(jobs())
-    assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.lines(job))
+    assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.describe_job(job))
     assert text in saved.list_elapsed_facts(view, now)
     assert first.view().waiting_time(now) == 0
 

@@ -16,7 +16,7 @@ from distdl_jupyter import cli
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.form.arguments import cell_parser
+from distdl_jupyter.form.arguments import make_cell_parser
 from tests.docs.blocks import ROOT, blocks, pages
 
 #: Calls that take the options of a job.
@@ -54,7 +54,7 @@ def options():
 def test_python_compiles_and_its_options_are_known(block):
     lines = block.text.splitlines()
     if lines[0].startswith("%%distributed"):
-        cell_parser().parse(lines[0].removeprefix("%%distributed").strip())
+        make_cell_parser().parse(lines[0].removeprefix("%%distributed").strip())
         lines = lines[1:]
     elif lines[0].startswith("%%ranks"):
         lines = lines[1:]
@@ -83,7 +83,7 @@ def test_commands_are_known(block, monkeypatch):
     }  # fmt: skip
     for words in commands:
         if words[:1] == ["distdl"]:
-            cli.command_line().parse_args(words[1:])
+            cli.make_parser().parse_args(words[1:])
         elif words[:1] == ["make"]:
             assert re.search(rf"(?m)^{words[1]}:.*## ", (ROOT / "Makefile").read_text())
 

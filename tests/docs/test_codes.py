@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from distdl_jupyter.api.source import error_from
+from distdl_jupyter.api.source import restore_error
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, JobNotFound, LaunchFailed
-from distdl_jupyter.server.handler import error_body
+from distdl_jupyter.server.handler import to_api_error
 from tests.docs.blocks import DOCS
 
 sys.path.insert(0, str(DOCS))
@@ -63,6 +63,6 @@ def test_an_error_has_the_code_of_its_class_or_its_own():
 @pytest.mark.parametrize("kind", [DistDLError, InvalidSpec, LaunchFailed])
 def test_the_code_travels_to_a_page_and_between_processes(kind):
     error = kind("No.", code="no-room")
-    assert error_body(error, 400).code == "no-room"
-    assert error_from(error.to_json()).code == "no-room"
-    assert error_body(ZeroDivisionError(), 500).code == "internal-error"
+    assert to_api_error(error, 400).code == "no-room"
+    assert restore_error(error.to_json()).code == "no-room"
+    assert to_api_error(ZeroDivisionError(), 500).code == "internal-error"

@@ -33,7 +33,7 @@ def written(tmp_path_factory):
 
 def test_the_reference_has_every_option_call_and_command(written):
     assert [name for name in ABOUT if f"## `{name}`" not in written["options"]] == []
-    assert [path for path in openapi.document()["paths"] if f"## `{path}`" not in written["http"]] == []
+    assert [path for path in openapi.create_document()["paths"] if f"## `{path}`" not in written["http"]] == []
     assert "## `distdl submit`" in written["command-line"]
     assert "### `Job.result`" in written["python"]
     distributed, _, sweep = written["magics"].partition("## `%%sweep`")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import processes
 from distdl_jupyter.form.schema import FormRequest, FormValues
-from distdl_jupyter.form.state import cell_state
+from distdl_jupyter.form.state import compute_cell_form
 from distdl_jupyter.form.target import KernelContext
 from distdl_jupyter.form.values import to_options
 from distdl_jupyter.views.wire import from_data, to_json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def asked(code: str, kernel: KernelContext | None = None, directory: str = "", **more: Any) -> dict[str, Any]:
     """Return what a page is answered to a text, what is chosen beside the rest."""
-    found = to_json(cell_state(from_data(FormRequest, {"code": code, **more}), kernel, directory))
+    found = to_json(compute_cell_form(from_data(FormRequest, {"code": code, **more}), kernel, directory))
     return {**found, **found["values"]}
 
 

@@ -8,12 +8,12 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.form.arguments import cell_parser, job_options, value_of, without_secrets
-from distdl_jupyter.magic.commands import configured
+from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, mask_secrets, parse_value
+from distdl_jupyter.magic.commands import update_defaults
 
 
 def options(line, defaults=None):
-    return job_options(cell_parser().parse(line), defaults or {})
+    return get_job_options(make_cell_parser().parse(line), defaults or {})
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_at_most_five_flags_answer_an_unknown_one(line):
 
 
 def test_every_common_option_and_every_alias_is_a_flag():
-    parser = cell_parser()
-    parser.complete()
+    parser = make_cell_parser()
+    parser.add_deferred_flags()
     assert set(ABOUT) <= {action.dest for action in parser._actions}
     flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:
@@ -105,12 +105,12 @@ def test_flags_go_before_defaults():
     ],
 )
 def test_secrets_are_masked_in_the_command_that_is_kept(line, shown):
-    assert without_secrets(line) == shown
-    assert "abc" not in without_secrets(line)
+    assert mask_secrets(line) == shown
+    assert "abc" not in mask_secrets(line)
 
 
 def test_help_names_every_flag_with_its_meaning():
-    parser = cell_parser("distdl")
+    parser = make_cell_parser("distdl")
     text = parser.format_help()
     assert text.startswith("usage: %%distdl [flags]\n")
     for words in (
@@ -129,19 +129,19 @@ def test_a_line_without_a_plugins_flag_loads_no_plugin(monkeypatch):
         raise AssertionError("A plug-in was loaded.")
 
     monkeypatch.setattr(registry, "get", loading)
-    chosen = cell_parser().parse("-p 2 -b torch --name digits --env A=1 -o job")
-    assert job_options(chosen, {})["name"] == "digits"
+    chosen = make_cell_parser().parse("-p 2 -b torch --name digits --env A=1 -o job")
+    assert get_job_options(chosen, {})["name"] == "digits"
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("3", 3), ("2.5", 2.5), ("True", True), ("None", None), ("auto", "auto"), ("[1]", "[1]")]
 )
 def test_words_become_values(text, value):
-    assert value_of(text) == value
+    assert parse_value(text) == value
 
 
 def test_defaults_are_removed_and_checked():
-    assert configured({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
+    assert update_defaults({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
     for changes, words in (
         ({"foo": "1"}, "Unknown option 'foo'"),
         ({"node_count": "0"}, "node_count must be an integer of at least 1, not 0"),
@@ -149,4 +149,4 @@ def test_defaults_are_removed_and_checked():
         ({"target": "moon"}, "Unknown cluster 'moon'"),
     ):
         with pytest.raises(InvalidSpec, match=words):
-            configured({}, changes)
+            update_defaults({}, changes)

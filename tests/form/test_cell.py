@@ -11,8 +11,8 @@ import pytest
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import machine
-from distdl_jupyter.form.arguments import cell_parser, job_options
-from distdl_jupyter.form.line import split
+from distdl_jupyter.form.arguments import get_job_options, make_cell_parser
+from distdl_jupyter.form.line import split_cell
 from distdl_jupyter.form.target import KernelContext
 from tests.form.page import answered_apart, asked
 
@@ -28,9 +28,9 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cret")
     form = asked(f"{LINE}\n{BODY}")
-    before, after = cell_parser().parse(split(f"{LINE}\n").line), cell_parser().parse(split(form["cell"]).line)
+    before, after = (make_cell_parser().parse(split_cell(text).line) for text in (f"{LINE}\n", form["cell"]))
     assert {**vars(before), "node_count": 1} == vars(after)
-    assert job_options(after, {}) == {**job_options(before, {}), "node_count": 1}
+    assert get_job_options(after, {}) == {**get_job_options(before, {}), "node_count": 1}
     assert "s3cret" not in json.dumps(form)
 
 
@@ -41,7 +41,7 @@ def test_the_answer_to_an_answer_is_the_same() -> None:
 
 def test_a_kernel_knows_the_names_and_looks_once() -> None:
     names = {"x": [1.0] * 100, "lr": 0.5}
-    kernel = KernelContext(names, count=3)
+    kernel = KernelContext(names, cell_count=3)
     form = asked(BODY, kernel, execution_count=7)
     assert [item["name"] for item in form["captured"]] == ["x", "lr"]
     assert form["title"] == {"function": "", "cell": 7, "file": ""}
@@ -49,7 +49,7 @@ def test_a_kernel_knows_the_names_and_looks_once() -> None:
     names["x"] = [1.0] * 100_000
     assert asked(BODY, kernel)["captured"] == form["captured"]
     assert asked(BODY, kernel, refresh=True)["captured"][0]["size"] != form["captured"][0]["size"]
-    kernel.count = 4
+    kernel.cell_count = 4
     del names["lr"]
     assert asked(BODY, kernel)["checks"]["level"] == "error"
 

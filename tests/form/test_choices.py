@@ -18,7 +18,7 @@ from distdl_jupyter.form.values import split_label
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
-    rows = menu.vm_sizes()
+    rows = menu.list_vm_sizes()
     assert {row.name for row in rows} == {size.name for size in load_catalogue()}
     retired = [bool(row.retired) for row in rows]
     assert retired == sorted(retired)
@@ -30,7 +30,7 @@ def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_th
 def test_of_sizes_that_are_else_alike_the_one_with_fewer_cores_comes_first() -> None:
     alike: dict[tuple[object, ...], list[VmSize]] = {}
     sizes = {size.name: size for size in load_catalogue()}
-    for row in menu.vm_sizes():
+    for row in menu.list_vm_sizes():
         size = sizes[row.name]
         unknown = size.infiniband is None and size.ethernet_gbps is None
         memory = size.gpu_count * (size.gpu_memory_gib or 0)
@@ -45,13 +45,13 @@ def test_this_machine_is_named_by_its_system_and_what_users_named_by_its_kind(
 ) -> None:
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     add_cluster("mini", "local")
-    offered = {choice.name: (choice.title, choice.system) for choice in menu.clusters()}
+    offered = {choice.name: (choice.title, choice.system) for choice in menu.list_clusters()}
     assert offered["local"] == ("", "Linux" if sys.platform == "linux" else "macOS")
     assert offered["mini"] == (registry.get("clusters", "local").title, "")
 
 
 def test_a_row_says_what_is_known_and_no_more() -> None:
-    rows = {row.name: row for row in menu.vm_sizes()}
+    rows = {row.name: row for row in menu.list_vm_sizes()}
     assert rows["NC96ads_A100_v4"].rate == "80 Gb/s"
     assert rows["NC96ads_A100_v4"].network == "Ethernet"
     assert rows["NC4as_T4_v3"].network == "not stated"
@@ -60,7 +60,7 @@ def test_a_row_says_what_is_known_and_no_more() -> None:
 
 
 def test_backends_are_offered_once_with_their_options() -> None:
-    offered = {choice.label: choice for choice in menu.backends()}
+    offered = {choice.label: choice for choice in menu.list_backends()}
     assert list(offered) == ["horovod-gloo", "horovod-mpi", "torch", "deepspeed", "tensorflow", "ray", "plain"]
     assert [option.name for option in offered["torch"].options] == ["transport"]
     assert offered["torch"].options[0].kind == "choice"
@@ -76,7 +76,7 @@ def test_horovod_says_for_which_frameworks_it_was_built(tmp_path: Path, monkeypa
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: found)
 
     def details() -> list[str]:
-        offered = {choice.label: choice.detail for choice in menu.backends()}
+        offered = {choice.label: choice.detail for choice in menu.list_backends()}
         return [offered["horovod-gloo"], offered["horovod-mpi"]]
 
     for name in ("torch", "tensorflow"):
@@ -91,7 +91,7 @@ def test_horovod_says_for_which_frameworks_it_was_built(tmp_path: Path, monkeypa
 
 def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distdl_jupyter.backends.horovod.find_spec", lambda name: None)
-    offered = {choice.label: choice.reason for choice in menu.backends()}
+    offered = {choice.label: choice.reason for choice in menu.list_backends()}
     assert "distdl install horovod" in offered["horovod-gloo"]
     assert offered["plain"] == ""
 
@@ -110,7 +110,7 @@ def test_a_label_is_shown_as_the_choice_that_means_it(label: str, shown: tuple[s
 
 
 def test_the_cluster_line_says_which_machine() -> None:
-    (local,) = [cluster for cluster in menu.clusters() if cluster.local]
+    (local,) = [cluster for cluster in menu.list_clusters() if cluster.local]
     assert local.name == "local"
     assert "core" in local.detail
     assert local.reason == ""
@@ -137,4 +137,4 @@ OFFERED = [
 )
 def test_the_backend_to_begin_with(wanted: str, count: int, missing: tuple[str, ...], label: str) -> None:
     offered = [replace(one, reason="missing" if one.label in missing else one.reason) for one in OFFERED]
-    assert menu.likely_backend(offered, wanted, count) == label
+    assert menu.guess_backend(offered, wanted, count) == label

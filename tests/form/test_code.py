@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from distdl_jupyter.form.target import backend_of_code, inspect_training
+from distdl_jupyter.form.target import detect_backend, inspect_training
 
 
 def plain(epochs: int = 3, batch_size: int = 32, lr: float = 0.01) -> None:
@@ -76,4 +76,4 @@ def test_code_that_does_not(code: str) -> None:
     ],
 )
 def test_the_backend_that_the_code_speaks_of(code: str, wanted: str) -> None:
-    assert backend_of_code(code) == wanted
+    assert detect_backend(code) == wanted

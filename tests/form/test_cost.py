@@ -9,7 +9,7 @@ from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import choices
-from distdl_jupyter.form.choices import RentedNodes, rented_nodes
+from distdl_jupyter.form.choices import RentedNodes, get_rented_nodes
 from distdl_jupyter.form.schema import FormValues
 from tests.form.page import Page
 
@@ -42,27 +42,27 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [
-        (RentedNodes(bills=True), "The price is unknown because no VM size is"),
-        (RentedNodes(bills=True, size=A100, interruptible=True), choices.NO_SPOT_PRICE),
-        (RentedNodes(bills=True, size=A100), "Prices need a valid Azure region and currency"),
+        (RentedNodes(is_billed=True), "The price is unknown because no VM size is"),
+        (RentedNodes(is_billed=True, size=A100, is_interruptible=True), choices.SPOT_PRICE_PROBLEM),
+        (RentedNodes(is_billed=True, size=A100), "Prices need a valid Azure region and currency"),
     ],
 )
 def test_why_a_price_is_not_known_is_said(nodes: RentedNodes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "rented_nodes", lambda *_: nodes)
-    told = choices.current_cost(FormValues())
+    monkeypatch.setattr(choices, "get_rented_nodes", lambda *_: nodes)
+    told = choices.compute_cost(FormValues())
     assert told is not None
     assert told.problem.startswith(problem)
     assert told.per_hour == ""
 
 
 def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
-    assert rented_nodes("local", A100) == RentedNodes()
-    assert rented_nodes("nowhere", A100) == RentedNodes()
+    assert get_rented_nodes("local", A100) == RentedNodes()
+    assert get_rented_nodes("nowhere", A100) == RentedNodes()
     assert isinstance(registry.get("clusters", "azureml"), Provisioner)
     add("ml", "azureml", {**WORKSPACE, "vm_size": "Standard_" + A100, "job_tier": "Spot"})
-    assert rented_nodes("ml", "") == RentedNodes(bills=True, size="Standard_" + A100, interruptible=True)
+    assert get_rented_nodes("ml", "") == RentedNodes(is_billed=True, size="Standard_" + A100, is_interruptible=True)
     add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})
-    assert rented_nodes("gpu", A100) == RentedNodes(bills=True, size=A100)
+    assert get_rented_nodes("gpu", A100) == RentedNodes(is_billed=True, size=A100)
 
 
 def test_the_advice_on_a_limit_sets_the_form_s_own_field(azure) -> None:

@@ -12,7 +12,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.schema import DataRow
-from distdl_jupyter.form.values import addresses
+from distdl_jupyter.form.values import list_addresses
 from tests.form.page import Page, asked
 
 #: As a notebook has it: nothing else of its file could travel.
@@ -155,4 +155,4 @@ def test_what_a_cluster_says_of_a_place_stands_below_the_rows(
 
 def test_a_row_means_what_core_says() -> None:
     rows = [DataRow("a", "blob://acct/cont?shard", mode="mount"), DataRow("", " "), DataRow("", "./x", shard=True)]
-    assert list(addresses(rows)) == [("a", "blob://acct/cont?shard&mode=mount"), ("data", "./x")]
+    assert list(list_addresses(rows)) == [("a", "blob://acct/cont?shard&mode=mount"), ("data", "./x")]

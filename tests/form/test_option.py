@@ -9,9 +9,9 @@ import pytest
 
 from distdl_jupyter import cli
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, About
-from distdl_jupyter.form.arguments import cell_parser, job_options, sweep_parser
+from distdl_jupyter.form.arguments import get_job_options, make_cell_parser, make_sweep_parser
 from distdl_jupyter.jobs import jobspec
-from distdl_jupyter.magic.commands import configured
+from distdl_jupyter.magic.commands import update_defaults
 from tests.form.page import Page, asked
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def test_the_form_has_a_field_for_it_and_reads_and_writes_its_flag() -> None:
 
 
 def test_magics_command_line_and_defaults_have_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for parser in (cell_parser(), sweep_parser()):
+    for parser in (make_cell_parser(), make_sweep_parser()):
         assert "Minutes of tea before the start" in parser.format_help()
-        assert job_options(parser.parse("--tea-minutes 5"), {}) == {"tea_minutes": 5}
-    assert configured({}, {"tea_minutes": "5"}) == {"tea_minutes": 5}
+        assert get_job_options(parser.parse("--tea-minutes 5"), {}) == {"tea_minutes": 5}
+    assert update_defaults({}, {"tea_minutes": "5"}) == {"tea_minutes": 5}
     for command in ("submit", "rerun"):
-        assert cli.command_line().parse_args([command, "--tea-minutes", "5", "x"]).tea_minutes == 5
+        assert cli.make_parser().parse_args([command, "--tea-minutes", "5", "x"]).tea_minutes == 5
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert "--tea-minutes N" in capsys.readouterr().out

@@ -132,7 +132,7 @@ def test_checks_are_kept_until_new_ones_are_requested(tmp_path):
 
 
 def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():
-    assert [one.name for one in choices.clusters()] == ["local"]
+    assert [one.name for one in choices.list_clusters()] == ["local"]
     cluster_configs.add("lab", "far", {})
-    local, lab = choices.clusters()
+    local, lab = choices.list_clusters()
     assert (local.is_remote, lab.is_remote, lab.name) == (False, True, "lab")

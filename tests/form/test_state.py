@@ -278,7 +278,7 @@ def test_the_job_that_ran_becomes_history() -> None:
     form.process_count_per_node = 2
     form.refresh()
     assert "small-job" in codes(form)
-    (past,) = state.past_jobs()
+    (past,) = state.list_past_jobs()
     assert (past.id, past.is_completed, past.process_count) == (job.id, True, 1)
     assert past.code.startswith("def horovod_train(")
     assert 0 < (past.seconds or 0) < 120

@@ -32,5 +32,5 @@ class Waiting:
 
 def test_an_interrupt_while_the_first_one_is_obeyed_is_the_second_one():
     job = Waiting()
-    assert cell._wait(job) == 3
+    assert cell._wait_for_job(job) == 3
     assert job.cancels == [False, True]

@@ -6,17 +6,17 @@ from distdl_jupyter import capture
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.space import Choice, Range
-from distdl_jupyter.form.arguments import SWEEP, sweep_parser
+from distdl_jupyter.form.arguments import SWEEP_FLAGS, make_sweep_parser
 from distdl_jupyter.studies import sweeps
 
 
 def test_what_is_varied_stands_before_the_flags():
     found, rest = space.parse_line("lr=loguniform(1e-4, 1e-1) width=64,128 opt='adam,sgd' --trials 5 -p 2 --env A=1")
     assert found == {"lr": Range(1e-4, 1e-1, log=True), "width": Choice((64, 128)), "opt": Choice(("adam", "sgd"))}
-    chosen = sweep_parser().parse(rest)
+    chosen = make_sweep_parser().parse(rest)
     assert (chosen.trials, chosen.process_count_per_node, chosen.environment_variables) == (5, 2, ["A=1"])
-    assert set(SWEEP) & vars(chosen).keys() == {"trials"}
-    assert "--prune-after" in sweep_parser().format_help()
+    assert set(SWEEP_FLAGS) & vars(chosen).keys() == {"trials"}
+    assert "--prune-after" in make_sweep_parser().format_help()
 
 
 @pytest.mark.parametrize(("line", "says"), [
@@ -25,7 +25,7 @@ def test_what_is_varied_stands_before_the_flags():
 ])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_refused(line, says):
     with pytest.raises(InvalidSpec, match=says):
-        sweep_parser().parse(space.parse_line(line)[1])
+        make_sweep_parser().parse(space.parse_line(line)[1])
 
 
 @pytest.mark.parametrize(("cell", "says"), [

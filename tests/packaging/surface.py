@@ -21,7 +21,7 @@ from distdl_jupyter import cli, testing
 from distdl_jupyter.api import openapi
 from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
-from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, sweep_parser, with_job_flags
+from distdl_jupyter.form.arguments import Parser, add_all_flags, add_job_flags, make_cell_parser, make_sweep_parser
 from distdl_jupyter.magic import commands as line_magics
 from distdl_jupyter.magic import ranks_magic
 from distdl_jupyter.magic.session import Session
@@ -56,7 +56,7 @@ DEVELOPMENT = {"demo", "docs", "test"}
 
 def text() -> str:
     """Return the whole surface: sections of sorted lines."""
-    paths = openapi.document()["paths"]
+    paths = openapi.create_document()["paths"]
     sections = {
         "Names of distdl_jupyter": names(distdl_jupyter),
         "Names of distdl_jupyter.compat": [line for name in COMPAT for line in names(load(f"compat.{name}"))],
@@ -64,7 +64,7 @@ def text() -> str:
         "What calls return": results(),
         "Backends, clusters and their options": plugins(),
         "Flags of many commands and magics": [f"{group} {flag}" for group in groups() for flag in groups()[group]],
-        "Commands": commands(cli.command_line(), "distdl"),
+        "Commands": commands(cli.make_parser(), "distdl"),
         "Magics": [line for name, parser in magics().items() for line in commands(parser, name)],
         "Magics that run a command": [f"%{name}: {words}" for name, words in line_magics.COMMANDS.items() if words],
         "HTTP": [f"{path} {verb.upper()}" for path, verbs in paths.items() for verb in verbs if verb != "parameters"],
@@ -128,7 +128,7 @@ def plugins() -> Iterator[str]:
 def flags(parser: argparse.ArgumentParser) -> list[str]:
     """Return the flags and arguments of a parser, also those that the help does not list."""
     if isinstance(parser, Parser):
-        parser.complete()
+        parser.add_deferred_flags()
     left_out = (argparse._HelpAction, argparse._SubParsersAction)
     return [_flag(action) for action in parser._actions if not isinstance(action, left_out)]
 
@@ -152,7 +152,7 @@ def groups() -> dict[str, list[str]]:
     job, other = Parser(add_help=False), Parser(add_help=False)
     add_job_flags(job)
     scripts.add_other_flags(other)
-    plugin = [flag for flag in flags(with_job_flags(Parser(add_help=False))) if flag not in flags(job)]
+    plugin = [flag for flag in flags(add_all_flags(Parser(add_help=False))) if flag not in flags(job)]
     return {"[job]": flags(job), "[other launchers]": flags(other), "[plug-ins]": plugin}
 
 
@@ -177,11 +177,11 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
 def magics() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each magic, and of each action of a magic; one that runs a command has an empty parser."""
     parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser() for name in line_magics.COMMANDS}
-    parsers["%dist_config"] = line_magics.config_parser()
+    parsers["%dist_config"] = line_magics.make_config_parser()
     parsers |= {f"%dist_config {topic}": Parser() for topic in (*line_magics.TOPICS, "warm")}
-    parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
-    parsers |= {f"%%{name}": cell_parser(name) for name in ("distributed", "distdl")}
-    return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": sweep_parser()}
+    parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).make_parser()
+    parsers |= {f"%%{name}": make_cell_parser(name) for name in ("distributed", "distdl")}
+    return parsers | {"%%ranks": ranks_magic.make_cell_parser(), "%%sweep": make_sweep_parser()}
 
 
 def entry_points() -> Iterator[str]:

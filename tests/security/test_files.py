@@ -252,6 +252,6 @@ def test_modes_in_a_folder_that_nobody_else_enters_say_nothing(tmp_path):
     folder = ended_job(tmp_path)
     (folder.code / "shards.py").chmod(0o666)
     folder.checkpoints.chmod(0o777)
-    assert permissions.tree_refusal(folder.code) == ""
-    assert permissions.tree_refusal(folder.checkpoints) == ""
-    assert permissions.tree_refusal(folder.path / "none") == ""
+    assert permissions.find_tree_refusal(folder.code) == ""
+    assert permissions.find_tree_refusal(folder.checkpoints) == ""
+    assert permissions.find_tree_refusal(folder.path / "none") == ""

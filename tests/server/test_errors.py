@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distdl_jupyter.core import errors
-from distdl_jupyter.server.handler import STATUS, error_body, status_of
+from distdl_jupyter.server.handler import STATUSES, get_status_code, to_api_error
 from tests.server.running import API, serve
 
 
@@ -20,10 +20,10 @@ def every_error():
 
 @pytest.mark.parametrize("kind", every_error())
 def test_every_error_of_the_package_has_a_status(kind):
-    status = status_of(kind("It went wrong.", hint="Mend it."))
-    assert status == STATUS.get(kind, 500)
+    status = get_status_code(kind("It went wrong.", hint="Mend it."))
+    assert status == STATUSES.get(kind, 500)
     if kind not in (errors.DistDLError, errors.JobFailed):  # nobody raises the last over HTTP: it is a result
-        assert kind in STATUS
+        assert kind in STATUSES
 
 
 def test_what_the_table_says_is_what_users_were_promised():
@@ -32,15 +32,15 @@ def test_what_the_table_says_is_what_users_were_promised():
         "ClusterRefused": 409, "ResultUnavailable": 410, "PluginUnavailable": 424, "NotSignedIn": 424,
         "AzureRefused": 502, "DataUnavailable": 502, "LaunchFailed": 502, "MessageNotSent": 502, "DiskRefused": 507,
     }  # fmt: skip
-    assert {kind.__name__: status for kind, status in STATUS.items()} == {**promised, "DistDLError": 500}
+    assert {kind.__name__: status for kind, status in STATUSES.items()} == {**promised, "DistDLError": 500}
 
 
 def test_an_error_is_told_with_its_field_and_its_launchers_words():
-    invalid = error_body(errors.InvalidSpec("node_count is 0.", field="node_count", hint="Take 1."), 400)
+    invalid = to_api_error(errors.InvalidSpec("node_count is 0.", field="node_count", hint="Take 1."), 400)
     assert (invalid.message, invalid.type, invalid.hint, invalid.field) == (
         "node_count is 0.", "InvalidSpec", "Take 1.", "node_count",
     )  # fmt: skip
-    assert error_body(errors.LaunchFailed("No.", output="ssh: refused"), 502).message == "No.\nssh: refused"
+    assert to_api_error(errors.LaunchFailed("No.", output="ssh: refused"), 502).message == "No.\nssh: refused"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_messages_come_at_a_measured_pace(quick, story):
 def test_the_clock_goes_along_every_few_seconds_and_nothing_else(quick, story):
     with listening(quick.url, job={story.id: {}}) as page:
         first, second = page.until_told("job", many=2)[:2]
-        assert second["card"]["now"] > first["card"]["now"] + subscriber._MAX_AGE - 0.5
+        assert second["card"]["now"] > first["card"]["now"] + subscriber._MAX_AGE_SECONDS - 0.5
         assert second["key"] == first["key"]
         assert len(page.of("job")) < 4
 
@@ -183,7 +183,7 @@ def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
 @pytest.mark.full
 def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, story, monkeypatch):
     """Its socket fills up; the server keeps at most one unsent message for it, and others are told as ever."""
-    monkeypatch.setattr(live, "MAX_LAG", 1_000_000)  # also on a busy machine nobody begins anew
+    monkeypatch.setattr(live, "MAX_LAG_ROWS", 1_000_000)  # also on a busy machine nobody begins anew
     slow = connect(quick.url, buffer=4096)
     subscribe(slow, job=everything(story.id))
     try:
@@ -300,7 +300,7 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
 
 def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_they_are_read(quick, monkeypatch):
     """The end is read before the log: nobody may take it for the end of the log."""
-    monkeypatch.setattr(live, "_POLL", 0.0)
+    monkeypatch.setattr(live, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr(job_log, "PIECE", 64 * 1024)
     flood = recorded.begin(60)
     flood.set_up()
@@ -314,7 +314,7 @@ def test_the_last_lines_of_a_flood_are_told_although_the_job_has_ended_before_th
 
 
 def test_a_page_far_behind_begins_anew_and_one_a_little_behind_is_told_all(quick, story, monkeypatch):
-    monkeypatch.setattr(live, "MAX_LAG", 400)
+    monkeypatch.setattr(live, "MAX_LAG_ROWS", 400)
     monkeypatch.setattr(live, "_MAX_ROWS", 100)
     story.line(0, "\n".join(f"line {k}" for k in range(300)))
     first = told(quick.url, "log", job=everything(story.id))

@@ -25,7 +25,7 @@ class Tea:
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch):
-    monkeypatch.setattr(call, "CALLS", api.calls().copy())
+    monkeypatch.setattr(call, "CALLS", api.list_calls().copy())
 
     @call.post("/jobs/{id}/tea", status=202, action="execute", slow=True)
     def make_tea(id_: str, *, cups: Annotated[int, Meta(ge=1, le=9, description="number of cups")] = 2) -> Tea:
@@ -58,8 +58,8 @@ def test_it_is_decoded_answered_and_refused(root):
 
 
 def test_it_is_described():
-    document = openapi.document()
-    operation = document["paths"][f"{api.BASE}/jobs/{{id}}/tea"]["post"]
+    document = openapi.create_document()
+    operation = document["paths"][f"{api.BASE_PATH}/jobs/{{id}}/tea"]["post"]
     assert operation["summary"] == "Make tea for a job."
     assert list(operation["responses"]) == ["202", "default"]
     schemas = document["components"]["schemas"]

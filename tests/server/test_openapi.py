@@ -11,7 +11,7 @@ from hypothesis.strategies import one_of
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from distdl_jupyter.api import BASE, openapi
+from distdl_jupyter.api import BASE_PATH, openapi
 from distdl_jupyter.azure import identity
 from distdl_jupyter.azure import settings as settings_of_azure
 from distdl_jupyter.core.store import JobStore, is_id
@@ -20,7 +20,7 @@ from tests.server.running import TOKEN, serve
 from tests.standin.fixtures import cloud_file
 from tests.widgets import recorded
 
-DOCUMENT = openapi.document()
+DOCUMENT = openapi.create_document()
 
 
 def _easier(schema):
@@ -51,7 +51,7 @@ def test_a_request_may_leave_out_fields_and_a_response_has_all():
 
 
 def test_a_query_parameter_that_may_be_left_out_has_the_type_of_its_value():
-    operation = DOCUMENT["paths"][f"{BASE}/jobs/{{id}}/log"]["get"]
+    operation = DOCUMENT["paths"][f"{BASE_PATH}/jobs/{{id}}/log"]["get"]
     schemas = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
     assert schemas["before"]["type"] == "integer"
 

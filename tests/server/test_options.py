@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from distdl_jupyter.api.clusters import json_schema
+from distdl_jupyter.api.clusters import create_json_schema
 from distdl_jupyter.core import registry
 
 
@@ -24,7 +24,7 @@ class Options:
 
 
 def test_every_type_has_its_schema():
-    assert json_schema(Options) == {
+    assert create_json_schema(Options) == {
         "title": "Options",
         "type": "object",
         "properties": {
@@ -45,7 +45,7 @@ def test_every_type_has_its_schema():
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k in registry.KINDS for n in registry.names(k)])
 def test_the_schema_of_every_plug_in_is_one_and_takes_its_defaults(kind, name):
-    schema = json_schema(registry.get(kind, name).Options)
+    schema = create_json_schema(registry.get(kind, name).Options)
     jsonschema.Draft202012Validator.check_schema(schema)
     usual = {one: said["default"] for one, said in schema["properties"].items() if "default" in said}
     jsonschema.validate(usual, schema)
@@ -56,5 +56,5 @@ def test_the_schema_of_every_plug_in_is_one_and_takes_its_defaults(kind, name):
     [("ssh", ["hosts"]), ("slurm", ["partition", "time_limit", "gpus_per_node"])],
 )
 def test_what_is_asked_for_at_once_when_a_cluster_is_added(kind, names):
-    properties = json_schema(registry.get("clusters", kind).Options)["properties"]
+    properties = create_json_schema(registry.get("clusters", kind).Options)["properties"]
     assert [name for name, property_ in properties.items() if property_.get("x-first")] == names

@@ -107,7 +107,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
 
 
 def test_settings_are_checked_stored_privately_and_shown_without_the_address(endpoint, capsys):
-    commands.monitoring({"address": address(endpoint), "notify": "failure, rule"})
+    commands.change_monitoring({"address": address(endpoint), "notify": "failure, rule"})
     output = capsys.readouterr().out
     assert "A message was sent to json." in output
     assert "notify = failure,rule" in output

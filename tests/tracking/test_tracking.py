@@ -116,14 +116,16 @@ def test_what_a_library_raises_is_a_sentence_without_its_words(error, said):
 
 
 def test_settings_are_checked_and_shown_without_a_password(capsys):
-    commands.tracking({"track": "MLflow, tensorboard", "mlflow": f"https://ann:{SECRET}@tracking.example:5000/x"})
+    commands.change_tracking(
+        {"track": "MLflow, tensorboard", "mlflow": f"https://ann:{SECRET}@tracking.example:5000/x"}
+    )
     said = capsys.readouterr().out
     assert "track = mlflow,tensorboard\nmlflow = tracking.example:5000\n" in said
     assert SECRET not in said
     assert user_settings.SETTINGS.path.stat().st_mode & 0o077 == 0
     for given in ({"track": "excel"}, {"artifacts": "some"}, {"mlflow": "a b"}, {"address": "json://x.example"}):
         with pytest.raises(InvalidSpec):
-            commands.tracking(given)
+            commands.change_tracking(given)
     assert user_settings.change(track="", mlflow="").track == ""
 
 

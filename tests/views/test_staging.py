@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.cli.show import staging_row
+from distdl_jupyter.cli.show import format_staging_row
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 
@@ -23,7 +23,7 @@ def test_one_bar_for_each_source_on_each_node_in_their_order():
     view = view_of(event(1), event(0), event(0, "labels"), event(1, done=4_800_000, files=512))
     found = view.staging
     assert [(bar.source, bar.host) for bar in found] == [("train", "node-0"), ("labels", "node-0"), ("train", "node-1")]
-    assert staging_row(found[0]) == ("train", "node-0", "1.2 MB of 4.8 MB", "210 of 512", "300 kB")
+    assert format_staging_row(found[0]) == ("train", "node-0", "1.2 MB of 4.8 MB", "210 of 512", "300 kB")
 
 
 @pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])

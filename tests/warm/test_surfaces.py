@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter import cli
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.magic.commands import magics
+from distdl_jupyter.magic.commands import create_magics
 from distdl_jupyter.magic.session import Session
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import report
@@ -63,7 +63,7 @@ def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
 
 
 def test_the_line_magic_switches(own_home, capsys):
-    config = magics(Session(None))["dist_config"]
+    config = create_magics(Session(None))["dist_config"]
     config("warm off")
     assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
     assert warm_start.find_disabling_setting() == "the settings"

@@ -24,7 +24,7 @@ def test_what_cannot_be_is_refused_with_its_field(azure):
 
 
 def test_in_a_terminal_the_magic_says_who_is_signed_in_and_how_else_one_could(azure, capsys):
-    commands.azure({}, paged=False)
+    commands.change_azure({}, paged=False)
     text = capsys.readouterr().out
     assert text.startswith("Not signed in to Azure.\nSign-in methods:\n")
     assert "device_code" in text
@@ -38,11 +38,11 @@ def test_what_a_notebook_keeps_names_nobody(signed_in):
 
 def test_the_magic_sets_and_signs_in(signed_in, capsys):
     settings.change(credential="")
-    commands.azure({"credential": "default", "subscription_id": "s-9"}, paged=False)
+    commands.change_azure({"credential": "default", "subscription_id": "s-9"}, paged=False)
     text = capsys.readouterr().out
     assert text.startswith(f"Signed in to Azure as app {CLIENT}, by default.")
     assert "subscription_id s-9" in text
-    assert isinstance(commands.azure({"subscription_id": ""}), AzurePanel)
+    assert isinstance(commands.change_azure({"subscription_id": ""}), AzurePanel)
     assert settings.read().subscription_id == ""
     with pytest.raises(Exception, match="Unknown setting 'tenant' for Azure"):
-        commands.azure({"tenant": "x"})
+        commands.change_azure({"tenant": "x"})

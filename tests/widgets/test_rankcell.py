@@ -8,7 +8,7 @@ from IPython.lib.pretty import pretty
 from distdl_jupyter.ranks import view
 from distdl_jupyter.ranks.answer import find_failures
 from distdl_jupyter.ranks.view import OutputFold
-from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
+from distdl_jupyter.widgets.ranks import CellDisplay, RankValues, TerminalDisplay, ValuesByRank
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import CellSources
 from tests.conftest import wait_for
@@ -41,7 +41,7 @@ def test_a_short_cell_is_sent_once():
     output = CellDisplay(range(2), "k3f9", publish=sent)
     for rank in range(2):
         output.add(rank, "out", "hello\n")
-        output.done(rank, None)
+        output.mark_done(rank, None)
     output.finish()
     ((bundle, _, update),) = sent
     assert update is False
@@ -54,10 +54,10 @@ def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
     output = CellDisplay(range(2), "k3f9", publish=sent)
     output.add(0, "out", "begin\n")
     wait_for(lambda: sent and sent.plain == "[0] begin")
-    output.done(0, error())
+    output.mark_done(0, error())
     wait_for(lambda: "Rank 0 of 2 failed first" in sent.plain)
     assert "Rank 1 is still running" in sent.plain
-    output.say("Rank 1 waits.")
+    output.show_sentence("Rank 1 waits.")
     wait_for(lambda: sent.plain.endswith("Rank 1 waits."))
     output.finish()
     assert "waits" not in sent.plain
@@ -100,14 +100,14 @@ def test_quiet_shows_failures_only():
     sent = Sent()
     output = CellDisplay([0], "k3f9", quiet=True, publish=sent)
     output.add(0, "out", "secretly\n")
-    output.done(0, error())
+    output.mark_done(0, error())
     output.finish()
     assert "KeyError" in sent.plain
     assert "secretly" not in sent.plain
 
 
 def test_a_terminal_gets_lines(capsys):
-    output = PrintedDisplay(range(2))
+    output = TerminalDisplay(range(2))
     output.add(0, "out", "a\nb")
     output.add(1, "out", "c\n")
     output.finish()

@@ -158,9 +158,9 @@ class JobDirectory:
     def create(self) -> None:
         """Create missing folders. Raises OSError."""
         if self.is_copied:
-            permissions.user_folder(self.job.parent)
-        permissions.private_folder(self.job)
-        permissions.private_folder(self.run)
+            permissions.make_folder(self.job.parent)
+        permissions.make_private(self.job)
+        permissions.make_private(self.run)
 
     def claim_task(self, link: Path) -> bool:
         """Claim the array task of this link; return whether it succeeded. Raises OSError."""
@@ -380,7 +380,7 @@ def claim_task(
         size = min(_MAX_TASKS, plan.trials - (number if arrays or number >= plan.parallel else 0))
         if size < 2:
             return ""
-        folder = permissions.private_folder(sweep.run / str(len(arrays) + 1))
+        folder = permissions.make_private(sweep.run / str(len(arrays) + 1))
         _write_array(folder, "", size)
         (folder / "batch").write_text(_build_task_script(folder), encoding="utf-8")
         args = f"--array=0-{size - 1}%{plan.parallel}", f"--comment={group.id}/{folder.name}", str(folder / "batch")

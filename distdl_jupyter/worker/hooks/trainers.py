@@ -219,9 +219,9 @@ def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
     def make_folder() -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        builds = permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions")
+        builds = permissions.make_private(permissions.make_folder(cache / "distdl") / "torch_extensions")
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
-        return permissions.private_folder(builds / version)  # ranks load code from it
+        return permissions.make_private(builds / version)  # ranks load code from it
 
     folder = guarded("before DeepSpeed compiles an operator", make_folder)
     if folder is None or os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(folder)) != str(folder):
