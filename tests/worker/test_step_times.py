@@ -195,11 +195,11 @@ def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
     out = Out()
     monkeypatch.setattr(step_times.channel, "current", lambda: out)
     recorder = step_times.StepRecorder()
-    recorder.on = True
+    recorder.is_enabled = True
     steps = 7 * step_times.RECORDS_PER_SIZE + 5
     for _ in range(steps):
-        recorder.backward()
-        recorder.stepped()
+        recorder.record_backward()
+        recorder.record_step()
     recorder.flush()
     at = 0
     for report in out.sent:

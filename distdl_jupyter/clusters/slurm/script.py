@@ -199,7 +199,7 @@ class JobDirectory:
         reasons = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            reason = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
+            reason = owned.check(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
             if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):

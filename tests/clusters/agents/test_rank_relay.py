@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.agents import connection as agent_connection
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.connection import RankRelay
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.worker.rank_socket import listening
+from distdl_jupyter.worker.rank_socket import open_listener
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
@@ -98,7 +98,7 @@ def met(tmp_path):
     wait_for(connection.greeted.is_set)
     found = connection.ask("prepare", job="20260101-000000-relay", folder="/nowhere", proof=None, base=str(tmp_path))
     run = Path(found["run"])
-    listener = listening(run / "rank-0.sock")
+    listener = open_listener(run / "rank-0.sock")
     (run / "rank-0.json").write_text(json.dumps({"socket": str(run / "rank-0.sock"), "token": "x", "rank": 0}))
     relay = RankRelay(JobFolder(tmp_path))
     failures = []
