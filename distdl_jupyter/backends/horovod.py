@@ -205,7 +205,7 @@ def find_mpirun() -> str:
 
 def _plan_mpi(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_build_tuning_variables(options)}
-    launcher = LaunchCommand(_make_cmd(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), parse_exit, _LOCAL_SETTINGS)
+    launcher = LaunchCommand(_make_cmd(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _LOCAL_SETTINGS)
     if placement.node_count > 1:
         launcher = _plan_nodes(spec, placement)
     return Plan(
@@ -243,7 +243,7 @@ def _plan_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
     slots = ",".join(f"{host}:{per_host}" for host in hosts)
     arguments = ("--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
     settings = build_mpi_settings(placement.remote_shell, placement.network or placement.interface)
-    return LaunchCommand(_make_cmd(len(hosts) * per_host, *arguments), parse_exit, settings)
+    return LaunchCommand(_make_cmd(len(hosts) * per_host, *arguments), first_exit, settings)
 
 
 def build_mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
@@ -275,7 +275,7 @@ _EXIT_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\
 _IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
 
 
-def parse_exit(text: str) -> tuple[int, int | None, int | None] | None:
+def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
     """Parse Open MPI's output. Return (rank, exit code, signal number) of the rank that ended first, else None."""
     if match := _EXIT_SIGNAL.search(text):
         return int(match[1]), None, int(match[3])

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-#: Number of characters of a picture in one report. The rest of the report has about 150.
+#: Maximum characters of a picture in one report. The other fields have about 150.
 _MAX_PART_CHARS = max(256, select.PIPE_BUF - 256)
 #: Lowest number of our descriptors. Code that closes "all" descriptors usually closes only those with low numbers.
 _MIN_FD = 100

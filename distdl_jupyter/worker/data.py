@@ -32,7 +32,7 @@ VARIABLE_PREFIX = "DISTDL_DATA_"
 def data_path(name: str = "data") -> Path:
     """Return the path of one of the job's data sources on this node, a folder or a file.
 
-    Raises LookupError outside a job, or if the job does not have a data source with this name.
+    Raises LookupError outside a job, or if the job has no data source with this name.
     """
     path = os.environ.get(VARIABLE_PREFIX + name.upper())
     if path:
@@ -72,7 +72,7 @@ class Shard(Sequence[dict[str, Any]]):
             raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
         if total < size:
             raise ValueError(f"{name} has {total} rows, but each of the {size} ranks needs at least one.")
-        # Not more batches than the smallest shard has rows, because an empty batch does not have a mean.
+        # Not more batches than the smallest shard has rows, because an empty batch has no mean.
         self._batch_count: int = min(-(-total // (size * batch_size)), total // size)
         self._columns, self._seed = None if columns is None else list(columns), seed
         #: The rows of this rank, as (path, number of the row group, first and last row in it (exclusive)).

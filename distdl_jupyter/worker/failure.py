@@ -47,7 +47,7 @@ def describe(error: BaseException, sources: CellSources, code_folder: Path | Non
 def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> dict[str, Any]:
     frames = describer.list_frames(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename and error.lineno and describer.is_user_code(error.filename):
-        # The traceback of a SyntaxError does not have a frame for its location.
+        # The traceback of a SyntaxError has no frame for its location.
         file, kind, cell = error.filename, describer.classify(error.filename), describer.sources.get(error.filename)
         frames.append(ErrorFrame(file, error.lineno, "<module>", kind, cell, {}, {}))
     # Users look at the notebook's line first, then at their own modules below it.

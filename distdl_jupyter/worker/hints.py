@@ -134,7 +134,7 @@ def _explain_open_files(error: BaseException, _views: Sequence[View]) -> str:
 def _explain_gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     if not gpu_memory.is_out_of_memory(error):
         return ""
-    return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
+    return "GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
 
 
 def _explain_device_assert(error: BaseException, _views: Sequence[View]) -> str:
@@ -197,7 +197,7 @@ TEXT_RULES = (
     (
         "nccl-shared-gpu",
         r"Duplicate GPU detected",
-        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
+        "Two ranks use the same GPU, which NCCL rejects. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
         "before any other CUDA call. With fewer GPUs than processes, use a smaller -p, or use Gloo.",
     ),
     (  # Horovod reports NCCL errors without the cause, which is only in NCCL's log

@@ -31,7 +31,7 @@ class Identity(NamedTuple):
 
 
 #: Variables of launchers: rank, world size, local rank, local size, node rank, node count ("": not set). The first
-#: match is used. OMPI_COMM_WORLD_NODE_RANK is left out, because it counts processes of a node, not nodes.
+#: match is used. OMPI_COMM_WORLD_NODE_RANK is not used, because it counts processes of a node, not nodes.
 LAUNCHER_VARIABLES: tuple[tuple[str, ...], ...] = (
     (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "", ""),
     tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")),

@@ -139,7 +139,7 @@ def _send(pictures: list[bytes]) -> None:
     if picture is None:
         size, limit = min(map(len, pictures)) / 1e6, MAX_BYTES / 1e6
         remedy = "use a smaller figure or a lower dpi"
-        print(f"[image omitted: it has {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
+        print(f"[image omitted: its size is {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
         return
     _sent_count += 1
     if current is not None and _sent_count <= MAX_PICTURES:

@@ -130,7 +130,7 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
     ("facts", "present", "absent"),
     [
         ({}, ["2.00 GiB requested, 1.00 GiB free of 16.00 GiB", "smaller batch", "--record-gpu-memory"], ["segments"]),
-        ({"requested": 32 * GIB}, ["larger than the GPU"], ["Tensors", "--record"]),
+        ({"requested": 32 * GIB}, ["exceeds the GPU's memory"], ["Tensors", "--record"]),
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (

@@ -89,7 +89,7 @@ for _ in range(110):
     assert len(received(ended)) == 100
     assert received(ended)[0] == values["photo"]
     assert ended.out.splitlines() == [
-        "[image omitted: it has 2.1 MB, but the limit is 2 MB; use a smaller figure or a lower dpi]",
+        "[image omitted: its size is 2.1 MB, but the limit is 2 MB; use a smaller figure or a lower dpi]",
         "[This rank has shown 100 images; later ones are omitted.]",
     ]
 

@@ -34,7 +34,7 @@ from distdl_jupyter.worker.hooks.imports import HookFinder
 
 #: Environment variable that ``record_gpu_memory`` sets.
 RECORD_VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
-#: Environment variable with host name and process id of the process that submitted the job, usually a kernel.
+#: Environment variable with the host name and process id of the process that submitted the job, usually a kernel.
 SUBMITTER_VARIABLE = "DISTDL_SUBMITTER"
 #: Maximum number of lines and of processes in the message, and the minimum share of the GPU's memory to be listed.
 _MAX_LINES, _MAX_PROCESSES, _MIN_SHARE = 3, 3, 0.01
@@ -59,7 +59,7 @@ _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _TEXT_FIELDS = ("name", "user", "job", "rank")
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
-#: Returns the label and line of the user's code in the frames of a memory block, ("", 0) if there is none.
+#: Returns the label and line of the user's code in the frames of a memory block, or ("", 0) if no frame is the user's.
 FrameLocator = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 
 
@@ -161,7 +161,7 @@ def _read_process(pid: int) -> dict[str, str]:
         return {}
     name = ""
     if command:
-        # Other arguments than the script or module are omitted because they may be secret.
+        # Arguments other than the script or module are omitted, because they may be secret.
         script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
         script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
         name = f"{Path(command[0]).name} {script}".rstrip()
@@ -190,9 +190,9 @@ def explain(memory: Mapping[str, Any], job: str = "") -> str:
     parts = [] if requested is None else [f"{_format_size(requested)} requested"]
     if free is not None:
         parts.append(f"{_format_size(free)} free" + ("" if total is None else f" of {_format_size(total)}"))
-    head = f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
+    head = f"GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
     if requested is not None and total is not None and requested > total:
-        return f"{head} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
+        return f"{head} This allocation alone exceeds the GPU's memory. Use a smaller batch or tensor."
     min_size = _MIN_SHARE * (total or 0)
     processes = memory.get("processes", [])[:_MAX_PROCESSES]
     others = [_format_process(process) for process in processes if process["size"] >= min_size]
@@ -200,7 +200,7 @@ def explain(memory: Mapping[str, Any], job: str = "") -> str:
     if unused > max(min_size, (requested or 0) - (free or 0)):
         others.append(
             f"torch has reserved {_format_size(unused)} in unused blocks that are too small for this allocation. "
-            f"Start the job with --env {memory['variable']}=expandable_segments:True"
+            f"Start the job with --env {memory['variable']}=expandable_segments:True."
         )
     usage, hint, lines = "", "", memory.get("lines", [])
     if memory.get("allocated") or lines:
@@ -214,26 +214,26 @@ def explain(memory: Mapping[str, Any], job: str = "") -> str:
         usage += ". "
         if not memory["recorded"]:
             command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
-            hint = f" To see which lines hold the memory, run: {command}"
+            hint = f" To see which lines hold the memory, run `{command}`."
     use_less = f"{usage}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
     return " ".join([head, *others, use_less])
 
 
 def _format_process(process: Mapping[str, Any]) -> str:
     pid, usage, user = process["pid"], f"holds {_format_size(process['size'])}", process["user"]
-    name = f"process {pid}" + (f" ({process['name']})" if process["name"] else "")
+    name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
     if process["kind"] == "job":
         job_id = process["job"].rpartition("-")[2]
         rank = f"Rank {process['rank']}" if process["rank"] else "A process"
         if process["job"] == os.environ.get("DISTDL_JOB_ID"):
             return f"{rank} of this job (process {pid}) {usage} of the same GPU: use fewer processes per node."
-        return f"{rank} of your job {job_id} {usage}: wait for that job, or run: distdl stop {job_id}"
+        return f"{rank} of your job {job_id} {usage}: wait for that job, or stop it with `distdl stop {job_id}`."
     return {
         "submitter": f"The kernel of your notebook (process {pid}) {usage}: restart the kernel.",
         "notebook": f"Another notebook kernel of yours (process {pid}) {usage}: shut it down in JupyterLab.",
-        "own": f"Your {name} {usage}: end it, or run: kill {pid}",
-        "other": f"{name.capitalize()} of user {user} {usage}: ask {user}, or use another GPU.",
-        "hidden": f"{name.capitalize()}, which is not visible from here, {usage}: use another GPU, or see nvidia-smi.",
+        "own": f"{name} of yours {usage}: stop it with `kill {pid}`.",
+        "other": f"{name} of user {user} {usage}: ask {user}, or use another GPU.",
+        "hidden": f"{name}, which is not visible from here, {usage}: use another GPU, or check nvidia-smi.",
     }[process["kind"]]
 
 

@@ -245,15 +245,15 @@ class _CommunicationChecker:
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
-        self._due = _GROUP_STEPS
+        self._next_check = _GROUP_STEPS
         self._pid = os.getpid()
 
     def check_step(self, _optimizer: Any) -> None:
         """Check after ``_GROUP_STEPS`` steps and, if the rank has a group, after ``_COLLECTIVE_STEPS`` steps."""
         count = recorder.step + 1
-        if not self._due or count < self._due:
+        if not self._next_check or count < self._next_check:
             return
-        self._due = 0
+        self._next_check = 0
         groups = [group for group in distributed.list_groups() if group.size() > 1]
         horovod, rpc = distributed.get_running_horovod(), sys.modules.get("torch.distributed.rpc.api")
         uses_horovod = horovod is not None and horovod.size() > 1
@@ -265,7 +265,7 @@ class _CommunicationChecker:
         reason = f"after {count} optimizer steps there is no process group with more than one rank"
         if groups or uses_horovod:
             if count < _COLLECTIVE_STEPS:
-                self._due = _COLLECTIVE_STEPS
+                self._next_check = _COLLECTIVE_STEPS
                 return
             reason = f"no collective operation ran in {count} optimizer steps"
         if os.getpid() == self._pid and not any(name in sys.modules for name in _UNTRACKED_MODULES):

@@ -127,7 +127,7 @@ class RankProfiler:
                 self._report("done", step=step_count)
             except Exception as error:  # noqa: BLE001  the training continues
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-                self._report("failed", text=f"Its trace cannot be written: {reason}.")
+                self._report("failed", text=f"The trace cannot be written: {reason}.")
 
         self._save_thread = threading.Thread(target=write, name="distdl-profile")
         self._save_thread.start()

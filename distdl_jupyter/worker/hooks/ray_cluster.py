@@ -61,7 +61,7 @@ def has_authentication(version: str) -> bool:
 def join_cluster(variable: str) -> Iterator[bool]:
     """Run a node of the job's Ray cluster. Yield whether this rank only contributes its machine and does not run code.
 
-    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayNotStarted, ConnectionError.
+    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayStartError, ConnectionError.
     """
     node, size = json.loads(variable), int(os.environ["DISTDL_WORLD_SIZE"])
     is_head = os.environ["DISTDL_RANK"] == "0"
@@ -176,7 +176,7 @@ class _RayNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start Ray, wait until it is up, and return its first process. Raises RayNotStarted."""
+        """Start Ray, wait until it is up, and return its first process. Raises RayStartError."""
         host = os.uname().nodename
         if not has_authentication(version := metadata.version("ray")):
             raise RayStartError(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")

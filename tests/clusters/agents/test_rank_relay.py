@@ -83,7 +83,7 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
 
 def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypatch):
     agent, note = offered
-    monkeypatch.setattr(agent_connection, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(agent_connection, "read_uid", lambda _connection: os.getuid() + 1)
     with connected(note) as stranger, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         stranger.sendall(b"hello")
         assert stranger.recv(100) == b""
