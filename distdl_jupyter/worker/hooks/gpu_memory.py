@@ -200,7 +200,7 @@ def explain(memory: Mapping[str, Any], job: str = "") -> str:
     if unused > max(min_size, (requested or 0) - (free or 0)):
         others.append(
             f"torch has reserved {_format_size(unused)} in unused blocks that are too small for this allocation. "
-            f"Start the job with --env {memory['variable']}=expandable_segments:True."
+            f"Start the job with `--env {memory['variable']}=expandable_segments:True`."
         )
     usage, hint, lines = "", "", memory.get("lines", [])
     if memory.get("allocated") or lines:

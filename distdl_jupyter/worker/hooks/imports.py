@@ -126,7 +126,7 @@ def call_hook(moment: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def report_connect(get_fields: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Report that this rank is connecting and, after the block, that it is connected, with the fields of ``get_fields``."""
+    """Report that this rank is connecting and, after the block, that it is connected, with ``get_fields()``."""
     call_hook("before the ranks connected", channel.send, "rendezvous")
     yield
     call_hook("after the ranks connected", lambda: channel.send("ready", **get_fields()))
