@@ -376,9 +376,9 @@ def _message(entry: codes.Entry) -> str:
 
 def hints() -> Iterator[codes.Entry]:
     """Yield the hint of each rule for a rank's exception."""
-    for code, _pattern, text in rules.TEXTS:
+    for code, _pattern, text in rules.TEXT_RULES:
         yield codes.Entry(code, text, "", _RANKS, 0, explicit=True)
-    from_text = {code for code, _pattern, _text in rules.TEXTS}
+    from_text = {code for code, _pattern, _text in rules.TEXT_RULES}
     for code, rule in rules.RULES:
         if code in from_text:
             continue

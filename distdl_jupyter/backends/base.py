@@ -28,9 +28,9 @@ TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "dee
 #: Bytes of GPU memory below which a kernel is assumed to hold only its CUDA context.
 _CUDA_CONTEXT_BYTES = 50_000_000
 #: Names in code that detects GPUs itself.
-_DETECTS_GPU = ("is_available", "device_count", "is_initialized", "accelerator")
+_DETECTION_NAMES = ("is_available", "device_count", "is_initialized", "accelerator")
 #: Functions of torch.cuda that work without a GPU.
-_WITHOUT_GPU = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
+_CPU_FUNCTIONS = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
 _DEVICE = re.compile(r"cuda(:\d+)?")
 
 
@@ -83,19 +83,19 @@ class JobPackage:
 
     title: str
     name: str
-    also: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
     install: str = ""
 
     def version(self) -> str:
         """Return the installed version, "" if it is not installed."""
-        return installed_version(self.name, *self.also)
+        return installed_version(self.name, *self.alternatives)
 
 
 TORCH = JobPackage("torch", "torch")
 TENSORFLOW = JobPackage("TensorFlow", frameworks.TENSORFLOW[0], frameworks.TENSORFLOW[1:])
 
 
-def listed(packages: Iterable[JobPackage]) -> str:
+def format_versions(packages: Iterable[JobPackage]) -> str:
     """Return the installed packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``."""
     return ", ".join(f"{package.title} {version}" for package in packages if (version := package.version()))
 
@@ -131,7 +131,7 @@ class Backend(ABC):
 
     def detail(self, options: Any) -> str:
         """Return the installed versions of its packages as text, "" if none is installed."""
-        return listed(self.packages(options))
+        return format_versions(self.packages(options))
 
     def programs(self, options: Any) -> tuple[str, ...]:
         """Return the programs that every node needs, in the folder of its Python or on its PATH."""
@@ -143,8 +143,8 @@ class Backend(ABC):
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield the checks of code before the start, besides those by ``usage``; None for one that does not apply."""
-        yield kernel_memory()
-        yield cuda(code, spec)
+        yield check_kernel_memory()
+        yield check_cuda(code, spec)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
         """Return the environment of every process of the job; ``restart_count`` is the number of earlier starts."""
@@ -172,11 +172,11 @@ def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
         "OMP_NUM_THREADS": str(slot.cores or placement.cores_per_rank),
     }
     if slot.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, slot)
+        environment["CUDA_VISIBLE_DEVICES"] = _list_visible_gpus(placement, slot)
     return environment
 
 
-def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
+def _list_visible_gpus(placement: Placement, slot: RankSlot) -> str:
     """Return the GPUs of the rank's node in the order of local ranks, so that ``set_device(local_rank)`` works.
 
     If ranks share GPUs, or have several GPUs each, a rank sees only its own GPUs.
@@ -190,7 +190,7 @@ def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
 # checks of code, for all backends ---------------------------------------------------------------
 
 
-def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
+def check_kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
     """Check whether this kernel holds GPU memory; None if it has never used a GPU. It does not import torch."""
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -200,28 +200,28 @@ def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
         Finding(
             "warning",
             "kernel-holds-gpu",
-            f"This kernel uses {size(count)} on GPU {device}, which ranks cannot use.",
+            f"This kernel uses {size(byte_count)} on GPU {device}, which ranks cannot use.",
             "Delete the tensors and call torch.cuda.empty_cache(), or restart the kernel.",
         )
-        for device, count in reserved
-        if count >= _CUDA_CONTEXT_BYTES
+        for device, byte_count in reserved
+        if byte_count >= _CUDA_CONTEXT_BYTES
     )
     return Check("GPU memory", "used by this kernel" if findings else "not used by this kernel", findings)
 
 
-def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
+def check_cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
     """Check that this machine has a GPU for code that uses CUDA; None for other code, and for code that detects GPUs.
 
     ``devices`` are the GPUs of this machine, detected by default. Clusters check other machines.
     """
-    if spec.cluster != "local" or code.uses(*_DETECTS_GPU):
+    if spec.cluster != "local" or code.uses(*_DETECTION_NAMES):
         return None
     calls = [call for call in code.calls if _uses_cuda(call)]
     if not calls:
         return None
-    visible = gpu_numbers() if devices is None else devices
-    if visible:
-        return Check("CUDA", f"{plural(len(visible), 'GPU')} here")
+    gpus = gpu_numbers() if devices is None else devices
+    if gpus:
+        return Check("CUDA", f"{plural(len(gpus), 'GPU')} here")
     first = next((call for call in calls if call.label in code.training_labels), calls[0])
     finding = Finding(
         "warning",
@@ -235,7 +235,7 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
 
 def _uses_cuda(call: Call) -> bool:
     if call.name.startswith("torch.cuda.") or (call.last == "cuda" and isinstance(call.node.func, ast.Attribute)):
-        return call.last not in _WITHOUT_GPU
+        return call.last not in _CPU_FUNCTIONS
     arguments = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
     values = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
     return call.last != "print" and any(isinstance(value, str) and _DEVICE.fullmatch(value) for value in values)

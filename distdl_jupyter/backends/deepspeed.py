@@ -22,8 +22,8 @@ from distdl_jupyter.core.spec import JobSpec
 
 Config = dict[str, Any]
 #: The environment variable of ranks with the config as JSON.
-VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
-_BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+CONFIG_VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
+_BATCH_KEY, _MICRO_KEY, _STEPS_KEY = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _OFFLOADS = {"optimizer": ("offload_optimizer",), "optimizer and parameters": ("offload_optimizer", "offload_param")}
 #: Config keys that make several ranks process the same batch, so that there are fewer batches than ranks.
 _SHARING_KEYS = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
@@ -48,7 +48,7 @@ class DeepSpeedOptions(TorchOptions):
         """Read the config, so that later changes of its file do not affect the job. Raises InvalidSpec."""
         object.__setattr__(self, "deepspeed_config", _to_json(self.deepspeed_config))
 
-    def config(self) -> Config:
+    def build_config(self) -> Config:
         """Return the whole config, {} if no option is set. Raises InvalidSpec."""
         config: Config = json.loads(str(self.deepspeed_config) or "{}")
         zero = dict(config.get("zero_optimization") or {})
@@ -64,7 +64,7 @@ class DeepSpeedOptions(TorchOptions):
             config.setdefault("zero_allow_untested_optimizer", True)
         if self.precision:
             config |= {kind: {**(config.get(kind) or {}), "enabled": self.precision == kind} for kind in _HALF_FORMATS}
-        sizes = {_MICRO: self.micro_batch, _STEPS: self.gradient_accumulation}
+        sizes = {_MICRO_KEY: self.micro_batch, _STEPS_KEY: self.gradient_accumulation}
         return config | {key: value for key, value in sizes.items() if value is not None}
 
 
@@ -112,15 +112,15 @@ class DeepSpeedBackend(TorchBackend):
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Return torch's plan with the config for every rank. Raises InvalidSpec for a config that cannot work."""
         plan = super().plan(spec, placement, options)
-        config = options.config()
+        config = options.build_config()
         if not config:
             return plan
-        _check(config)
+        _check_zero(config)
         is_shared = any(config.get(key) for key in _SHARING_KEYS) or "PipelineModule" in spec.source.code
-        batch = "" if is_shared else check_batch(config, len(placement.ranks))
+        batch_text = "" if is_shared else check_batch(config, len(placement.ranks))
         stage = (config.get("zero_optimization") or {}).get("stage", 0)
-        note = f"DeepSpeed with ZeRO stage {stage}" + (f": {batch}." if batch else ".")
-        variable = {VARIABLE: json.dumps(config)}
+        note = f"DeepSpeed with ZeRO stage {stage}" + (f": {batch_text}." if batch_text else ".")
+        variable = {CONFIG_VARIABLE: json.dumps(config)}
         return Plan(tuple(environment | variable for environment in plan.environments), notes=(*plan.notes, note))
 
 
@@ -131,20 +131,20 @@ def check_batch(config: Config, ranks: int) -> str:
     ranks, and one or two of these may be missing
     (https://www.deepspeed.ai/docs/config-json/#batch-size-related-parameters).
     """
-    sizes = {key: config[key] for key in (_BATCH, _MICRO, _STEPS) if config.get(key) is not None}
+    sizes = {key: config[key] for key in (_BATCH_KEY, _MICRO_KEY, _STEPS_KEY) if config.get(key) is not None}
     if "auto" in sizes.values():
         return ""
     for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _invalid(
+            raise _create_error(
                 "deepspeed-number-invalid",
                 f"{key} is {value!r}, but must be an integer of at least 1.",
                 f"Set {key} to an integer of at least 1.",
             )
-    batch_size, micro, steps = sizes.get(_BATCH), sizes.get(_MICRO), sizes.get(_STEPS)
+    batch_size, micro, steps = sizes.get(_BATCH_KEY), sizes.get(_MICRO_KEY), sizes.get(_STEPS_KEY)
     if micro is None:
         if batch_size is None:
-            raise _invalid(
+            raise _create_error(
                 "deepspeed-batch-missing",
                 "The DeepSpeed config does not set the batch size.",
                 "Set micro_batch to the number of samples per rank.",
@@ -154,24 +154,24 @@ def check_batch(config: Config, ranks: int) -> str:
         steps = 1 if batch_size is None else _divide(batch_size, micro * ranks, _describe_product(micro, None, ranks))
     total = micro * steps * ranks
     if batch_size is not None and batch_size != total:
-        raise _invalid(
+        raise _create_error(
             "deepspeed-batch-differs",
-            f"{_BATCH} is {batch_size}, but {_describe_product(micro, steps, ranks)} is {total}.",
-            f"Set {_BATCH} to {total}, or remove it.",
+            f"{_BATCH_KEY} is {batch_size}, but {_describe_product(micro, steps, ranks)} is {total}.",
+            f"Set {_BATCH_KEY} to {total}, or remove it.",
         )
     return f"{total} samples a step, {_describe_product(micro, steps, ranks)}"
 
 
-def _divide(whole: int, parts: int, factors: str) -> int:
-    if whole % parts:
-        lower = whole - whole % parts
-        suggestion = f"{lower} or {lower + parts}" if lower else str(parts)
-        raise _invalid(
+def _divide(batch_size: int, divisor: int, factors: str) -> int:
+    if batch_size % divisor:
+        lower = batch_size - batch_size % divisor
+        suggestion = f"{lower} or {lower + divisor}" if lower else str(divisor)
+        raise _create_error(
             "deepspeed-batch-uneven",
-            f"{_BATCH} is {whole}, which is not a multiple of {factors}.",
-            f"Set {_BATCH} to {suggestion}.",
+            f"{_BATCH_KEY} is {batch_size}, which is not a multiple of {factors}.",
+            f"Set {_BATCH_KEY} to {suggestion}.",
         )
-    return whole // parts
+    return batch_size // divisor
 
 
 def _describe_product(micro: int | None, steps: int | None, ranks: int) -> str:
@@ -179,12 +179,12 @@ def _describe_product(micro: int | None, steps: int | None, ranks: int) -> str:
     return " x ".join([*filter(None, sizes), plural(ranks, "rank")])
 
 
-def _check(config: Config) -> None:
+def _check_zero(config: Config) -> None:
     """Raise InvalidSpec for a config that DeepSpeed would reject on every rank."""
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise _invalid(
+        raise _create_error(
             "deepspeed-stage-invalid",
             f"zero_stage is {stage!r}, but must be 0, 1, 2 or 3.",
             "Set zero_stage to 0, 1, 2 or 3.",
@@ -193,12 +193,12 @@ def _check(config: Config) -> None:
     for key, min_stage in (("offload_optimizer", 1), ("offload_param", 3)):
         device = (zero.get(key) or {}).get("device", "none")
         if device != "none" and stage < min_stage:
-            raise _invalid("deepspeed-offload-stage",
+            raise _create_error("deepspeed-offload-stage",
                 f"{key} needs ZeRO stage {min_stage}, but the stage is {stage}.",
                 f"Set zero_stage to {min_stage}, or remove the offload.", "offload",
             )  # fmt: skip
     if all((config.get(kind) or {}).get("enabled") is True for kind in _HALF_FORMATS):
-        raise _invalid(
+        raise _create_error(
             "deepspeed-two-formats", "The DeepSpeed config enables both bf16 and fp16.", "Disable one of them."
         )
 
@@ -211,20 +211,20 @@ def _to_json(source: str | Config) -> str:
             source = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or "it is not a text file"
-            raise _invalid("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {problem}.",
+            raise _create_error("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {problem}.",
                          "Set deepspeed_config to the path of a JSON file, to JSON, or to a "
                          "dict.") from None  # fmt: skip
     try:
         config = json.loads(source or "{}") if isinstance(source, str) else source
         text = json.dumps(config)
     except (TypeError, ValueError) as error:
-        raise _invalid(
+        raise _create_error(
             "deepspeed-config-not-json",
             f"The DeepSpeed config is not valid JSON: {error}.",
             "Correct the JSON at this line and column.",
         ) from None
     if not isinstance(config, dict):
-        raise _invalid(
+        raise _create_error(
             "deepspeed-config-not-an-object",
             f"The DeepSpeed config is {type(config).__name__}, but must be a JSON object.",
             'Use an object, for example {"bf16": {"enabled": true}}.',
@@ -232,5 +232,5 @@ def _to_json(source: str | Config) -> str:
     return text if config else ""
 
 
-def _invalid(code: str, problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
+def _create_error(code: str, problem: str, hint: str, option: str = "deepspeed_config") -> InvalidSpec:
     return InvalidSpec(problem, code=code, field=option, hint=hint)

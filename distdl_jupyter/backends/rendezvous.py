@@ -18,16 +18,16 @@ import sys
 from collections import defaultdict
 
 from distdl_jupyter.worker import installed
-from distdl_jupyter.worker.identity import rendezvous_secret
+from distdl_jupyter.worker.identity import derive_rendezvous_secret
 
-READY = "rendezvous ready"
+READY_LINE = "rendezvous ready"
 #: Timeout of a request in seconds, and the maximum size of a request in bytes.
 _REQUEST_SECONDS = 30.0
-_MAX_REQUEST = 16 * 2**20
+_MAX_REQUEST_BYTES = 16 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}
 
 
-def host_name(node: int) -> str:
+def get_host_name(node: int) -> str:
     """Return the host name that ranks use for a logical node."""
     return f"node-{node}"
 
@@ -42,8 +42,8 @@ class Rendezvous:
         self.prefix = f"/{secret}:{port}/" if secret else "/"
         self._socket = socket.create_server((address, port), backlog=1024)
         self._values: dict[str, dict[str, bytes]] = {}
-        self._finished: dict[str, set[str]] = defaultdict(set)
-        self._waiting: dict[tuple[str, str], list[asyncio.Future[bytes | None]]] = defaultdict(list)
+        self._finished_ranks: dict[str, set[str]] = defaultdict(set)
+        self._waiting_requests: dict[tuple[str, str], list[asyncio.Future[bytes | None]]] = defaultdict(list)
 
     async def serve(self) -> None:
         """Serve until the task is canceled."""
@@ -58,26 +58,26 @@ class Rendezvous:
         if (value := self._values.get(scope, {}).get(key)) is not None:
             future.set_result(value)
         else:
-            self._waiting[scope, key].append(future)
+            self._waiting_requests[scope, key].append(future)
             loop.call_later(self.wait_seconds, self._expire, scope, key, future)
         return future
 
     def _expire(self, scope: str, key: str, future: asyncio.Future[bytes | None]) -> None:
         if not future.done():
             future.set_result(None)
-            self._waiting[scope, key].remove(future)
+            self._waiting_requests[scope, key].remove(future)
 
     def put(self, scope: str, key: str, value: bytes) -> None:
         """Store a value, and answer the pending requests for it."""
         self._values.setdefault(scope, {})[key] = value
-        for future in self._waiting.pop((scope, key), ()):
+        for future in self._waiting_requests.pop((scope, key), ()):
             future.set_result(value)
 
     def finish(self, scope: str, rank: str) -> None:
         """Record that a rank has connected to all others of a scope; the last rank clears the scope."""
-        self._finished[scope].add(rank)
-        if self._finished[scope] >= {key for key in self._values.get(scope, ()) if key.isdigit()}:
-            self._finished.pop(scope)
+        self._finished_ranks[scope].add(rank)
+        if self._finished_ranks[scope] >= {key for key in self._values.get(scope, ()) if key.isdigit()}:
+            self._finished_ranks.pop(scope)
             self._values.pop(scope, None)
 
 
@@ -98,7 +98,7 @@ class _Connection(asyncio.Protocol):
         """Answer a complete request."""
         self._data += data
         head, end, value = self._data.partition(b"\r\n\r\n")
-        if len(self._data) > _MAX_REQUEST:
+        if len(self._data) > _MAX_REQUEST_BYTES:
             self._send(400)
         elif end:
             try:
@@ -143,10 +143,10 @@ class _Connection(asyncio.Protocol):
 
 
 async def _main(address: str, port: int) -> None:
-    server = Rendezvous(address, port, rendezvous_secret(os.environ.get("DISTDL_NONCE", "")))
+    server = Rendezvous(address, port, derive_rendezvous_secret(os.environ.get("DISTDL_NONCE", "")))
     serving = asyncio.create_task(server.serve())
     asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
-    sys.stdout.write(READY + "\n")
+    sys.stdout.write(READY_LINE + "\n")
     sys.stdout.flush()
     installed.record_imports()
     with contextlib.suppress(asyncio.CancelledError):

@@ -22,9 +22,9 @@ from distdl_jupyter.core.source import Code
 from distdl_jupyter.core.spec import JobSpec
 
 #: The names of TensorFlow's strategy class.
-STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
+STRATEGY_NAMES = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 #: If this variable is 1, ``tf.keras`` is Keras 2, from the package tf_keras.
-LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
 
 class TensorFlowBackend(Backend):
@@ -36,7 +36,7 @@ class TensorFlowBackend(Backend):
     order = 3
     usage = CodePattern(
         title="tf.distribute",
-        initializers=STRATEGY,
+        initializers=STRATEGY_NAMES,
         initialization=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
         trainers=TRAINERS,
         pattern=r"\bMultiWorkerMirroredStrategy\b",
@@ -59,18 +59,18 @@ class TensorFlowBackend(Backend):
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the check that Keras can train under the strategy."""
         yield from super().checks(code, spec)
-        yield keras_fit(code, spec)
+        yield check_keras_fit(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Return the plan: every rank is a worker that listens on its own port."""
-        workers = [_address(spec, slot) for slot in placement.ranks]
+        workers = [_format_address(spec, slot) for slot in placement.ranks]
         return Plan(
-            environments=tuple(_environment(placement, slot, workers) for slot in placement.ranks),
+            environments=tuple(_build_environment(placement, slot, workers) for slot in placement.ranks),
             distribution="tensorflow",
         )
 
 
-def _address(spec: JobSpec, slot: RankSlot) -> str:
+def _format_address(spec: JobSpec, slot: RankSlot) -> str:
     if not slot.ports:
         raise InvalidSpec(
             f"{spec.compute_target} cannot reserve a port for every rank, which TensorFlow needs.",
@@ -81,7 +81,7 @@ def _address(spec: JobSpec, slot: RankSlot) -> str:
     return f"{slot.address}:{slot.ports[0]}"
 
 
-def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> dict[str, str]:
+def _build_environment(placement: Placement, slot: RankSlot, workers: list[str]) -> dict[str, str]:
     task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": slot.rank}}
     cores = str(slot.cores or placement.cores_per_rank)
     variables = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": cores}
@@ -91,33 +91,33 @@ def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> di
     return common_environment(placement, slot) | variables
 
 
-def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+def check_keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
     """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code that does not use both.
 
     Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
     """
-    strategy, fit = code.called(*STRATEGY), code.called("fit")
+    strategy, fit = code.called(*STRATEGY_NAMES), code.called("fit")
     if spec.process_count == 1 or strategy is None or fit is None:
         return None
-    version, legacy = keras_version(), any(LEGACY_KERAS in piece.text for piece in code.texts)
-    if version < 3 or legacy or uses_legacy_keras(spec, environment) or code.needs("tf_keras"):
+    version, sets_legacy = get_keras_version(), any(LEGACY_VARIABLE in piece.text for piece in code.texts)
+    if version < 3 or sets_legacy or uses_legacy_keras(spec, environment) or code.needs("tf_keras"):
         return Check("Keras", "Keras 2 is supported" if version else "not installed")
     finding = Finding(
         "warning",
         "keras-3-fit",
         f"fit() in {fit.location} fails, because Keras {version} does not train under MultiWorkerMirroredStrategy.",
-        f'Run "pip install tf-keras", and set os.environ["{LEGACY_KERAS}"] = "1" before TensorFlow is imported.',
+        f'Run "pip install tf-keras", and set os.environ["{LEGACY_VARIABLE}"] = "1" before TensorFlow is imported.',
     )
     return Check("Keras", "does not support this strategy", (finding,))
 
 
 def uses_legacy_keras(spec: JobSpec, environment: Mapping[str, str]) -> bool:
     """Return whether the ranks of a job that is submitted from this environment use Keras 2."""
-    return {**environment, **spec.environment_variables}.get(LEGACY_KERAS) == "1"
+    return {**environment, **spec.environment_variables}.get(LEGACY_VARIABLE) == "1"
 
 
-def keras_version() -> int:
+def get_keras_version() -> int:
     """Return the major version of Keras, 0 if it is not installed."""
     try:
         return int(metadata.version("keras").partition(".")[0])

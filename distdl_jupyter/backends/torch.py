@@ -85,7 +85,7 @@ class TorchBackend(Backend):
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
         """Yield also the check that NCCL has enough GPUs."""
         yield from super().checks(code, spec)
-        yield nccl(code, spec)
+        yield check_nccl(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
         """Return the plan: rank 0 hosts the store at the reserved port of the first node."""
@@ -129,11 +129,11 @@ def may_share_gpus(variables: Mapping[str, str]) -> bool:
     return variables.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0"
 
 
-def nccl(
+def check_nccl(
     code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Check | None:
     """Check that this machine has a GPU for each process if the code uses NCCL; None for other code."""
-    calls = [(call, _transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
+    calls = [(call, _get_transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
     first = next((call for call, transport in calls if transport == "nccl"), None)
     if spec.cluster != "local" or first is None or may_share_gpus({**environment, **spec.environment_variables}):
         return None
@@ -155,7 +155,7 @@ def nccl(
     return Check("NCCL", summary, (finding,))
 
 
-def _transport(call: Call) -> str:
+def _get_transport(call: Call) -> str:
     """Return the transport in a call of ``init_process_group``, "" unless it is a literal."""
     keyword_value = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
     transport = keyword_value or next(iter(call.node.args), None)

@@ -121,9 +121,9 @@ def _describe_value(value: Any) -> str:
         return f"{name}, {humanize.size(len(value))}"
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"{name}, {humanize.plural(len(value), 'item')}"
-    if (count := tensors.parameters(value)) is not None:
+    if (count := tensors.count_parameters(value)) is not None:
         return f"{name}, {humanize.plural(count, 'parameter')}"
-    shape = tensors.shape(value)
+    shape = tensors.get_shape(value)
     if shape is None:
         return name
     dims = f" {humanize.TIMES} ".join(str(length) for length in shape) if shape else "scalar"

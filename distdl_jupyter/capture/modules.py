@@ -24,7 +24,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import imported, parsed
 from distdl_jupyter.core.spec import Captured
-from distdl_jupyter.worker.installed import holds_packages, installed_roots
+from distdl_jupyter.worker.installed import has_packages, list_roots
 
 _CODE_SUFFIXES = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
@@ -89,7 +89,7 @@ def find_roots(location: CodeLocation) -> dict[Path, str]:
 
 def make_installed_test() -> Callable[[str | Path], bool]:
     """Return a function that tests if a path belongs to this environment, other installed packages or Python."""
-    paths = (*installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    paths = (*list_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in paths}
 
     def is_installed(path: str | Path) -> bool:
@@ -100,7 +100,7 @@ def make_installed_test() -> Callable[[str | Path], bool]:
 
 def _iter_pth_folders() -> Iterator[Path]:
     """Yield the folders that ``.pth`` files add to the path: packages installed in editable mode."""
-    for packages in {*site.getsitepackages(), *filter(holds_packages, sys.path)}:
+    for packages in {*site.getsitepackages(), *filter(has_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.strip() and not line.startswith(("import ", "import\t", "#")):
@@ -189,5 +189,5 @@ def _iter_package_files(package: Path) -> Iterator[Path]:
 def build_search_path(location: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: those of sent modules, and package folders that the user added."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-    user_paths = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
+    user_paths = [entry for entry in sys.path if entry not in installed_paths and has_packages(entry)]
     return list(dict.fromkeys((*map(str, find_roots(location)), *user_paths)))

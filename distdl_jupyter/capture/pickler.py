@@ -149,7 +149,7 @@ def _make_counterpart(obj: Any) -> tuple[Any, ...] | None:
     if isinstance(obj, _LRU_CACHE) and obj.__module__ == "__main__":
         cache = _Call(functools.partial(functools.lru_cache, **obj.cache_parameters()))
         return operator.call, (cache, obj.__wrapped__)
-    return (_TO_OWN_GPU, (tensors.without_gpu(obj),)) if tensors.is_on_gpu(obj) else None
+    return (_TO_OWN_GPU, (tensors.copy_to_cpu(obj),)) if tensors.is_on_gpu(obj) else None
 
 
 #: A copy outside any module, so that ranks can run it without this package.

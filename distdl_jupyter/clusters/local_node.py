@@ -171,8 +171,8 @@ class LocalNodes(JobNodes):
 
     def _get_import_variables(self, name: str) -> dict[str, str]:
         """Return the variables that make a process record its imports for the next warm start."""
-        folder = installed.folder_of(self._context.folder.path)
-        return {installed.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
+        folder = installed.get_record_folder(self._context.folder.path)
+        return {installed.RECORD_VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 
     def note_start(self, *, launcher: str = "") -> None:
         """Add a notice that the start was warm, or why some programs were started cold."""

@@ -179,5 +179,5 @@ class Run:
 
         Raises TypeError if the value is not a single number.
         """
-        report.own_names.add(name)
+        report.user_names.add(name)
         report.send(next(self._steps[name]) if step is None else step, {name: value})

@@ -35,8 +35,8 @@ _UNFINISHED = re.compile(r".*(?:\.(?:new|tmp|temp|part|incomplete)|~)|\..*")
 _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE)
 #: Files next to checkpoints that are not checkpoints.
 _OTHER_FILE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
-_SHARD, _FOLDER_FILE = re.compile(frameworks.SHARDS), re.compile(frameworks.WHOLE_FOLDER)
-_PIECE = re.compile(frameworks.PIECES)
+_SHARD, _FOLDER_FILE = re.compile(frameworks.SHARD_RE), re.compile(frameworks.FOLDER_RE)
+_PIECE = re.compile(frameworks.PIECE_RE)
 #: Seconds without a change after which a checkpoint counts as complete.
 _SETTLE_TIME = 30.0
 
@@ -81,7 +81,7 @@ class Checkpoint:
         """Python code that loads it in a single process."""
         location = Path(self.location)
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
-        codes = (code for pattern, code in frameworks.LOADS if any(re.fullmatch(pattern, name) for name in names))
+        codes = (code for pattern, code in frameworks.LOAD_CODE if any(re.fullmatch(pattern, name) for name in names))
         template = next(codes, "") or "checkpoint = {path!r}"
         return template.format(path=str(location), folder=str(location.parent), tag=location.name)
 

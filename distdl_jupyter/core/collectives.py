@@ -17,7 +17,7 @@ import msgspec
 
 from distdl_jupyter.core.humanize import count
 from distdl_jupyter.core.humanize import ranks as format_ranks
-from distdl_jupyter.worker.hooks.frameworks import JOINS
+from distdl_jupyter.worker.hooks.frameworks import JOIN_CALLS
 
 #: A stack frame: file, line and function.
 Call = tuple[str, int, str]
@@ -45,7 +45,7 @@ _SHAPES_REMEDY = (
 )
 UNEVEN_REMEDY = (
     "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let finished ranks wait for "
-    f"the others: {JOINS}."
+    f"the others: {JOIN_CALLS}."
 )
 #: Operations that need tensors of the same sizes on all ranks.
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")

@@ -31,7 +31,7 @@ metric_source  ``names`` of metrics, ``from_output``: true if they are parsed fr
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
-           ``collectives`` (worker.stacks.last_operations); a second one, after a rank has ended, has details of its
+           ``collectives`` (worker.stacks.collect_operations); a second one, after a rank has ended, has details of its
            failure from the log (supervisor.postmortem)
 world      ``node_count``, ``process_count``: size of the job from this start on, if it has changed
 restart    ``reason``, ``rank`` (the one that failed first): all ranks are restarted;

@@ -102,7 +102,7 @@ class Redactor:
         new = set(_zero_digits(text).split(b"\n")) - self._clean_lines
         if new:
             block = b"\n".join(new)
-            if any(value in block for value in self._zeroed) or secret_patterns.spans(block.decode("utf-8", _ERRORS)):
+            if any(value in block for value in self._zeroed) or secret_patterns.locate(block.decode("utf-8", _ERRORS)):
                 return False
             if len(self._clean_lines) > _MAX_CACHED_LINES:
                 self._clean_lines.clear()
@@ -154,7 +154,7 @@ class Redactor:
         secrets = [(start, start + size) for value, size in zip(self._values, sizes, strict=True)
                    if (start := line.find(value, max(0, stop - size), stop + size)) >= 0]  # fmt: skip
         return min(
-            (begin for begin, end in (*secret_patterns.spans(line, whole=True), *secrets) if begin < stop < end),
+            (begin for begin, end in (*secret_patterns.locate(line, whole=True), *secrets) if begin < stop < end),
             default=stop,
         )
 

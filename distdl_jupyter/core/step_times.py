@@ -25,7 +25,7 @@ from pathlib import Path
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.state import State
-from distdl_jupyter.worker.step_times import HEAD
+from distdl_jupyter.worker.step_times import HEAD_SIZE
 
 Record = list[int]
 #: The parts of a step in display order.
@@ -266,7 +266,7 @@ class StepTimesReader:
         complete = [
             (key, by_rank)
             for key, by_rank in records
-            if len(by_rank) >= len(self._ranks[key[0]]) or all(len(record) == HEAD for record in by_rank.values())
+            if len(by_rank) >= len(self._ranks[key[0]]) or all(len(record) == HEAD_SIZE for record in by_rank.values())
         ]
         rows = [row for key, by_rank in complete or records for row in _compare_ranks(*key, by_rank)]
         return StepTimes(rows, hosts or {}, ended=ended)
@@ -274,7 +274,7 @@ class StepTimesReader:
 
 def _compare_ranks(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
     """Yield the rows of one record of all ranks."""
-    waits = {rank: record[HEAD:] for rank, record in records.items()}
+    waits = {rank: record[HEAD_SIZE:] for rank, record in records.items()}
     if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
         waits = {rank: [sum(durations)] for rank, durations in waits.items()}
     shortest = sum(min(column) for column in zip(*waits.values(), strict=True))

@@ -185,7 +185,7 @@ class JobFolder:
         for form in ("png", "jpeg"):
             with contextlib.suppress(OSError), owned.open_own(self.picture(number, form)) as file:
                 data = file.read(pictures.MAX_BYTES + 1)
-                detected = pictures.form_of(data)
+                detected = pictures.detect_format(data)
                 if detected is not None and detected.name == form and len(data) <= pictures.MAX_BYTES:
                     return data, form
         return None

@@ -302,7 +302,7 @@ def _make_unreadable_error(folder: JobFolder, error: Exception, content: str = "
 
 
 def _copy_checked(source: Path, target: Path) -> None:
-    with owned.open_own(source) as original, open(target, "wb", opener=owned.private) as copy:
+    with owned.open_own(source) as original, open(target, "wb", opener=owned.open_private) as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
 
 

@@ -265,7 +265,7 @@ def read_step_times(folder: JobFolder, view: JobView) -> StepTimesDisplay:
 def _explain_missing_steps(view: JobView) -> str:
     if not any(rank.status in ("started", "ready", "ended") for rank in view.ranks):
         return "No step has been measured: no rank has started yet."
-    end = f"a step ends with {frameworks.STEP}"
+    end = f"a step ends with {frameworks.STEP_DESCRIPTION}"
     return f"No step has been measured: {end}, and {'none has' if view.state.ended else 'none has yet'}."
 
 

@@ -111,7 +111,7 @@ LOW_PRIORITY_URL = "https://learn.microsoft.com/azure/machine-learning/how-to-cr
 def check_checkpoints(case: RuleInput) -> Advice | None:
     """Warn if the nodes are preemptible and the code saves no checkpoints."""
     request = case.request
-    if not request.is_preemptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
+    if not request.is_preemptible or re.search(frameworks.SAVE_RE, request.code, re.IGNORECASE):
         return None
     return Advice(
         "no-checkpoints",
@@ -119,8 +119,8 @@ def check_checkpoints(case: RuleInput) -> Advice | None:
         "No checkpoints on preemptible nodes",
         "Low-priority and Spot nodes are cheaper but can be preempted at any time. The job then restarts from the "
         "beginning, because this code writes no checkpoints.",
-        action=f"Copy {frameworks.SAVE.partition('(')[0]}(...)",
-        snippet=frameworks.SAVE,
+        action=f"Copy {frameworks.SAVE_EXAMPLE.partition('(')[0]}(...)",
+        snippet=frameworks.SAVE_EXAMPLE,
         source=LOW_PRIORITY_URL,
     )
 

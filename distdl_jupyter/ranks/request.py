@@ -33,7 +33,7 @@ from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks.answer import Answer, CellInterrupt, Event, Notice, Output, RankResult, RanksBusy, name_ranks
 from distdl_jupyter.worker import owned
-from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, note_of, peer_uid
+from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageConnection, RankMessage, find_note, read_uid
 
 _STREAMS = ("out", "err")
 #: The file that a client locks, in the job's folder.
@@ -66,11 +66,11 @@ class RankConnection(MessageConnection):
     def __init__(self, folder: JobFolder, rank: int) -> None:
         self.rank = rank
         try:
-            note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
+            note = json.loads(find_note(folder.path / NOTES, rank).read_text(encoding="utf-8"))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
                 unix.settimeout(_RESPONSE_SECONDS)
                 unix.connect(note["socket"])
-                if peer_uid(unix) != os.getuid():
+                if read_uid(unix) != os.getuid():
                     message = f"Another process is listening at {note['socket']}."
                     hint = "Set JUPYTER_RUNTIME_DIR to a folder that belongs to you."
                     raise DistDLError(message, code="ranks-socket-taken", hint=hint)
@@ -99,7 +99,7 @@ def lock_session(folder: JobFolder, activity: str, client: str) -> Iterator[bool
     ``activity`` describes the request in messages to other clients. While a client has the lock, the file contains its
     activity and pid, and afterwards the client's id. The lock is also released if this process exits.
     """
-    with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.private) as file:
+    with open(folder.path / _LOCK, "a+b", buffering=0, opener=owned.open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -33,7 +33,7 @@ from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.request import EventCallback, PendingRequest, RankConnection
-from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
+from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, find_note
 
 _CELL_LABEL = re.compile(r"In \[(\d+)\]")
 #: Seconds between two checks whether the ranks listen.
@@ -245,7 +245,7 @@ class Ranks:
         ``on_wait`` is called with the current status when it has changed, at most every 2 s.
         """
         reported, report_at = "", time.monotonic() + _REPORT_SECONDS
-        waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
+        waiting = {find_note(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
         while waiting := {note for note in waiting if not note.exists()}:
             if self.has_ended:
                 error = request.make_session_error(self.job)

@@ -253,7 +253,7 @@ class LineSplitter:
         self._safe_end = safe_end
         self._in_order = in_order
         self._nonce = nonce
-        self._marker = channel.marker(nonce) if nonce else b""
+        self._marker = channel.make_marker(nonce) if nonce else b""
         self._position = 0  # position after the last whole line, in bytes
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
@@ -416,7 +416,7 @@ class LineSplitter:
 
     def _take_report(self, raw: bytes, end: int) -> tuple[RankReport | None, bytes | None]:
         if self._marker and self._marker in raw:
-            text, report = channel.split(raw, self._nonce)
+            text, report = channel.split_line(raw, self._nonce)
             with contextlib.suppress(reports.InvalidReport):
                 if report is not None:
                     return RankReport(report, end, reports.parse(report)), text or None

@@ -104,7 +104,7 @@ class PictureStore(ReportStore):
             data = binascii.a2b_base64("".join(self._parts.pop(rank)))
         except ValueError:
             return
-        form = pictures.form_of(data) if len(data) <= pictures.MAX_BYTES else None
+        form = pictures.detect_format(data) if len(data) <= pictures.MAX_BYTES else None
         if form is None or (number := self._store(data, form.name)) is None:
             return
         size = {"form": form.name, "width": form.width, "height": form.height}

@@ -31,7 +31,7 @@ from distdl_jupyter.worker.hooks import frameworks
 _ARM_SECONDS, _LEAD_SECONDS, _SLOW_LEAD_SECONDS = 30.0, 0.5, 2.0
 #: Seconds without a report of any rank after which recording ranks count as missing, and timeout in seconds for saving.
 _SILENCE_SECONDS, _SAVE_SECONDS = 600.0, 60.0
-_NO_STEP_MESSAGE = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP}."
+_NO_STEP_MESSAGE = f"No step was made within {_ARM_SECONDS:.0f} s. A step ends with {frameworks.STEP_DESCRIPTION}."
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.worker.pictures import MAX_BYTES
-from distdl_jupyter.worker.step_times import HEAD
+from distdl_jupyter.worker.step_times import HEAD_SIZE
 
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -166,7 +166,7 @@ class StepsReport(Report, tag="steps"):
 
     first: Count
     size: Annotated[int, Meta(gt=0, lt=2**53)]
-    records: ShortList[Annotated[list[Count], Meta(min_length=HEAD, max_length=200)]]
+    records: ShortList[Annotated[list[Count], Meta(min_length=HEAD_SIZE, max_length=200)]]
     t: Number | None = None
     gpu_memory: tuple[Count, Count] | None = None
 

@@ -149,7 +149,7 @@ class RunListener:
             key = stream.rank, stream.name
             self.positions[key] = self.positions.get(key, stream.start) + len(block) - len(self._unfinished[stream])
         for line in lines:
-            text, report = channel.split(line, self._nonce)
+            text, report = channel.split_line(line, self._nonce)
             if report is not None and stream.rank is not None:
                 self.reports.setdefault(stream.rank, []).append(report)
             if text or report is None:

@@ -152,7 +152,7 @@ class Forker:
         if reason := self.find_difference(environment):
             return reason
         # An injected library needs a normal process exit, which forked processes skip.
-        if any(environment.get(name) for name in shutdown.INJECTED):
+        if any(environment.get(name) for name in shutdown.INJECTED_VARS):
             return "a library is injected into it (LD_PRELOAD)"
         # The system still counts a thread briefly after it was joined.
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -290,7 +290,7 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
                 sys.stderr.write(f"{error.code}\n")
         except BaseException:  # noqa: BLE001 - print it as Python prints an uncaught one
             traceback.print_exc()
-        shutdown.end(code)
+        shutdown.exit_process(code)
     finally:
         os._exit(code)
 

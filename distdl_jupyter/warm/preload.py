@@ -23,8 +23,8 @@ from typing import Any
 
 from distdl_jupyter.core import files
 from distdl_jupyter.worker import installed
-from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
-from distdl_jupyter.worker.identity import LAUNCHERS
+from distdl_jupyter.worker.hooks.frameworks import UNFORKABLE_MODULES
+from distdl_jupyter.worker.identity import LAUNCHER_VARIABLES
 
 #: Modules whose import iterates over the whole environment, and the prefix of the variables they use.
 _KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
@@ -32,7 +32,7 @@ _KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
 _RANK_VARIABLES = re.compile(
     r"(?:GLOBAL|NODE|ROLE|DISTDL|DISTDL_LOCAL|DISTDL_NODE|JSM_NAMESPACE|PMIX|MV2_COMM_WORLD)_RANK|"
     r"(?:ROLE|DISTDL)_WORLD_SIZE|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|(?:GLOO|NCCL)_SOCKET_IFNAME|"
-    + "|".join(name for launcher in LAUNCHERS for name in launcher if name)
+    + "|".join(name for launcher in LAUNCHER_VARIABLES for name in launcher if name)
 )
 #: Variables that differ between shells even for the same job.
 _SHELL_VARIABLES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_")
@@ -110,7 +110,7 @@ class ImportHistory:
 
     def is_unforkable(self, name: str) -> bool:
         """Return whether a module, or one of its parent packages, must not be preloaded."""
-        packages = (*NOT_FORKED, *self.unforkable)
+        packages = (*UNFORKABLE_MODULES, *self.unforkable)
         return any(name == package or name.startswith(f"{package}.") for package in packages)
 
     def add(self, names: Iterable[str]) -> None:
@@ -126,7 +126,7 @@ class ImportHistory:
 
 def take_imports(job: Path) -> list[str]:
     """Return the reported imports of a job's processes, and remove their files."""
-    folder = installed.folder_of(job)
+    folder = installed.get_record_folder(job)
     names: dict[str, None] = {}
     for path in sorted(folder.glob("*.json")):
         names |= dict.fromkeys(str(name) for name in _read_json(path).get("modules", ()))
@@ -149,7 +149,7 @@ class Preloader:
         self.recorder = Recorder()
         #: The initial time and size of every loaded module's file and of every folder in ``sys.path``.
         self._stamps: dict[str, tuple[int, int] | None] = {}
-        self._roots = (*installed.installed_roots(), f"{Path(__file__).parents[1]}{os.sep}")
+        self._roots = (*installed.list_roots(), f"{Path(__file__).parents[1]}{os.sep}")
         self._checked_count = 0
         self._attempted: set[str] = set()
 

@@ -35,7 +35,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.worker import installed, owned
-from distdl_jupyter.worker.rank_socket import peer_uid
+from distdl_jupyter.worker.rank_socket import read_uid
 
 #: The code of the notice with the reason for a cold start.
 COLD_START_CODE = "cold-start"
@@ -60,7 +60,7 @@ def start_job(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, s
     if not is_applicable or find_disabling_setting():
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return
-    installed.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
+    installed.get_record_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
     if reason := start_warm(files, folder, lock, secret_variables, spec):
         with contextlib.closing(EventWriter(folder.events)) as writer:
             writer.write("note", level="info", text=reason, code=COLD_START_CODE)
@@ -113,7 +113,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         connection.settimeout(_TIMEOUT_SECONDS)
         connection.connect(str(files.socket))
-        if peer_uid(connection) != os.getuid():
+        if read_uid(connection) != os.getuid():
             raise PermissionError("the socket belongs to another user's process")
         stack.pop_all()
     return connection
@@ -170,8 +170,8 @@ def start_template(files: TemplateFiles, folder: JobFolder | None = None) -> Non
     initial = {name: value for name, value in environment.items() if not is_secret(name, value)} | FILLER_VARIABLE
     job = str(folder.path.absolute()) if folder else ""
     with (
-        open(files.lock, "ab", opener=owned.private) as lock,
-        open(files.log, "ab", opener=owned.private) as log,
+        open(files.lock, "ab", opener=owned.open_private) as lock,
+        open(files.log, "ab", opener=owned.open_private) as log,
         # The order is in memory before the start, because this process may exit immediately.
         _memory_file({"environment": environment, "job": job, "lock": lock.fileno()}) as stdin,
     ):

@@ -31,7 +31,7 @@ from distdl_jupyter.warm import fork, preload, start
 from distdl_jupyter.warm.preload import UnforkableModule
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
-from distdl_jupyter.worker.rank_socket import listening, peer_uid
+from distdl_jupyter.worker.rank_socket import open_listener, read_uid
 
 #: Seconds between two checks for ended jobs and for a reason to exit.
 _CHECK_SECONDS = 1.0
@@ -101,11 +101,11 @@ class Template:
 
     def serve(self) -> None:
         """Serve requests until an exit condition is met. Raises TemplateExit, UnforkableModule, OSError."""
-        installed.packages()  # each rank 0 reports them
+        installed.list_packages()  # each rank 0 reports them
         path = self._files.socket
         machine.make_private_folder(path.parent)
         path.unlink(missing_ok=True)
-        listener = self._socket = listening(path)
+        listener = self._socket = open_listener(path)
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._inode = path.stat().st_ino
         while True:
@@ -146,7 +146,7 @@ class Template:
         descriptors: list[int] = []
         with connection:
             connection.settimeout(_TIMEOUT_SECONDS)
-            if peer_uid(connection) != os.getuid():
+            if read_uid(connection) != os.getuid():
                 return
             try:
                 message, descriptors = start.receive(connection)
@@ -202,7 +202,7 @@ class Template:
             "jobs": self._job_count,
             "running": len(self._jobs),
             "learning": bool(self._pending_modules) or any(map(_has_ended, self._watched_jobs)),
-            "loads": [name for name in frameworks.SLOW if name in sys.modules],
+            "loads": [name for name in frameworks.SLOW_MODULES if name in sys.modules],
         }
 
 

@@ -4,4 +4,4 @@ from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.rank import main
 
 if __name__ == "__main__":
-    shutdown.end(main())
+    shutdown.exit_process(main())

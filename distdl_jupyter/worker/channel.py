@@ -19,13 +19,13 @@ import threading
 import time
 from typing import Any
 
-#: Number of characters of a picture in one report. The rest of the report has about 150.
-_MAX_PART = max(256, select.PIPE_BUF - 256)
+#: Maximum characters of a picture in one report. The other fields have about 150.
+_MAX_PART_CHARS = max(256, select.PIPE_BUF - 256)
 #: Lowest number of our descriptors. Code that closes "all" descriptors usually closes only those with low numbers.
 _MIN_FD = 100
 
 
-def lifted(fd: int) -> int:
+def move_to_high_fd(fd: int) -> int:
     """Move a descriptor to a high number and return the number. If none is free, return the descriptor unchanged."""
     try:
         new_fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
@@ -42,7 +42,7 @@ class Channel:
         self.rank = rank
         self._fd = fd
         self._nonce = nonce
-        self._metric_start = marker(nonce).decode() + '{"type":"metric","t":'
+        self._metric_start = make_marker(nonce).decode() + '{"type":"metric","t":'
         self._lock = threading.RLock()
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
@@ -50,7 +50,7 @@ class Channel:
         t = round(time.time() if t is None else t, 4)
         self._write(encode(self._nonce, {"type": type_, "t": t, "rank": self.rank, **fields}))
 
-    def metric(
+    def add_metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
     ) -> None:
         """Send the metric values of one step, in several reports if they exceed one atomic write to a pipe.
@@ -62,7 +62,7 @@ class Channel:
         """
         t = time.time() if t is None else t
         pairs = ",".join(
-            [_key(name) + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in values.items()]
+            [_quote(name) + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in values.items()]
         )
         suffix = ',"replace":true' if replace else ""
         line = f'{self._metric_start}{t:.4f},"rank":{self.rank},"step":{step!r},"values":{{{pairs}}}{suffix}}}\n'
@@ -71,14 +71,14 @@ class Channel:
         else:
             items, middle = list(values.items()), len(values) // 2
             for part in (items[:middle], items[middle:]):
-                self.metric(step, dict(part), t, replace=replace)
+                self.add_metric(step, dict(part), t, replace=replace)
 
-    def picture(self, data: bytes) -> None:
+    def send_picture(self, data: bytes) -> None:
         """Send a picture in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
         with self._lock:
-            for offset in range(0, len(text), _MAX_PART):
-                self.send("picture", begin=offset, of=len(text), data=text[offset : offset + _MAX_PART])
+            for offset in range(0, len(text), _MAX_PART_CHARS):
+                self.send("picture", begin=offset, of=len(text), data=text[offset : offset + _MAX_PART_CHARS])
 
     def _write(self, line: bytes) -> None:
         with self._lock:
@@ -93,7 +93,7 @@ class Channel:
 
 
 @functools.lru_cache(maxsize=4096)
-def _key(name: str) -> str:
+def _quote(name: str) -> str:
     return json.dumps(name) + ":"
 
 
@@ -105,10 +105,10 @@ def open_channel(nonce: str, rank: int) -> None:
     """Open this process's channel on its current standard output; without a nonce, it has none."""
     global _channel, _is_initialized
     _is_initialized = True
-    _channel = Channel(lifted(os.dup(1)), nonce, rank) if nonce else None
+    _channel = Channel(move_to_high_fd(os.dup(1)), nonce, rank) if nonce else None
 
 
-def current() -> Channel | None:
+def get_channel() -> Channel | None:
     """Return this process's channel; None if it is not a rank of a job.
 
     A program started by a rank reads the rank from its environment and reports on its own standard output.
@@ -121,11 +121,11 @@ def current() -> Channel | None:
 
 def send(type_: str, /, **fields: Any) -> None:
     """Send a report from this process. Does nothing outside a job."""
-    if (out := current()) is not None:
-        out.send(type_, **fields)
+    if (channel := get_channel()) is not None:
+        channel.send(type_, **fields)
 
 
-def note(level: str, text: str, code: str = "") -> None:
+def notify(level: str, text: str, code: str = "") -> None:
     """Send a notice for the user; ``level`` is info, warning or error. Does nothing outside a job."""
     send("note", level=level, text=text, code=code)
 
@@ -148,7 +148,7 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _loads = json.JSONDecoder(parse_constant=int).decode
 
 
-def marker(nonce: str) -> bytes:
+def make_marker(nonce: str) -> bytes:
     """Return the bytes with which each report of the job begins."""
     return b"\x1e" + nonce.encode() + b" "
 
@@ -158,16 +158,16 @@ def encode(nonce: str, report: Report) -> bytes:
 
     Raises ValueError for a number that is not finite and TypeError for values that JSON cannot represent.
     """
-    return marker(nonce) + _dumps(report).encode() + b"\n"
+    return make_marker(nonce) + _dumps(report).encode() + b"\n"
 
 
-def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
+def split_line(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
     """Split a line into the text before the report and the report.
 
     If the line contains no report, return the line and None. A marker with another nonce is plain text, and so is one
     that is not followed by a JSON object with a "type".
     """
-    mark = marker(nonce)
+    mark = make_marker(nonce)
     start = line.find(mark)
     while start >= 0:
         text, report = line[start + len(mark) :], None

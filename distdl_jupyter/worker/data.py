@@ -26,15 +26,15 @@ from typing import Any
 from distdl_jupyter.worker import channel
 
 #: Prefix of the environment variable of a data source. The source's name in upper case follows.
-VARIABLE = "DISTDL_DATA_"
+VARIABLE_PREFIX = "DISTDL_DATA_"
 
 
 def data_path(name: str = "data") -> Path:
     """Return the path of one of the job's data sources on this node, a folder or a file.
 
-    Raises LookupError outside a job, or if the job does not have a data source with this name.
+    Raises LookupError outside a job, or if the job has no data source with this name.
     """
-    path = os.environ.get(VARIABLE + name.upper())
+    path = os.environ.get(VARIABLE_PREFIX + name.upper())
     if path:
         return Path(path)
     if "DISTDL_JOB_ID" not in os.environ:
@@ -42,7 +42,7 @@ def data_path(name: str = "data") -> Path:
             f"data_path({name!r}) works only in a job. Run the code with %%distributed or submit(), and add the source "
             f'there: data={{"{name}": "blob://account/container/prefix"}}.'
         )
-    names = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
+    names = sorted(key.removeprefix(VARIABLE_PREFIX).lower() for key in os.environ if key.startswith(VARIABLE_PREFIX))
     available = f"The job has {', '.join(names)}." if names else "The job has none."
     remedy = "Add sources with data= of submit(), or --data NAME=ADDRESS."
     raise LookupError(f"Unknown data source {name!r}. {available} {remedy}")
@@ -72,7 +72,7 @@ class Shard(Sequence[dict[str, Any]]):
             raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
         if total < size:
             raise ValueError(f"{name} has {total} rows, but each of the {size} ranks needs at least one.")
-        # Not more batches than the smallest shard has rows, because an empty batch does not have a mean.
+        # Not more batches than the smallest shard has rows, because an empty batch has no mean.
         self._batch_count: int = min(-(-total // (size * batch_size)), total // size)
         self._columns, self._seed = None if columns is None else list(columns), seed
         #: The rows of this rank, as (path, number of the row group, first and last row in it (exclusive)).
@@ -194,10 +194,10 @@ def checkpoint_dir() -> Path:
 
 
 #: Two signals within this many seconds count as one warning, because Slurm and the node's agent may each send one.
-_SAME_WARNING = 3.0
+_SAME_WARNING_SECONDS = 3.0
 #: Whether the handlers are installed, whether a warning was received since the last call, and when (monotonic seconds).
 _is_listening = _is_warned = False
-_warned_at = -_SAME_WARNING
+_warned_at = -_SAME_WARNING_SECONDS
 
 
 def _install_handlers() -> None:
@@ -208,7 +208,7 @@ def _install_handlers() -> None:
     def handle(number: int, frame: FrameType | None) -> None:
         global _is_warned, _warned_at
         now = time.monotonic()
-        _is_warned, _warned_at = _is_warned or now - _warned_at > _SAME_WARNING, now
+        _is_warned, _warned_at = _is_warned or now - _warned_at > _SAME_WARNING_SECONDS, now
         if callable(previous_handler := previous_handlers[number]):
             previous_handler(number, frame)
 
@@ -240,5 +240,5 @@ def should_checkpoint() -> bool:
     is_warned, _is_warned = _is_warned, False
     if is_warned:
         text = "The code was asked to save a checkpoint because the job will stop soon."
-        channel.note("info", text, "should-checkpoint")
+        channel.notify("info", text, "should-checkpoint")
     return is_warned

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import hints, secret_patterns, values
-from distdl_jupyter.worker.frames import WORKER, Describer, ErrorFrame
+from distdl_jupyter.worker.frames import WORKER_FOLDER, ErrorFrame, FrameDescriber
 from distdl_jupyter.worker.hooks import gpu_memory
-from distdl_jupyter.worker.sources import CellSources, show
+from distdl_jupyter.worker.sources import CellSources, add_to_linecache
 
-_MAX_MESSAGE = 4_000
-_MAX_TRACEBACK = 24_000
+_MAX_MESSAGE_CHARS = 4_000
+_MAX_TRACEBACK_CHARS = 24_000
 _MAX_VALUES = 12
 _MAX_ARGUMENTS, _MAX_FLOAT = 20, 1e300
 _MAX_CAUSES = 3
 
 
-def describe(error: BaseException, sources: CellSources, code: Path | None = None) -> dict[str, Any]:
+def describe(error: BaseException, sources: CellSources, code_folder: Path | None = None) -> dict[str, Any]:
     """Return the error as JSON data; ``code`` is the folder of the modules sent with the job.
 
     ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
@@ -36,29 +36,29 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
     statement of this frame uses.
     """
     try:
-        return _describe(error, Describer(sources, code), 0)
+        return _describe(error, FrameDescriber(sources, code_folder), 0)
     except Exception as internal_error:  # noqa: BLE001  the user's error must still be reported
-        fields = {"type": type(error).__name__, "message": _message(error), "time": round(time.time(), 4)}
+        fields = {"type": type(error).__name__, "message": _format_message(error), "time": round(time.time(), 4)}
         fields |= {"traceback": "".join(traceback.format_exception_only(error)), "frames": [], "values": []}
         fields |= {"values_at": None, "hint": "", "causes": []}
         return {**fields, "problem": f"{type(internal_error).__name__}: {internal_error}"}
 
 
-def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
-    frames = about.frames(error.__traceback__)
-    if isinstance(error, SyntaxError) and error.filename and error.lineno and about.is_users(error.filename):
-        # The traceback of a SyntaxError does not have a frame for its location.
-        file, kind, cell = error.filename, about.kind(error.filename), about.sources.cell(error.filename)
+def _describe(error: BaseException, describer: FrameDescriber, depth: int) -> dict[str, Any]:
+    frames = describer.list_frames(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno and describer.is_user_code(error.filename):
+        # The traceback of a SyntaxError has no frame for its location.
+        file, kind, cell = error.filename, describer.classify(error.filename), describer.sources.get(error.filename)
         frames.append(ErrorFrame(file, error.lineno, "<module>", kind, cell, {}, {}))
     # Users look at the notebook's line first, then at their own modules below it.
     indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
     order = sorted(indices, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
-    views = [about.view(frames[n]) for n in order[:8]]
+    views = [describer.build_view(frames[n]) for n in order[:8]]
     # The message of an error of this package already contains the fix.
     code, hint = getattr(error, "code", ""), ""
     if type(code) is not str or not code or not type(error).__module__.startswith("distdl_jupyter."):
         code, hint = hints.find_hint(error, views)
-    memory = _gpu_memory(error, about) if code == "gpu-memory-full" else None
+    memory = _collect_gpu_memory(error, describer) if code == "gpu-memory-full" else None
     if memory is not None:
         hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -69,37 +69,37 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "type": type(error).__name__,
         "module": type(error).__module__,
         "name": type(error).__qualname__,
-        **_arguments(error),
-        "message": _message(error),
-        "traceback": _format_traceback(error, about),
+        **_collect_arguments(error),
+        "message": _format_message(error),
+        "traceback": _format_traceback(error, describer),
         "time": round(time.time(), 4),
         "frames": [
             {
                 "file": frame.file,
-                "line": frame.shown_line,
+                "line": frame.notebook_line,
                 "function": frame.function,
                 "kind": frame.kind,
-                "label": about.label(frame.file),
+                "label": describer.get_label(frame.file),
                 "cell": frame.cell.number if frame.cell else None,
-                "source": [] if frame.kind in ("worker", "library") else about.source(frame),
+                "source": [] if frame.kind in ("worker", "library") else describer.read_lines(frame),
             }
             for frame in frames
         ],
-        "values": [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MAX_VALUES]],
+        "values": [[name, _format(name, value)] for name, value in (views[0].read() if views else [])[:_MAX_VALUES]],
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
         **({} if memory is None else {"gpu_memory": memory}),
-        "causes": [_describe(cause, about, depth + 1) for cause in causes[:_MAX_CAUSES] if depth < _MAX_CAUSES],
+        "causes": [_describe(cause, describer, depth + 1) for cause in causes[:_MAX_CAUSES] if depth < _MAX_CAUSES],
     }
 
 
-def _gpu_memory(error: BaseException, about: Describer) -> dict[str, Any] | None:
+def _collect_gpu_memory(error: BaseException, describer: FrameDescriber) -> dict[str, Any] | None:
     """Return the usage of the GPU memory, None if unknown. The generic hint is used in that case."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         lines = ((str(frame.get("filename", "")), int(frame.get("line", 0))) for frame in frames)
-        return next((about.shown(file, line) for file, line in lines if about.is_users(file)), ("", 0))
+        return next((describer.locate(file, line) for file, line in lines if describer.is_user_code(file)), ("", 0))
 
     try:
         return gpu_memory.collect(error, locate)
@@ -107,15 +107,15 @@ def _gpu_memory(error: BaseException, about: Describer) -> dict[str, Any] | None
         return None
 
 
-def _message(error: BaseException) -> str:
+def _format_message(error: BaseException) -> str:
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  a user-defined method
         message = ""
-    return _redact(message, _MAX_MESSAGE)
+    return _redact(message, _MAX_MESSAGE_CHARS)
 
 
-def _arguments(error: BaseException) -> dict[str, Any]:
+def _collect_arguments(error: BaseException) -> dict[str, Any]:
     """Return ``{"args": [...]}`` if all arguments are plain data, else {}."""
     arguments = error.args
     if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
@@ -124,13 +124,13 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     is_finite = all(abs(value) < _MAX_FLOAT for value in arguments if type(value) in (int, float))  # JSON has no nan
     if not is_plain or not is_finite or len(arguments) > _MAX_ARGUMENTS:
         return {}
-    return {"args": [_redact(value, _MAX_MESSAGE) if type(value) is str else value for value in arguments]}
+    return {"args": [_redact(value, _MAX_MESSAGE_CHARS) if type(value) is str else value for value in arguments]}
 
 
-def _value(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if secret_patterns.looks_secret(name.rpartition(".")[2]) and not callable(value):
         return secret_patterns.MASK
-    return secret_patterns.redact(values.short(value))
+    return secret_patterns.redact(values.describe(value))
 
 
 def _redact(text: str, max_length: int) -> str:
@@ -141,7 +141,7 @@ def _redact(text: str, max_length: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half:,} characters omitted]\n{text[-half:]}"
 
 
-def _format_traceback(error: BaseException, about: Describer) -> str:
+def _format_traceback(error: BaseException, describer: FrameDescriber) -> str:
     """Return the traceback in Python's format, with the notebook's cells and lines and without the worker's frames.
 
     A module that was sent with the job is shown by its name instead of the path of its copy.
@@ -153,29 +153,29 @@ def _format_traceback(error: BaseException, about: Describer) -> str:
         if id(part) in visited:
             continue
         visited.add(id(part))
-        frames = [frame for frame in part.stack if not frame.filename.startswith((WORKER, "<frozen runpy"))]
+        frames = [frame for frame in part.stack if not frame.filename.startswith((WORKER_FOLDER, "<frozen runpy"))]
         part.stack = traceback.StackSummary.from_list(frames)
         for frame in frames:
-            if (shift := _show_as_label(frame.filename, about)) is not None:
-                frame.filename = about.label(frame.filename)
+            if (shift := _add_labeled_source(frame.filename, describer)) is not None:
+                frame.filename = describer.get_label(frame.filename)
                 frame.lineno = (frame.lineno or 0) + shift
                 frame.end_lineno = None if frame.end_lineno is None else frame.end_lineno + shift
         filename = getattr(part, "filename", None)  # of a SyntaxError
-        if filename and (shift := _show_as_label(filename, about)) is not None:
-            part.filename = about.label(filename)
+        if filename and (shift := _add_labeled_source(filename, describer)) is not None:
+            part.filename = describer.get_label(filename)
             part.lineno = str(int(part.lineno or 0) + shift)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
-    return _redact("".join(root.format()), _MAX_TRACEBACK)
+    return _redact("".join(root.format()), _MAX_TRACEBACK_CHARS)
 
 
-def _show_as_label(filename: str, about: Describer) -> int | None:
+def _add_labeled_source(filename: str, describer: FrameDescriber) -> int | None:
     """Add the lines of a cell, or of a module that was sent with the job, to ``linecache`` under its label.
 
     Return the offset of its line numbers, or None for another file, which is shown by its own name.
     """
-    cell = about.sources.cell(filename)
-    if cell is None and not (about.code and filename.startswith(about.code)):
+    cell = describer.sources.get(filename)
+    if cell is None and not (describer.code_folder and filename.startswith(describer.code_folder)):
         return None
     shift = cell.shift if cell else 0
-    show(about.label(filename), "\n" * shift + "".join(linecache.getlines(filename)))
+    add_to_linecache(describer.get_label(filename), "\n" * shift + "".join(linecache.getlines(filename)))
     return shift

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from distdl_jupyter.worker.sources import Cell, CellSources
 
 #: The folder of the worker's own modules.
-WORKER = f"{Path(__file__).parent}/"
+WORKER_FOLDER = f"{Path(__file__).parent}/"
 _CONTEXT_LINES = 2
 _MAX_LINE_CHARS = 300
 _FIRST_FRAMES, _LAST_FRAMES = 20, 60
@@ -37,96 +37,96 @@ class ErrorFrame(NamedTuple):
     globals: dict[str, Any]
 
     @property
-    def shown_line(self) -> int:
+    def notebook_line(self) -> int:
         """The line number in the notebook."""
         return self.line + (self.cell.shift if self.cell else 0)
 
 
-class Describer:
+class FrameDescriber:
     """Classifies and labels the frames of tracebacks."""
 
-    def __init__(self, sources: CellSources, code: Path | None) -> None:
+    def __init__(self, sources: CellSources, code_folder: Path | None) -> None:
         self.sources = sources
-        self.code = f"{code}/" if code else ""
+        self.code_folder = f"{code_folder}/" if code_folder else ""
         paths = sysconfig.get_paths()
         self._library = tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
-    def kind(self, file: str) -> str:
+    def classify(self, file: str) -> str:
         """Return whose code a file contains: cell, worker, user or library."""
-        if self.sources.cell(file) is not None:
+        if self.sources.get(file) is not None:
             return "cell"
-        if file.startswith(WORKER):
+        if file.startswith(WORKER_FOLDER):
             return "worker"
-        if self.code and file.startswith(self.code):
+        if self.code_folder and file.startswith(self.code_folder):
             return "user"
         is_library = file.startswith(("<", *self._library)) or "site-packages" in file or "dist-packages" in file
         return "library" if is_library else "user"
 
-    def is_users(self, file: str) -> bool:
+    def is_user_code(self, file: str) -> bool:
         """Return whether a file is a cell or contains other code of the user."""
-        return self.kind(file) in ("cell", "user")
+        return self.classify(file) in ("cell", "user")
 
-    def label(self, file: str) -> str:
+    def get_label(self, file: str) -> str:
         """Return a file's display name: the label of a cell, or the path relative to the folder it is imported from."""
-        cell = self.sources.cell(file)
+        cell = self.sources.get(file)
         if cell is not None:
             return cell.label
-        roots = [self.code, *sorted(self._library, key=len, reverse=True), f"{Path.cwd()}/"]
-        root = next((root for root in roots if root and file.startswith(root)), "")
+        folders = [self.code_folder, *sorted(self._library, key=len, reverse=True), f"{Path.cwd()}/"]
+        root = next((root for root in folders if root and file.startswith(root)), "")
         return file[len(root) :] if root else Path(file).name
 
-    def frames(self, trace: TracebackType | None) -> list[ErrorFrame]:
+    def list_frames(self, trace: TracebackType | None) -> list[ErrorFrame]:
         """Return the frames of a traceback, outermost first. Frames in the middle of a very long one are omitted."""
         frames: list[ErrorFrame] = []
         while trace is not None:
             code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
-            kind = self.kind(file)
+            kind = self.classify(file)
             # Frames of Python between the worker and a script (``runpy``) count as the worker's.
             kind = "worker" if kind == "library" and all(f.kind == "worker" for f in frames) else kind
-            line, cell = trace.tb_lineno or code.co_firstlineno, self.sources.cell(file)
+            line, cell = trace.tb_lineno or code.co_firstlineno, self.sources.get(file)
             names = trace.tb_frame.f_locals, trace.tb_frame.f_globals
             frames.append(ErrorFrame(file, line, code.co_qualname, kind, cell, *names))
             trace = trace.tb_next
         return frames[:_FIRST_FRAMES] + frames[max(_FIRST_FRAMES, len(frames) - _LAST_FRAMES) :]
 
-    def line(self) -> tuple[str, int]:
+    def find_line(self) -> tuple[str, int]:
         """Return the label and line of the innermost frame in a cell or the user's files, ("", 0) if there is none."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         while frame is not None:
-            if self.is_users(frame.f_code.co_filename):
-                return self.shown(frame.f_code.co_filename, frame.f_lineno)
+            if self.is_user_code(frame.f_code.co_filename):
+                return self.locate(frame.f_code.co_filename, frame.f_lineno)
             frame = frame.f_back
         return "", 0
 
-    def shown(self, file: str, line: int) -> tuple[str, int]:
+    def locate(self, file: str, line: int) -> tuple[str, int]:
         """Return the label of a file and the line as numbered in the notebook."""
-        cell = self.sources.cell(file)
-        return self.label(file) if file else "", line + (cell.shift if cell else 0)
+        cell = self.sources.get(file)
+        return self.get_label(file) if file else "", line + (cell.shift if cell else 0)
 
-    def source(self, frame: ErrorFrame) -> list[list[Any]]:
+    def read_lines(self, frame: ErrorFrame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as in the notebook."""
         lines = linecache.getlines(frame.file, frame.globals)
         first, last = max(1, frame.line - _CONTEXT_LINES), min(len(lines), frame.line + _CONTEXT_LINES)
-        shift = frame.shown_line - frame.line
+        shift = frame.notebook_line - frame.line
         return [[n + shift, lines[n - 1].rstrip("\n")[:_MAX_LINE_CHARS]] for n in range(first, last + 1)]
 
-    def view(self, frame: ErrorFrame) -> View:
+    def build_view(self, frame: ErrorFrame) -> View:
         """Return the failing statement of a frame with its variables."""
         source = "".join(linecache.getlines(frame.file, frame.globals))
         statement: ast.stmt | None = None
-        loops: list[ast.expr] = []
+        loop_variables: list[ast.expr] = []
         try:
             inner: ast.AST | None = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             inner = None
         while inner is not None:
-            inner = next((s for s in _statements(inner) if _contains(s, frame.line)), None)
+            inner = next((s for s in _iterate_statements(inner) if _contains(s, frame.line)), None)
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                loops = []
+                loop_variables = []
             if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
-                loops += [node for node in ast.walk(statement.target) if isinstance(node, ast.Name)]
+                loop_variables += [node for node in ast.walk(statement.target) if isinstance(node, ast.Name)]
             statement = inner or statement
-        return View(frame.variables, frame.globals, statement, tuple(loops))
+        return View(frame.variables, frame.globals, statement, tuple(loop_variables))
 
 
 # the failing statement ---------------------------------------------------------------------------
@@ -136,7 +136,7 @@ MISSING = object()
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
 
 #: Types of values that are omitted, because they do not explain an error.
-_OMITTED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_OMITTED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 class View(NamedTuple):
@@ -148,42 +148,42 @@ class View(NamedTuple):
     variables: dict[str, Any]
     globals: dict[str, Any]
     statement: ast.stmt | None
-    loops: tuple[ast.expr, ...]
+    loop_variables: tuple[ast.expr, ...]
 
-    def expressions(self) -> Iterator[ast.AST]:
+    def iterate_nodes(self) -> Iterator[ast.AST]:
         """Yield every node of the failing statement, except nested statements."""
         for part in ast.iter_child_nodes(self.statement) if self.statement is not None else ():
             if not isinstance(part, ast.stmt | ast.excepthandler | ast.match_case):
                 yield from ast.walk(part)
 
-    def value(self, node: ast.AST) -> Any:
+    def evaluate(self, node: ast.AST) -> Any:
         """Return the value of a constant, a name or a plain attribute of a name; MISSING for another expression."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
             return self.variables.get(node.id, self.globals.get(node.id, MISSING))
         if isinstance(node, ast.Attribute):
-            return _read_attribute(self.value(node.value), node.attr)
+            return _read_attribute(self.evaluate(node.value), node.attr)
         return MISSING
 
-    def used(self) -> list[tuple[str, Any]]:
+    def read(self) -> list[tuple[str, Any]]:
         """Return (text, value) for the loop variables, the names that the statement reads, and those it reassigns.
 
         Modules, functions and classes are omitted. Of a dotted name, the longest prefix with a plain value is used,
         such as ``x`` of ``x.view``, or ``self.fc``.
         """
-        nodes = [node for node in self.expressions() if isinstance(node, ast.Name | ast.Attribute)]
+        nodes = [node for node in self.iterate_nodes() if isinstance(node, ast.Name | ast.Attribute)]
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         outermost = [node for node in nodes if id(node) not in inner]
         outermost.sort(key=lambda node: (isinstance(node.ctx, ast.Store), node.lineno, node.col_offset))
         values: dict[str, Any] = {}
-        for name_node in [*self.loops, *outermost]:
+        for name_node in [*self.loop_variables, *outermost]:
             node: ast.expr = name_node
-            value = self.value(node)
-            while isinstance(node, ast.Attribute) and (value is MISSING or isinstance(value, _OMITTED)):
+            value = self.evaluate(node)
+            while isinstance(node, ast.Attribute) and (value is MISSING or isinstance(value, _OMITTED_TYPES)):
                 node = node.value
-                value = self.value(node)
-            if value is not MISSING and not isinstance(value, _OMITTED):
+                value = self.evaluate(node)
+            if value is not MISSING and not isinstance(value, _OMITTED_TYPES):
                 values.setdefault(ast.unparse(node), value)
         return list(values.items())
 
@@ -194,12 +194,12 @@ def _contains(statement: ast.stmt, line: int) -> bool:
     return min([statement.lineno, *(node.lineno for node in decorators)]) <= line <= (statement.end_lineno or 0)
 
 
-def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+def _iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
         elif isinstance(child, ast.excepthandler | ast.match_case):
-            yield from _statements(child)
+            yield from _iterate_statements(child)
 
 
 def _read_attribute(owner: Any, name: str) -> Any:

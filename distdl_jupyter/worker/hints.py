@@ -16,8 +16,8 @@ from pathlib import Path
 
 from distdl_jupyter.worker.frames import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
-from distdl_jupyter.worker.hooks.tensors import shape
-from distdl_jupyter.worker.values import format_names, format_sizes, keys_of
+from distdl_jupyter.worker.hooks.tensors import get_shape
+from distdl_jupyter.worker.values import format_names, format_sizes, list_keys
 
 Rule = Callable[[BaseException, Sequence[View]], str]
 
@@ -37,13 +37,13 @@ def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
 def _explain_key(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint with the keys of the container that does not have the key."""
     subscripts = (
-        (node, view.value(node.value), view.value(node.slice))
+        (node, view.evaluate(node.value), view.evaluate(node.slice))
         for view in views
-        for node in view.expressions()
+        for node in view.iterate_nodes()
         if isinstance(node, ast.Subscript)
     )
     for node, owner, key in subscripts if isinstance(error, KeyError) and error.args else ():
-        keys = keys_of(owner)
+        keys = list_keys(owner)
         if keys is None or (key is not MISSING and key != error.args[0]) or error.args[0] in keys:
             continue
         name, total = ast.unparse(node.value), len(owner) if isinstance(owner, dict) else len(keys)
@@ -56,20 +56,20 @@ def _explain_key(error: BaseException, views: Sequence[View]) -> str:
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
-def _list_expressions(error: BaseException, views: Sequence[View]) -> Iterator[tuple[View, ast.AST]]:
+def _iterate_expressions(error: BaseException, views: Sequence[View]) -> Iterator[tuple[View, ast.AST]]:
     """Yield the expressions of the failing statements, deepest first, if the error is about shapes."""
     text = str(error).lower()
     if isinstance(error, RuntimeError | ValueError | TypeError) and any(word in text for word in _SHAPE_WORDS):
         for view in views:
-            yield from ((view, node) for node in view.expressions())
+            yield from ((view, node) for node in view.iterate_nodes())
 
 
 def _explain_layer(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
-    for view, call in _list_expressions(error, views):
+    for view, call in _iterate_expressions(error, views):
         if isinstance(call, ast.Call) and call.args:
-            size = getattr(view.value(call.func), "__dict__", {}).get("in_features")
-            sizes = shape(view.value(call.args[0]))
+            size = getattr(view.evaluate(call.func), "__dict__", {}).get("in_features")
+            sizes = get_shape(view.evaluate(call.args[0]))
             if isinstance(size, int) and sizes and sizes[-1] != size:
                 layer, value = ast.unparse(call.func), ast.unparse(call.args[0])
                 features = f"{size:,} feature{'s' * (size != 1)}"
@@ -79,10 +79,10 @@ def _explain_layer(error: BaseException, views: Sequence[View]) -> str:
 
 def _explain_operands(error: BaseException, views: Sequence[View]) -> str:
     """Return a hint for operands with incompatible shapes, such as ``x @ w``, ``a + b`` or ``torch.matmul(x, w)``."""
-    for view, node in _list_expressions(error, views):
+    for view, node in _iterate_expressions(error, views):
         is_product = isinstance(node, ast.Call) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
         operands = [node.left, node.right] if isinstance(node, ast.BinOp) else getattr(node, "args", [])[:2]
-        sizes = [size for operand in operands if (size := shape(view.value(operand))) is not None]
+        sizes = [size for operand in operands if (size := get_shape(view.evaluate(operand))) is not None]
         if len(sizes) < 2:
             continue
         left, right = sizes
@@ -132,9 +132,9 @@ def _explain_open_files(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _explain_gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
-    if not gpu_memory.is_full(error):
+    if not gpu_memory.is_out_of_memory(error):
         return ""
-    return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
+    return "GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
 
 
 def _explain_device_assert(error: BaseException, _views: Sequence[View]) -> str:
@@ -160,13 +160,13 @@ def _explain_data_loader(error: BaseException, _views: Sequence[View]) -> str:
     return f"It was raised in a DataLoader worker process: {text.splitlines()[-1].strip()[:200]}"
 
 
-def _text_rule(pattern: str, hint: str) -> Rule:
+def _make_text_rule(pattern: str, hint: str) -> Rule:
     """Return a rule that gives a fixed hint for errors whose text matches the pattern."""
     return lambda error, _views: hint if re.search(pattern, str(error), re.DOTALL) else ""
 
 
 #: Hints for errors identified by their text: code, pattern, hint.
-TEXTS = (
+TEXT_RULES = (
     (
         "keras-3-strategy",
         r"PerReplica",
@@ -197,7 +197,7 @@ TEXTS = (
     (
         "nccl-shared-gpu",
         r"Duplicate GPU detected",
-        "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
+        "Two ranks use the same GPU, which NCCL rejects. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
         "before any other CUDA call. With fewer GPUs than processes, use a smaller -p, or use Gloo.",
     ),
     (  # Horovod reports NCCL errors without the cause, which is only in NCCL's log
@@ -239,7 +239,7 @@ TEXTS = (
 #: Code and rule, in the order in which they are tried.
 RULES: tuple[tuple[str, Rule], ...] = (
     ("data-loader-worker-failed", _explain_data_loader),
-    (parallel.UNUSED, parallel.unused_hint),
+    (parallel.UNUSED_CODE, parallel.explain_unused),
     ("key-missing", _explain_key),
     ("module-not-installed", _explain_module),
     ("name-not-defined", _explain_name),
@@ -247,7 +247,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("gpu-memory-full", _explain_gpu_memory),
     ("device-side-assert", _explain_device_assert),
     ("too-many-open-files", _explain_open_files),
-    *((code, _text_rule(pattern, hint)) for code, pattern, hint in TEXTS),
+    *((code, _make_text_rule(pattern, hint)) for code, pattern, hint in TEXT_RULES),
     ("layer-input-size", _explain_layer),
     ("shapes-differ", _explain_operands),
 )

@@ -31,8 +31,8 @@ class Identity(NamedTuple):
 
 
 #: Variables of launchers: rank, world size, local rank, local size, node rank, node count ("": not set). The first
-#: match is used. OMPI_COMM_WORLD_NODE_RANK is left out, because it counts processes of a node, not nodes.
-LAUNCHERS: tuple[tuple[str, ...], ...] = (
+#: match is used. OMPI_COMM_WORLD_NODE_RANK is not used, because it counts processes of a node, not nodes.
+LAUNCHER_VARIABLES: tuple[tuple[str, ...], ...] = (
     (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "", ""),
     tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -49,7 +49,7 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
         raise ValueError("DISTDL_JOB_DIR must be the absolute path of the job's folder. Start ranks through a job.")
     pipes = Path(environment["DISTDL_PIPES"]) if environment.get("DISTDL_PIPES") else None
     if "DISTDL_RANK" not in environment:
-        _derive(environment, pipes)
+        _derive_variables(environment, pipes)
     read = functools.partial(_read_int, environment)
     rank, size = read("DISTDL_RANK", 0), read("DISTDL_WORLD_SIZE", 1)
     local_rank, local_size = read("DISTDL_LOCAL_RANK", rank), read("DISTDL_LOCAL_SIZE", size)
@@ -58,9 +58,9 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
     return Identity(rank, size, local_rank, local_size, node_rank, node_count, host, folder, nonce, pipes)
 
 
-def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
+def _derive_variables(environment: MutableMapping[str, str], pipes: Path | None) -> None:
     """Set the variables of this rank, for launchers that start all ranks with the same environment."""
-    match = next((variables for variables in LAUNCHERS if variables[0] in environment), ("",) * 6)
+    match = next((variables for variables in LAUNCHER_VARIABLES if variables[0] in environment), ("",) * 6)
     rank, size, local_rank, local_size, node_rank, node_count = match
     number = _read_int(environment, rank, 0)
     environment["DISTDL_RANK"] = str(number)
@@ -88,14 +88,14 @@ def _derive(environment: MutableMapping[str, str], pipes: Path | None) -> None:
                 environment.setdefault(f"OMPI_MCA_btl_{name}_backing_directory", str(folder))
 
 
-def rendezvous_secret(nonce: str) -> str:
+def derive_rendezvous_secret(nonce: str) -> str:
     """Return the secret of Horovod's rendezvous server for the job with this nonce, "" without a nonce."""
     from hashlib import sha256  # imported here because only Horovod needs it
 
     return sha256(f"rendezvous {nonce}".encode()).hexdigest()[:32] if nonce else ""
 
 
-def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
+def add_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
     """Add the job's secret to the address of Horovod's rendezvous server, unless the address contains it already.
 
     Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server without a password, but it uses the
@@ -105,7 +105,7 @@ def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
     variable = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
     address, port = environment.get(variable, ""), environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
     if address and port and "/" not in address and (nonce := environment.get("DISTDL_NONCE")):
-        environment[variable] = f"{address}:{port}/{rendezvous_secret(nonce)}"
+        environment[variable] = f"{address}:{port}/{derive_rendezvous_secret(nonce)}"
 
 
 def _read_int(environment: Mapping[str, str], name: str, default: int) -> int:

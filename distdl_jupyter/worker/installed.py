@@ -20,7 +20,7 @@ from distdl_jupyter.worker import owned
 _cache: dict[str, tuple[int, list[tuple[str, str]]]] = {}
 
 
-def packages() -> dict[str, str]:
+def list_packages() -> dict[str, str]:
     """Return the versions of all importable distributions, sorted by name.
 
     If a distribution was not installed from an index, its origin follows the version: ``0.2 @ file:///src``.
@@ -31,19 +31,19 @@ def packages() -> dict[str, str]:
             # Not pathlib, because every rank 0 runs this.
             modified_at = os.stat(path or ".").st_mtime_ns  # noqa: PTH116
             if path not in _cache or modified_at != _cache[path][0]:
-                _cache[path] = (modified_at, _distributions(path or "."))
+                _cache[path] = (modified_at, _list_distributions(path or "."))
             versions = {**dict(_cache[path][1]), **versions}
     return dict(sorted(versions.items(), key=lambda entry: entry[0].lower()))
 
 
-def _distributions(path: str) -> list[tuple[str, str]]:
+def _list_distributions(path: str) -> list[tuple[str, str]]:
     distributions = []
     for entry in os.listdir(path):  # noqa: PTH208
-        stem, dot, kind = entry.rpartition(".")
-        if not dot or kind not in ("dist-info", "egg-info"):
+        stem, dot, suffix = entry.rpartition(".")
+        if not dot or suffix not in ("dist-info", "egg-info"):
             continue
         name, _, version = stem.partition("-")
-        version = version.partition("-py")[0] if kind == "egg-info" else version
+        version = version.partition("-py")[0] if suffix == "egg-info" else version
         origin = ""
         # PEP 610: only distributions that were not installed from an index have this file.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -61,29 +61,29 @@ def _distributions(path: str) -> list[tuple[str, str]]:
 #: Environment variable with the path of the file in which this process records its imported modules, in the order in
 #: which their import began. The next job preloads them for a warm start. Only modules of installed packages and of
 #: Python are recorded, because the user's modules are never preloaded.
-VARIABLE = "DISTDL_LEARN"
+RECORD_VARIABLE = "DISTDL_LEARN"
 
 
-def folder_of(job: Path) -> Path:
+def get_record_folder(job_folder: Path) -> Path:
     """Return the folder for records of imported modules in a job's folder. Their reader creates and removes it."""
-    return job / "modules"
+    return job_folder / "modules"
 
 
 def record_imports() -> None:
-    """Write the names of the imported modules to the file named by ``VARIABLE``, if any. Never raises."""
-    path = os.environ.get(VARIABLE)
+    """Write the names of the imported modules to the file named by ``RECORD_VARIABLE``, if any. Never raises."""
+    path = os.environ.get(RECORD_VARIABLE)
     if path:
         with contextlib.suppress(Exception):
-            owned.write(Path(path), json.dumps({"modules": imported()}).encode())
+            owned.write(Path(path), json.dumps({"modules": list_imported()}).encode())
 
 
 #: Number of modules that were loaded when this process was forked. They are already recorded.
 inherited_count = 0
 
 
-def imported() -> list[str]:
+def list_imported() -> list[str]:
     """Return the names of the imported installed modules in order, without the first ``inherited_count`` modules."""
-    roots = installed_roots()
+    roots = list_roots()
     # Start at the end, because reading the inherited modules would write to their shared memory (reference counts).
     new_modules = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - inherited_count)))
     names = []
@@ -97,15 +97,15 @@ def imported() -> list[str]:
     return names
 
 
-def installed_roots() -> tuple[str, ...]:
+def list_roots() -> tuple[str, ...]:
     """Return the folders of the standard library and of installed packages, each with a trailing separator."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += filter(holds_packages, sys.path)
+    folders += filter(has_packages, sys.path)
     return tuple(f"{folder}{os.sep}" for folder in dict.fromkeys(folders))
 
 
-def holds_packages(folder: str) -> bool:
+def has_packages(folder: str) -> bool:
     """Return whether the folder contains installed packages, judged by its name or the metadata of installers.
 
     This includes folders of ``pip install --user`` and ``pip install --target``, environment modules on PYTHONPATH

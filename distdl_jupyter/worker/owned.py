@@ -25,18 +25,18 @@ def open_own(path: Path) -> IO[bytes]:
         if error.errno == errno.ELOOP:
             raise PermissionError(f"{path} is a symbolic link, so it was not opened") from None
         raise
-    if reason := refusal(os.fstat(descriptor)):
+    if reason := check(os.fstat(descriptor)):
         os.close(descriptor)
         raise PermissionError(f"{path} {reason}, so it was not opened")
     return os.fdopen(descriptor, "rb")
 
 
-def refusal(status: os.stat_result) -> str:
+def check(status: os.stat_result) -> str:
     """Return the reason why a file with this status is not trusted, "" if it is trusted."""
     return permissions.find_refusal(status) if stat.S_ISREG(status.st_mode) else "is not a regular file"
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open a file with mode 0600 regardless of the umask (an ``opener`` for ``open``)."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
@@ -45,7 +45,7 @@ def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
     """Write a private file atomically. Raises OSError; a failed write leaves no temporary file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb", opener=private) as file:
+        with open(temporary, "wb", opener=open_private) as file:
             file.write(data)
             if sync:
                 file.flush()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import installed, owned, pictures
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.sources import CellSources, deep_recursion
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-class CannotLoad(RuntimeError):
+class LoadError(RuntimeError):
     """The job's code or a captured variable cannot be loaded in this rank. The message contains the reason."""
 
 
@@ -55,22 +55,22 @@ class Payload(NamedTuple):
 
 
 def read(folder: Path) -> Payload:
-    """Read ``payload.json`` in a job's folder. Raises CannotLoad if it cannot be read or has another format."""
+    """Read ``payload.json`` in a job's folder. Raises LoadError if it cannot be read or has another format."""
     path = folder / "payload.json"
     try:
         with owned.open_own(path) as file:
             data = json.load(file)
     except (OSError, ValueError) as error:
-        raise CannotLoad(f"The job's payload {path} cannot be read: {error}.") from error
+        raise LoadError(f"The job's payload {path} cannot be read: {error}.") from error
     if (number := data.get("format")) != FORMAT:
         text = f"The job's payload has format {number}, but this version of distdl-jupyter reads format {FORMAT}."
-        raise CannotLoad(f"{text} Install the version that submitted the job.")
+        raise LoadError(f"{text} Install the version that submitted the job.")
     fields = {name: data[name] for name in Payload._fields if data.get(name) is not None}
     sequences = {name: tuple(fields.get(name, ())) for name in ("names", "path", "arguments")}
     return Payload(**{**fields, **sequences})
 
 
-def fresh_main() -> types.ModuleType:
+def create_main() -> types.ModuleType:
     """Replace ``__main__`` with an empty module, as in a new notebook, and return it."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
@@ -81,12 +81,12 @@ def fresh_main() -> types.ModuleType:
 def extend_path(folder: Path, payload: Payload) -> None:
     """Put the modules sent with the job first on ``sys.path``, and folders of installed packages last.
 
-    A script runs in place, so its folder and the other entries of its path come before these modules. Raises CannotLoad
+    A script runs in place, so its folder and the other entries of its path come before these modules. Raises LoadError
     if another user could have added or changed a module.
     """
     if reason := permissions.find_tree_refusal(folder / "code"):
-        raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
-    package_folders = [entry for entry in payload.path if installed.holds_packages(entry)]
+        raise LoadError(f"The job's modules cannot be imported: {reason}.")
+    package_folders = [entry for entry in payload.path if installed.has_packages(entry)]
     path = [entry for entry in payload.path if entry not in package_folders]
     script_path = [str(Path(payload.script).parent), *path] if payload.script else []
     sys.path[:0] = list(dict.fromkeys([*script_path, str(folder / "code"), *path]))
@@ -97,7 +97,7 @@ def extend_path(folder: Path, payload: Payload) -> None:
 def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the captured values by name. Functions of the notebook use ``namespace`` as their globals.
 
-    Raises CannotLoad for the first name that cannot be loaded.
+    Raises LoadError for the first name that cannot be loaded.
     """
     values: dict[str, Any] = {}
     if not payload.names:
@@ -105,7 +105,7 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
     try:
         file = owned.open_own(folder / "payload.pkl")
     except OSError as error:
-        raise CannotLoad(f"The captured values cannot be read: {error}.") from error
+        raise LoadError(f"The captured values cannot be read: {error}.") from error
     with file:
         unpickler = NotebookUnpickler(file, namespace)
         for name in payload.names:
@@ -116,7 +116,7 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
                 if isinstance(error, ModuleNotFoundError):
                     reason = f"the module {error.name} is not installed for {sys.executable} on {os.uname().nodename}"
                 text = f"The captured variable {name!r} cannot be loaded in this rank: {reason}."
-                raise CannotLoad(text) from error
+                raise LoadError(text) from error
     return values
 
 
@@ -147,7 +147,7 @@ class NotebookUnpickler(pickle.Unpickler):
 # running the code -------------------------------------------------------------------------------
 
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
-_COROUTINE = 0x80
+_COROUTINE_FLAG = 0x80
 _loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -161,7 +161,7 @@ def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | N
         return runner(folder, payload, sources)
     from distdl_jupyter.worker.hooks import ray_cluster
 
-    with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as is_helper:
+    with ray_cluster.join_cluster(os.environ["DISTDL_RAY"]) as is_helper:
         return None if is_helper else runner(folder, payload, sources)
 
 
@@ -173,7 +173,7 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
             os.chdir(payload.working_directory)
         except OSError as error:
             text = f"Cannot change to the job's working directory {payload.working_directory} on {os.uname().nodename}"
-            raise CannotLoad(f"{text}: {error.strerror}.") from error
+            raise LoadError(f"{text}: {error.strerror}.") from error
     if payload.kind == "script":
         import runpy
 
@@ -181,7 +181,7 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
         sys.argv = [payload.script, *_apply_layout(payload.layout, payload.arguments)]
         runpy.run_path(payload.script, run_name="__main__")
         return None
-    main = fresh_main()
+    main = create_main()
     # As in a notebook, display is a built-in name, so functions and imported modules can also use it.
     builtins.display = pictures.display  # type: ignore[attr-defined]
     values = load(folder, payload, main.__dict__)
@@ -223,7 +223,7 @@ def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
     """Run code and return its value. Top-level ``await`` runs in one event loop of all cells, as in a notebook."""
     global _loop
     value = eval(code, namespace)  # noqa: S307  the purpose is to run the cell
-    if not code.co_flags & _COROUTINE:
+    if not code.co_flags & _COROUTINE_FLAG:
         return value
     import asyncio
 
@@ -258,11 +258,11 @@ _generation: int | None = None
 """0 in a rank, 1 in its children, 2 in their children; None in a child that has not received an object yet."""
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Extend the pickler of ``multiprocessing`` when it is imported."""
     global _generation
     _generation = 0
-    finder.after("multiprocessing.reduction", _override_reducer)
+    finder.hook("multiprocessing.reduction", _override_reducer)
 
 
 def _override_reducer(reduction: types.ModuleType) -> None:

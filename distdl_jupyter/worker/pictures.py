@@ -1,7 +1,7 @@
 """Display in a rank: ``display(figure)`` and ``plt.show()`` send a picture to the job. Other values are printed.
 
 Only PNG and JPEG are sent, because a page can show them without running code. The job's supervisor checks each picture
-again with ``form_of`` and stores it (``supervisor.parts``).
+again with ``detect_format`` and stores it (``supervisor.parts``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder
 
 #: Our matplotlib backend, and the modules that re-export IPython's ``display``.
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"
@@ -29,10 +29,10 @@ MAX_PICTURES, MAX_BYTES, _MAX_PIXELS = 100, 2_000_000, 50_000_000
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 #: MIME types of pictures with IPython's representation methods, in order of preference.
 _REPR_METHODS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
-_sent = 0
+_sent_count = 0
 
 
-class Form(NamedTuple):
+class PictureFormat(NamedTuple):
     """The format of a picture, ``png`` or ``jpeg``, and its size in pixels."""
 
     name: str
@@ -40,23 +40,23 @@ class Form(NamedTuple):
     height: int
 
 
-def form_of(data: bytes) -> Form | None:
+def detect_format(data: bytes) -> PictureFormat | None:
     """Return the format and size of a picture, None if it is not a PNG or JPEG or has too many pixels."""
-    form = None
+    detected = None
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        form = Form("png", *struct.unpack(">II", data[16:24]))
+        detected = PictureFormat("png", *struct.unpack(">II", data[16:24]))
     offset = 2
     # The frame header of a JPEG may follow other segments.
-    while data.startswith(_JPEG) and form is None and offset + 9 <= len(data) and data[offset] == 0xFF:
+    while data.startswith(_JPEG) and detected is None and offset + 9 <= len(data) and data[offset] == 0xFF:
         marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
-            form = Form("jpeg", width, height)
+            detected = PictureFormat("jpeg", width, height)
         offset += 1 if marker == 0xFF else 2 + length
-    return form if form is not None and 0 < form.width * form.height <= _MAX_PIXELS else None
+    return detected if detected is not None and 0 < detected.width * detected.height <= _MAX_PIXELS else None
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as if there were no terminal.
 
     These libraries are not imported here. A matplotlib backend that the user has set is not changed.
@@ -67,7 +67,7 @@ def watch(finder: PostImport) -> None:
             matplotlib.rcParams["backend"] = _BACKEND
     # rich would redraw its progress bar for each metric and fill the log. Without a terminal, it prints each bar once.
     os.environ.setdefault("TTY_INTERACTIVE", "0")
-    finder.after("IPython.core.display_functions", _replace_display)
+    finder.hook("IPython.core.display_functions", _replace_display)
 
 
 def _replace_display(functions: ModuleType) -> None:
@@ -89,9 +89,9 @@ def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
     texts: list[Any] = []
     for value in objects:
         pictures: list[bytes] = []
-        if channel.current() is not None and not isinstance(value, type):
+        if channel.get_channel() is not None and not isinstance(value, type):
             with contextlib.suppress(Exception):  # a user-defined method; the text is shown instead
-                pictures = [data for data in _find_pictures(value, raw=raw) if form_of(data)]
+                pictures = [data for data in _find_pictures(value, raw=raw) if detect_format(data)]
         if not pictures:
             texts.append(value.get("text/plain", "") if raw and isinstance(value, dict) else value)
             continue
@@ -133,16 +133,16 @@ def _find_pictures(value: Any, *, raw: bool) -> Iterator[bytes]:
 
 
 def _send(pictures: list[bytes]) -> None:
-    global _sent
-    out = channel.current()
+    global _sent_count
+    current = channel.get_channel()
     picture = next((data for data in pictures if len(data) <= MAX_BYTES), None)
     if picture is None:
         size, limit = min(map(len, pictures)) / 1e6, MAX_BYTES / 1e6
         remedy = "use a smaller figure or a lower dpi"
-        print(f"[image omitted: it has {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
+        print(f"[image omitted: its size is {size:.1f} MB, but the limit is {limit:.0f} MB; {remedy}]")  # noqa: T201
         return
-    _sent += 1
-    if out is not None and _sent <= MAX_PICTURES:
-        out.picture(picture)
-    elif _sent == MAX_PICTURES + 1:
+    _sent_count += 1
+    if current is not None and _sent_count <= MAX_PICTURES:
+        current.send_picture(picture)
+    elif _sent_count == MAX_PICTURES + 1:
         print(f"[This rank has shown {MAX_PICTURES} images; later ones are omitted.]")  # noqa: T201

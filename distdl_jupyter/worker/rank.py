@@ -23,14 +23,14 @@ from distdl_jupyter.worker.hooks import (
     steps,
     trainers,
 )
-from distdl_jupyter.worker.hooks.imports import PostImport, install
-from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
+from distdl_jupyter.worker.hooks.imports import HookFinder, install
+from distdl_jupyter.worker.identity import Identity, add_rendezvous_secret, identify
 from distdl_jupyter.worker.sources import CellSources
 
 #: Exit code of an interrupted program, as in shells.
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 #: Exit code of a rank that was started incorrectly (EX_USAGE).
-MISUSED = 64
+MISUSED_EXIT_CODE = 64
 #: The modules with hooks for the frameworks that training code imports.
 _HOOKS = (payload, gpu_memory, distributed, steps, profile, keras, trainers, autolog, pictures, parallel)
 
@@ -41,17 +41,17 @@ def main() -> int:
         identity = identify(os.environ)
     except (ValueError, LookupError, OSError) as error:
         os.write(2, f"This rank cannot start: {error}\n".encode())
-        return MISUSED
+        return MISUSED_EXIT_CODE
     streams.adopt(identity.pipes, identity.rank)
     faulthandler.enable()
-    stacks.offer(identity)
-    profile.profiler.offer(identity)
+    stacks.install_handler(identity)
+    profile.profiler.accept_requests(identity)
     # Shells start background programs with SIGINT ignored; a canceled job must still stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.open_channel(identity.nonce, identity.rank)
-    put_rendezvous_secret(os.environ)
-    packages = installed.packages()
-    versions = {name: packages[name] for name in frameworks.OF_RANKS if name in packages}
+    add_rendezvous_secret(os.environ)
+    packages = installed.list_packages()
+    versions = {name: packages[name] for name in frameworks.RANK_PACKAGES if name in packages}
     channel.send("hello", pid=os.getpid(), host=identity.host, python=sys.version.split()[0], versions=versions)
     if identity.rank == 0:
         platform = " ".join(os.uname()[::2])
@@ -83,7 +83,7 @@ def _report_exec() -> None:
         setattr(os, function.__name__, functools.wraps(function)(functools.partial(report_and_replace, function)))
 
 
-def install_hooks() -> PostImport:
+def install_hooks() -> HookFinder:
     """Install all hooks; call it once, before any user code is imported."""
     finder = install()
     for hook in _HOOKS:
@@ -96,13 +96,13 @@ def _run(identity: Identity, sources: CellSources) -> int:
     value = exception = runner = None
     ending = "The code has ended"
     try:
-        code = payload.read(identity.folder)
-        if code.kind == "ranks":
+        job_code = payload.read(identity.folder)
+        if job_code.kind == "ranks":
             from distdl_jupyter.worker.serving import serve
 
             runner = serve
-        value = payload.run(identity.folder, code, sources, runner)
-        ending = "The function has returned" if code.kind == "function" else ending
+        value = payload.run(identity.folder, job_code, sources, runner)
+        ending = "The function has returned" if job_code.kind == "function" else ending
     except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
         exception = error
     # Further SIGINTs must not interrupt the final reports.
@@ -113,7 +113,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
     reported: dict[str, Any] = {}
     with contextlib.suppress(Exception):
         # The last collective operations show what the other ranks are waiting for.
-        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
+        if identity.world_size > 1 and (operations := stacks.collect_operations(identity.folder / "code")):
             reported["collectives"] = operations
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -122,8 +122,8 @@ def _run(identity: Identity, sources: CellSources) -> int:
     if exit_code is None or exit_code == 0:
         size, problem = values.save(identity.folder, identity.rank, value)
         if problem:
-            channel.note("warning", problem, "result")
-        channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem, **reported)
+            channel.notify("warning", problem, "result")
+        channel.send("result", ok=True, repr=values.to_text(value), bytes=size, error=None, problem=problem, **reported)
         distributed.leave()
         shutdown.announce_survivors(ending)
         return 0
@@ -136,7 +136,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
     error_fields = failure.describe(exception, sources, identity.folder / "code")
     channel.send("result", ok=False, repr="", bytes=0, error=error_fields, **reported)
     if isinstance(exception, KeyboardInterrupt):
-        exit_code = INTERRUPTED
+        exit_code = INTERRUPTED_EXIT_CODE
         frames = [frame for frame in error_fields["frames"] if frame["kind"] in ("cell", "user")]
         location = f" in {frames[-1]['label']}, line {frames[-1]['line']}" if frames else ""
         sys.stderr.write(f"Interrupted{location}.\n")

@@ -32,12 +32,12 @@ from distdl_jupyter.worker import owned
 #: Subfolder of a job's folder with the notes of its ranks.
 NOTES = "serving"
 #: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a greeting.
-MAX_HEADER_BYTES, _MAX_GREETING = 64 * 1024 * 1024, 4096
+MAX_HEADER_BYTES, _MAX_GREETING_BYTES = 64 * 1024 * 1024, 4096
 #: Maximum size of a body in bytes.
 MAX_BODY_BYTES = 64 * 1024 * 1024 * 1024
 _BACKLOG = 16
 #: Timeout in seconds for the other end to send the token.
-_GREETING_TIMEOUT = 10.0
+_GREETING_SECONDS = 10.0
 
 
 class ConnectionLost(ConnectionError):
@@ -54,11 +54,11 @@ class RankMessage(NamedTuple):
 class MessageConnection:
     """One end of a connection. It sends and receives complete messages."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, endpoint: socket.socket) -> None:
         from multiprocessing.connection import Connection  # lazy: a job whose ranks end with it has no connections
 
-        connected.settimeout(None)
-        self._connection = Connection(connected.detach())
+        endpoint.settimeout(None)
+        self._connection = Connection(endpoint.detach())
 
     def fileno(self) -> int:
         """Return the file descriptor, for use with a selector."""
@@ -101,19 +101,19 @@ class ServedConnection(MessageConnection):
 
     def __init__(
         self,
-        connected: socket.socket,
+        endpoint: socket.socket,
         listener: Listener,
         greeting: dict[str, Any],
         on_message: Callable[[ServedConnection, RankMessage], None],
     ) -> None:
-        super().__init__(connected)
+        super().__init__(endpoint)
         self._listener = listener
         self._greeting = greeting
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         _connections.add(self)
-        for work in (self._read, self._write):
-            threading.Thread(target=work, name="distdl-serving", daemon=True).start()
+        for target in (self._read, self._write):
+            threading.Thread(target=target, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Queue a message for the other end. It is dropped if the connection is closed."""
@@ -122,8 +122,8 @@ class ServedConnection(MessageConnection):
     def _read(self) -> None:
         try:
             with contextlib.suppress(ConnectionLost):
-                is_greeted = self.is_readable(_GREETING_TIMEOUT)
-                if is_greeted and self._listener.admits(self.receive(_MAX_GREETING, 0).header):
+                is_greeted = self.is_readable(_GREETING_SECONDS)
+                if is_greeted and self._listener.accepts(self.receive(_MAX_GREETING_BYTES, 0).header):
                     self.reply(self._greeting)
                     while True:
                         self._on_message(self, self.receive())
@@ -157,9 +157,9 @@ class Listener:
 
     def __init__(self, run: Path, rank: int) -> None:
         self.path = run / f"rank-{rank}.sock"
-        self._note = note_of(run, rank)
+        self._note = find_note(run, rank)
         self._token = secrets.token_urlsafe(32)
-        self.socket = listening(self.path)
+        self.socket = open_listener(self.path)
         write_note(self._note, {"socket": str(self.path), "token": self._token, "rank": rank, "pid": os.getpid()})
         os.register_at_fork(after_in_child=self.socket.close)
 
@@ -168,11 +168,11 @@ class Listener:
         while True:
             connection = self.socket.accept()[0]
             with contextlib.suppress(OSError):
-                if peer_uid(connection) == os.getuid():
+                if read_uid(connection) == os.getuid():
                     return connection
             connection.close()
 
-    def admits(self, greeting: dict[str, Any]) -> bool:
+    def accepts(self, greeting: dict[str, Any]) -> bool:
         """Return whether a greeting has the rank's token."""
         token = greeting.get("token") if greeting.get("do") == "hello" else None
         return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
@@ -184,7 +184,7 @@ class Listener:
             self.path.unlink(missing_ok=True)
 
 
-def peer_uid(connection: socket.socket) -> int:
+def read_uid(connection: socket.socket) -> int:
     """Return the user id of the process at the other end of a Unix socket, as the operating system reports it."""
     if sys.platform == "darwin":
         # struct xucred: version, uid, ...; SOL_LOCAL is 0 and LOCAL_PEERCRED 1 (sys/un.h).
@@ -193,12 +193,12 @@ def peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def note_of(folder: Path, rank: int) -> Path:
+def find_note(folder: Path, rank: int) -> Path:
     """Return the path of a rank's note in a folder. The file exists while the rank listens."""
     return folder / f"rank-{rank}.json"
 
 
-def listening(path: Path) -> socket.socket:
+def open_listener(path: Path) -> socket.socket:
     """Return a socket that listens in a private folder of this user (mode 0700). Raises PermissionError, OSError."""
     status = path.parent.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:

@@ -22,17 +22,17 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, step_times
 from distdl_jupyter.worker.channel import Channel
-from distdl_jupyter.worker.hooks.tensors import cuda_event
+from distdl_jupyter.worker.hooks.tensors import record_cuda_event
 
 #: Minimum seconds between two lines that ``log`` prints outside a job.
-PRINT_EVERY = 0.5
+PRINT_SECONDS = 0.5
 
 #: Names of metrics that the user's code logs. Automatic logging skips them.
-own_names: set[str] = set()
+user_names: set[str] = set()
 #: Whether the user's code has called ``progress``.
-own_progress = False
+has_user_progress = False
 
-_count = itertools.count()
+_call_counter = itertools.count()
 _next_print = 0.0
 
 
@@ -48,19 +48,19 @@ def log(step: float | None = None, **metrics: Any) -> None:
 
     Raises TypeError if a value is not a single number, and ValueError if the step is not finite.
     """
-    own_names.update(metrics)
+    user_names.update(metrics)
     if "samples" in metrics:
-        step_times.recorder.samples(metrics["samples"])
+        step_times.recorder.set_samples(metrics["samples"])
     if step is None:
-        step = next(_count)
+        step = next(_call_counter)
     elif type(step) is not int:
-        step = _finite("step", step)
+        step = _check_finite("step", step)
     send(step, metrics)
 
 
 def send(step: float, metrics: dict[str, Any]) -> None:
     """Report values from user code or a framework at a step. Raises TypeError if a value is not a single number."""
-    out = channel.current()
+    out = channel.get_channel()
     values: dict[str, Number] = {}
     gpu_values: dict[str, Any] = {}
     for name, value in metrics.items():
@@ -80,7 +80,7 @@ def send(step: float, metrics: dict[str, Any]) -> None:
         if pending:
             _defer(out, axis_step, pending, replace=replace)
         if ready:
-            out.metric(axis_step, ready, replace=replace)
+            out.add_metric(axis_step, ready, replace=replace)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -88,25 +88,25 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
 
     Raises TypeError if a value is not a number, and ValueError if it is not finite.
     """
-    global own_progress
-    own_progress = True
-    send_progress(_finite("done", done), None if total is None else _finite("total", total), str(unit))
+    global has_user_progress
+    has_user_progress = True
+    send_progress(_check_finite("done", done), None if total is None else _check_finite("total", total), str(unit))
 
 
-def send_progress(done: float, total: float | None, unit: str) -> None:
+def send_progress(completed: float, total: float | None, unit: str) -> None:
     """Report progress from user code or a framework. Does nothing outside a job."""
-    channel.send("progress", done=done, total=total, unit=unit)
+    channel.send("progress", done=completed, total=total, unit=unit)
 
 
 def flush() -> None:
-    """Wait until all GPU values are sent, at most ``_GPU_TIMEOUT`` seconds, then send the step times."""
-    deadline = time.monotonic() + _GPU_TIMEOUT
+    """Wait until all GPU values are sent, at most ``_GPU_SECONDS`` seconds, then send the step times."""
+    deadline = time.monotonic() + _GPU_SECONDS
     while _queue.unfinished_tasks and time.monotonic() < deadline:
         time.sleep(0.002)
     step_times.recorder.flush()
 
 
-def _finite(name: str, value: Any) -> float:
+def _check_finite(name: str, value: Any) -> float:
     try:
         number = to_json(name, value)
     except TypeError:
@@ -119,7 +119,7 @@ def _finite(name: str, value: Any) -> float:
 def _print_line(step: float, values: dict[str, Number]) -> None:
     global _next_print
     if time.monotonic() >= _next_print:
-        _next_print = time.monotonic() + PRINT_EVERY
+        _next_print = time.monotonic() + PRINT_SECONDS
         fields = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
         print(f"step {step:.12g}", *fields, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
 
@@ -127,7 +127,7 @@ def _print_line(step: float, values: dict[str, Number]) -> None:
 # numbers -----------------------------------------------------------------------------------------
 
 #: Integers of larger magnitude are sent as floats, because JavaScript cannot represent them exactly.
-_MAX_EXACT = 2**53
+_MAX_EXACT_INT = 2**53
 
 Number = float | str
 
@@ -142,7 +142,7 @@ def to_json(name: str, value: Any) -> Number:
     value_type = type(value)
     if value_type is not float and value_type is not int:
         value = _to_number(name, value)
-    if isinstance(value, int) and -_MAX_EXACT <= value <= _MAX_EXACT:
+    if isinstance(value, int) and -_MAX_EXACT_INT <= value <= _MAX_EXACT_INT:
         return int(value)
     try:
         number = float(value)
@@ -181,11 +181,11 @@ def _to_number(name: str, value: Any) -> float:
 # before (because the process loaded a checkpoint), the values logged from that step on are replaced.
 
 #: Number of recent steps stored per metric, to distinguish a return to an earlier step from a late report.
-_RECENT = 1000
+_MAX_RECENT = 1000
 
 
 @dataclass(slots=True)
-class _Count:
+class _StepCount:
     """The step count of one metric: its first and last step since the last restart, and the offset added to them."""
 
     first: float
@@ -193,10 +193,10 @@ class _Count:
     offset: float = 0
     stride: float = 1
     #: Whether the metric is logged at the same steps as another one.
-    shared: bool = False
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    is_shared: bool = False
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT))
 
-    def is_at(self, step: float) -> bool:
+    def continues_at(self, step: float) -> bool:
         """Return whether ``step`` is between the last step and the next expected one, inclusive."""
         return self.last <= step <= self.last + self.stride
 
@@ -206,26 +206,26 @@ class _Count:
         self.offset = offset
         self.recent.clear()
 
-    def next_offset(self, step: float) -> float:
+    def compute_next_offset(self, step: float) -> float:
         """Return the offset that makes ``step`` follow the last step."""
         return self.offset + self.last + self.stride - step
 
-    def follow(self, newest: _Count, step: float) -> bool:
+    def follow(self, newest: _StepCount, step: float) -> bool:
         """Restart if ``newest``, the count that was used last, has restarted. Return whether this count restarted."""
-        if newest.is_at(step):
+        if newest.continues_at(step):
             has_restarted = newest.offset > self.offset
             if has_restarted:
                 self.restart(step, newest.offset)
             return has_restarted
         if step == self.first == self.last < newest.last and newest.offset == self.offset:
-            self.restart(step, newest.next_offset(step))
+            self.restart(step, newest.compute_next_offset(step))
             return True
-        self.shared = step == self.last
+        self.is_shared = step == self.last
         return False
 
     def go_back(self, step: float) -> bool:
         """Process a step before the last one. Return whether it was logged before."""
-        if step in self.recent or (len(self.recent) == _RECENT and step < self.recent[0]):
+        if step in self.recent or (len(self.recent) == _MAX_RECENT and step < self.recent[0]):
             while self.recent and self.recent[-1] >= step:
                 self.recent.pop()
             self.last = step
@@ -239,9 +239,9 @@ class StepAxis:
     """The steps of all metrics of one process."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[str, _StepCount] = {}
         #: The most recently used count.
-        self._newest: _Count | None = None
+        self._newest: _StepCount | None = None
 
     def assign_steps(self, step: float, names: Iterable[str]) -> dict[tuple[float, bool], list[str]]:
         """Return the metrics that are logged at ``step``, by the step at which to store them and whether they replace.
@@ -254,14 +254,14 @@ class StepAxis:
         for name in sorted(names, key=lambda name: name not in counts):
             count, newest, replace = counts.get(name), self._newest, False
             if count is None:
-                count = counts[name] = _Count(step, step)
-                if newest is not None and newest.is_at(step):
-                    count.offset, count.shared, newest.shared = newest.offset, True, True
-            elif not (newest is not None and newest is not count and count.shared and count.follow(newest, step)):
+                count = counts[name] = _StepCount(step, step)
+                if newest is not None and newest.continues_at(step):
+                    count.offset, count.is_shared, newest.is_shared = newest.offset, True, True
+            elif not (newest is not None and newest is not count and count.is_shared and count.follow(newest, step)):
                 if step > count.last:
                     count.stride, count.last = step - count.last, step
                 elif step <= count.first < count.last:
-                    count.restart(step, count.next_offset(step))
+                    count.restart(step, count.compute_next_offset(step))
                 elif step < count.last:
                     replace = count.go_back(step)
             if not count.recent or count.recent[-1] != step:
@@ -281,7 +281,7 @@ _axis = StepAxis()
 # preserves the order. Queued values are lost if the process is killed.
 
 #: Timeout of ``flush`` in seconds. A GPU that hangs must not block the exit of the process.
-_GPU_TIMEOUT = 10.0
+_GPU_SECONDS = 10.0
 
 _queue: queue.Queue[Callable[[], None]] = queue.Queue()
 _thread: threading.Thread | None = None
@@ -294,13 +294,13 @@ def _defer(out: Channel, step: float, values: dict[str, Any], *, replace: bool) 
         if value.numel() != 1:
             to_json(name, value)
     copies = {name: value.detach().to("cpu", non_blocking=True) for name, value in values.items()}
-    events = [cuda_event(device) for device in {value.device for value in values.values()}]
+    events = [record_cuda_event(device) for device in {value.device for value in values.values()}]
     logged_at = time.time()
 
     def send_when_copied() -> None:
         for event in events:
             event.synchronize()
-        out.metric(step, {name: to_json(name, value) for name, value in copies.items()}, logged_at, replace=replace)
+        out.add_metric(step, {name: to_json(name, value) for name, value in copies.items()}, logged_at, replace=replace)
 
     _queue.put(send_when_copied)
     if _thread is None or not _thread.is_alive():

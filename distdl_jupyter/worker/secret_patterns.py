@@ -2,7 +2,7 @@
 
 The forms are tokens of well-known services, signatures, passwords in URLs, and assignments to names such as "password".
 
-``spans`` finds secrets and ``mask`` replaces them. Both use only the text; ``redact`` also uses the values of this
+``locate`` finds secrets and ``mask`` replaces them. Both use only the text; ``redact`` also uses the values of this
 process's environment variables. A log is passed in blocks of thousands of lines. A pattern is searched only in blocks
 that contain its keyword. Similar text that is not secret remains readable: ``tokens=1024``, ``eos_token='</s>'``,
 ``time per token: 12.3ms``.
@@ -30,16 +30,16 @@ _PATH = re.compile(r"(?:[~.]{0,2}/[\w.~-]+(?:/[\w.~-]*)+|[a-z]:/.*|\$.*|%.*%)\Z"
 _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
-def _prefixed(mark: str, rest: str) -> str:
+def _match_token(mark: str, rest: str) -> str:
     """Return a pattern for a token with a fixed prefix. The prefix precedes the lookbehind, because that is faster."""
     return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
-def _named(name: str) -> str:
+def _match_name(name: str) -> str:
     return rf"(?:{name}){_SEPARATOR}{_VALUE}"
 
 
-def _flagged(name: str) -> str:
+def _match_flag(name: str) -> str:
     """Return a pattern for an option such as ``--password VALUE`` on a command line."""
     return rf"--[a-z0-9-]*{name} +(?P<secret>[^\s-][^\s]{{7,}})"
 
@@ -55,7 +55,7 @@ _GATES = {
     "-": r"-[a-z0-9_-]{10}",
     ".": r"\.[a-z0-9_-]{20}",
 }
-_KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
+_KEY_NAMES = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
 #: Prefixes that "pass" may follow without a separator: DBPASS, but not bypass.
 _GLUED = "".join(f"|(?<={prefix}pass)" for prefix in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
 #: Groups of patterns, by the gates of which one must match. Each pattern has a keyword that the text must contain, the
@@ -64,13 +64,13 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
         ("q~", r"(?P<secret>[a-z0-9_~.-]{3}\dq~[a-z0-9_~.-]{30,})", ""),
-        ("dapi", _prefixed("dapi", r"[0-9a-f]{32}(?![0-9a-z])"), ""),
+        ("dapi", _match_token("dapi", r"[0-9a-f]{32}(?![0-9a-z])"), ""),
         ("authorization", rf"authorization{_SEPARATOR}(?:basic|token) +(?P<secret>[a-z0-9+/=_-]{{8,}})", ""),
         ("bearer ", r"\bbearer +(?P<secret>[a-z0-9._~+/=-]{16,})", "mixed"),
-        ("eyj", _prefixed("eyj", r"[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
-        ("akia", _prefixed("akia", r"[0-9a-z]{16}(?![0-9a-z])"), ""),
-        ("asia", _prefixed("asia", r"[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
-        ("aiza", _prefixed("aiza", r"[0-9a-z_-]{35}"), ""),
+        ("eyj", _match_token("eyj", r"[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?"), ""),
+        ("akia", _match_token("akia", r"[0-9a-z]{16}(?![0-9a-z])"), ""),
+        ("asia", _match_token("asia", r"[0-9a-z]{16}(?![0-9a-z])"), "mixed"),
+        ("aiza", _match_token("aiza", r"[0-9a-z_-]{35}"), ""),
         ("private key-", r"-----begin [a-z0-9 ]*private key-----(?P<secret>.+?)(?=-----end |\Z)", "block"),
     ),
     ("://",): (
@@ -83,51 +83,51 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     ),
     ("user",): (("-u", r"-u(?:ser[ =]| +)[\"']?[^\s:\"'/]+:(?P<secret>[^\s\"'/•][^\s\"'•]{5,})", "value"),),
     ("_",): (
-        ("hf_", _prefixed("hf_", r"[a-z0-9]{20,}"), ""),
-        ("gh", _prefixed("gh", r"[pousr]_[a-z0-9]{20,}"), ""),
-        ("_pat_", _prefixed("github_pat_", r"[a-z0-9_]{20,}"), ""),
-        ("_pat_", _prefixed("dckr_pat_", r"[a-z0-9_-]{20,}"), ""),
-        ("npm_", _prefixed("npm_", r"[a-z0-9]{30,}"), "mixed"),
+        ("hf_", _match_token("hf_", r"[a-z0-9]{20,}"), ""),
+        ("gh", _match_token("gh", r"[pousr]_[a-z0-9]{20,}"), ""),
+        ("_pat_", _match_token("github_pat_", r"[a-z0-9_]{20,}"), ""),
+        ("_pat_", _match_token("dckr_pat_", r"[a-z0-9_-]{20,}"), ""),
+        ("npm_", _match_token("npm_", r"[a-z0-9]{30,}"), "mixed"),
         ("k_live_", r"(?P<secret>[sr]k_live_[a-z0-9]{16,})", ""),
         ("k_test_", r"(?P<secret>[sr]k_test_[a-z0-9]{16,})", ""),
-        ("whsec_", _prefixed("whsec_", r"[a-z0-9+/=]{20,}"), ""),
+        ("whsec_", _match_token("whsec_", r"[a-z0-9+/=]{20,}"), ""),
     ),
     (".",): (
-        ("sg.", _prefixed(r"sg\.", r"[a-z0-9_-]{16,}\.[a-z0-9_-]{20,}"), "mixed"),
-        ("ya", _prefixed("ya", r"\d\d\.[a-z0-9_-]{20,}"), ""),
-        ("hvs.", _prefixed(r"hvs\.", r"[a-z0-9_-]{20,}"), "mixed"),
+        ("sg.", _match_token(r"sg\.", r"[a-z0-9_-]{16,}\.[a-z0-9_-]{20,}"), "mixed"),
+        ("ya", _match_token("ya", r"\d\d\.[a-z0-9_-]{20,}"), ""),
+        ("hvs.", _match_token(r"hvs\.", r"[a-z0-9_-]{20,}"), "mixed"),
     ),
     ("-",): (
-        ("gl", _prefixed("gl", r"(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[a-z0-9_-]{16,}"), "mixed"),
-        ("pypi-", _prefixed("pypi-", r"[a-z0-9_-]{50,}"), "mixed"),
-        ("gocspx-", _prefixed("gocspx-", r"[a-z0-9_-]{20,}"), ""),
-        ("xapp-", _prefixed("xapp-", r"[a-z0-9-]{20,}"), "mixed"),
+        ("gl", _match_token("gl", r"(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[a-z0-9_-]{16,}"), "mixed"),
+        ("pypi-", _match_token("pypi-", r"[a-z0-9_-]{50,}"), "mixed"),
+        ("gocspx-", _match_token("gocspx-", r"[a-z0-9_-]{20,}"), ""),
+        ("xapp-", _match_token("xapp-", r"[a-z0-9-]{20,}"), "mixed"),
         ("sk-", r"(?<![a-z0-9_-])(?P<secret>sk-[a-z0-9_-]{20,})", "mixed"),
-        ("xox", _prefixed("xox", r"[abprs]-[a-z0-9-]{10,}"), "mixed"),
+        ("xox", _match_token("xox", r"[abprs]-[a-z0-9-]{10,}"), "mixed"),
     ),
     ("assigned", "colon", "flag"): (
         ("sig=", r"(?<![a-z0-9_])sig=(?P<secret>[a-z0-9%+/=_-]{16,})", ""),
-        ("passw", _named(r"passw(?:or)?d"), "password"),
-        ("passw", _flagged("passw(?:or)?d"), "password"),
-        ("passphrase", _named("passphrase"), "password"),
-        ("passcode", _named("passcode"), "password"),
-        ("pass", _named(rf"pass(?:(?<![a-z]pass){_GLUED})"), "password"),
-        ("pwd", _named(r"pwd(?<!oldpwd)"), "password"),
-        ("secret", _named(r"secret"), "password"),
-        ("secret", _flagged("secret"), "token"),
-        ("token", _named(r"tokens?"), "token"),
-        ("token", _flagged("token"), "token"),
-        ("key", _named(_KEYS), "token"),
+        ("passw", _match_name(r"passw(?:or)?d"), "password"),
+        ("passw", _match_flag("passw(?:or)?d"), "password"),
+        ("passphrase", _match_name("passphrase"), "password"),
+        ("passcode", _match_name("passcode"), "password"),
+        ("pass", _match_name(rf"pass(?:(?<![a-z]pass){_GLUED})"), "password"),
+        ("pwd", _match_name(r"pwd(?<!oldpwd)"), "password"),
+        ("secret", _match_name(r"secret"), "password"),
+        ("secret", _match_flag("secret"), "token"),
+        ("token", _match_name(r"tokens?"), "token"),
+        ("token", _match_flag("token"), "token"),
+        ("key", _match_name(_KEY_NAMES), "token"),
         ("key", r"key[ :=]+(?P<secret>[0-9a-f]{40})(?![0-9a-z])", ""),
-        ("key", _flagged("(?:api|access|account|secret)[_-]?key"), "token"),
-        ("signature", _named(r"sharedaccesssignature"), ""),
-        ("cred", _named(r"cred(?:ential)?s?"), "token"),
-        ("pat", _named(r"pat(?<![a-z]pat)"), "token"),
-        ("jwt", _named(r"jwt"), "token"),
-        ("dsn", _named(r"dsn"), "token"),
-        ("auth", _named(r"auth(?<![a-z]auth)"), "token"),
-        ("cookie", _named(r"cookies?"), "token"),
-        ("webhook", _named(r"webhooks?(?:[_-]ur[il])?"), "value"),
+        ("key", _match_flag("(?:api|access|account|secret)[_-]?key"), "token"),
+        ("signature", _match_name(r"sharedaccesssignature"), ""),
+        ("cred", _match_name(r"cred(?:ential)?s?"), "token"),
+        ("pat", _match_name(r"pat(?<![a-z]pat)"), "token"),
+        ("jwt", _match_name(r"jwt"), "token"),
+        ("dsn", _match_name(r"dsn"), "token"),
+        ("auth", _match_name(r"auth(?<![a-z]auth)"), "token"),
+        ("cookie", _match_name(r"cookies?"), "token"),
+        ("webhook", _match_name(r"webhooks?(?:[_-]ur[il])?"), "value"),
         ("conn", rf"conn(?:ection)?[_ -]?str(?:ing)?s?{_SEPARATOR}(?P<secret>[^\s\"'•][^\"'\n•]{{7,}})", "connection"),
     ),
 }
@@ -136,7 +136,7 @@ _PATTERNS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
 #: Word boundaries within a name, such as HF_TOKEN, hfToken or HFToken.
 _WORD_BOUNDARY = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 #: Patterns for names of secrets. A name is matched as lower-case words between underscores, such as "_pg_password_".
-_CERTAIN = (
+_CERTAIN_NAMES = (
     r"pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_"
     r"|_signature_"
     r"|(?:api|access|account|auth|client|deploy|encryption|license|master|private|service|shared|signing|ssh|storage"
@@ -145,7 +145,7 @@ _CERTAIN = (
 )
 #: Patterns for names that are secrets unless the second pattern matches. Its words indicate a count, a special token of
 #: a language model, a pass over data, or a switch.
-_LIKELY = (
+_LIKELY_NAMES = (
     (
         r"tokens?_|[a-z]_keys_$",
         r"_(?:n|num|max|min|total|per|count|size|len|length|limit|budget|pad|eos|bos|unk|cls|sep|mask|special|type|ids?"
@@ -164,19 +164,19 @@ def looks_secret(name: str) -> bool:
     A part of a word is enough for some patterns (PGPASSWORD). "key" counts only as the last word, or after words such
     as "api". Names such as TOKENIZERS_PARALLELISM and max_tokens are not secret.
     """
-    words = [word for piece in _compiled(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
+    words = [word for piece in _regex(_WORD_BOUNDARY).split(name) if (word := piece.rstrip("0123456789").lower())]
     joined = f"_{'_'.join(words)}_"
     if name in _WORKING_DIRECTORIES:
         return False
-    if _compiled(_CERTAIN).search(joined):
+    if _regex(_CERTAIN_NAMES).search(joined):
         return True
-    return any(_compiled(part).search(joined) and not _compiled(excluded).search(joined) for part, excluded in _LIKELY)
+    return any(_regex(part).search(joined) and not _regex(excluded).search(joined) for part, excluded in _LIKELY_NAMES)
 
 
 def mask(text: str) -> str:
     """Return the text with each secret of a known form replaced by ``MASK``."""
     parts, position = [], 0
-    for start, end in spans(text):
+    for start, end in locate(text):
         parts += [text[position:start], MASK]
         position = end
     return "".join((*parts, text[position:])) if parts else text
@@ -195,16 +195,16 @@ def redact(text: str) -> str:
     return mask(text)
 
 
-def spans(text: str, *, whole: bool = False) -> list[Span]:
+def locate(text: str, *, whole: bool = False) -> list[Span]:
     """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
     # Only ASCII letters, because the lower case of other letters can have another length.
     lowered = text.lower() if text.isascii() else text.encode(_UTF8, _ERRORS).lower().decode(_UTF8, _ERRORS)
     matches: list[Span] = []
     for gates, patterns in _PATTERNS.items():
-        if not gates or any(_compiled(_GATES[gate]).search(lowered) for gate in gates):
+        if not gates or any(_regex(_GATES[gate]).search(lowered) for gate in gates):
             for keyword, pattern, rule in patterns:
                 if keyword in lowered:
-                    valid = (match for match in _compiled(pattern).finditer(lowered) if not rule or _RULES[rule](match))
+                    valid = (match for match in _regex(pattern).finditer(lowered) if not rule or _RULES[rule](match))
                     matches += [match.span(0 if whole else "secret") for match in valid]
     merged: list[Span] = []
     for start, end in sorted(matches):
@@ -216,7 +216,7 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
 
 
 @functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _regex(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.DOTALL if "private key-" in pattern else 0)
 
 

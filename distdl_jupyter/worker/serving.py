@@ -69,7 +69,7 @@ class Server:
     def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
         self._sources = sources
-        self._main_module = payload.fresh_main()
+        self._main_module = payload.create_main()
         self._namespace = self._main_module.__dict__
         self._namespace.update(rank=identity.rank, local_rank=identity.local_rank, world_size=identity.world_size)
         self._namespace.update(log=report.log, progress=report.progress, data_path=data_path)
@@ -85,7 +85,7 @@ class Server:
         self._current_label: str | None = None
         self._main_thread = threading.get_ident()
         #: Whether a signal may interrupt the running code, and whether the job was canceled.
-        self._interruptible = self._canceled = False
+        self._is_interruptible = self._is_canceled = False
         #: Times of signals that were sent for clients and have not arrived yet. Two may be delivered as one.
         self._client_signals: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
@@ -102,9 +102,9 @@ class Server:
         channel.send("ready", backend="", size=self._identity.world_size)
         try:
             while (request := self._requests.get()) is not None:
-                self._perform(*request)
+                self._handle_request(*request)
                 del request
-                if self._canceled:
+                if self._is_canceled:
                     raise KeyboardInterrupt
         finally:
             self._listener.close()
@@ -115,15 +115,15 @@ class Server:
         with contextlib.suppress(OSError):
             while True:
                 connection = self._listener.accept()
-                ServedConnection(connection, self._listener, self._state("hello"), self._on_message)
+                ServedConnection(connection, self._listener, self._create_state("hello"), self._on_message)
 
-    def _state(self, say: str) -> dict[str, Any]:
-        return {"say": say, "doing": self._current_label or ""}
+    def _create_state(self, message_type: str) -> dict[str, Any]:
+        return {"say": message_type, "doing": self._current_label or ""}
 
     def _on_message(self, connection: ServedConnection, message: RankMessage) -> None:
         request = message.header.get("do")
         if request == "interrupt":
-            if self._interruptible:
+            if self._is_interruptible:
                 self._client_signals.append(time.monotonic())
                 signal.pthread_kill(self._main_thread, signal.SIGINT)
             return
@@ -132,7 +132,7 @@ class Server:
             if not is_busy:
                 self._current_label = str(message.header.get("label") or request)
         if is_busy:
-            connection.reply(self._state("busy"))
+            connection.reply(self._create_state("busy"))
         else:
             self._requests.put(None if request == "stop" else (connection, message))
 
@@ -141,37 +141,37 @@ class Server:
         is_client_signal = False
         while self._client_signals and not is_client_signal:
             is_client_signal = time.monotonic() - self._client_signals.popleft() < _SIGNAL_SECONDS
-        self._canceled = self._canceled or not is_client_signal
-        if self._interruptible or not is_client_signal:
+        self._is_canceled = self._is_canceled or not is_client_signal
+        if self._is_interruptible or not is_client_signal:
             raise KeyboardInterrupt
 
     # in the main thread -----------------------------------------------------------------------
 
-    def _perform(self, connection: ServedConnection, message: RankMessage) -> None:
+    def _handle_request(self, connection: ServedConnection, message: RankMessage) -> None:
         header = message.header
         number = header["id"] if isinstance(header.get("id"), int) else 0
         is_cell = header.get("do") in ("run", "distributed")
         if is_cell:
-            self._mark(number, str(header.get("label") or ""), ended=False)
+            self._mark_output(number, str(header.get("label") or ""), ended=False)
         try:
-            response, body, error = self._handle(message)
+            response, body, error = self._run_request(message)
         except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being formatted
-            self._interruptible = False
+            self._is_interruptible = False
             response, body, error = self._describe_failure(interrupt)
         with contextlib.suppress(Exception):
             report.flush()
         if is_cell:
-            self._mark(number, "", ended=True)
+            self._mark_output(number, "", ended=True)
         if error:
             # This copy is only for the log, so it follows the end mark. Clients receive the error in the reply.
             with contextlib.suppress(Exception):
                 sys.stderr.write(error if error.endswith("\n") else f"{error}\n")
                 sys.stderr.flush()
         self._current_label = None
-        if not self._canceled:  # otherwise the client notices that the process has exited
+        if not self._is_canceled:  # otherwise the client notices that the process has exited
             connection.reply({"say": "done", "id": number, **response}, body)
 
-    def _mark(self, cell: int, label: str, *, ended: bool) -> None:
+    def _mark_output(self, cell: int, label: str, *, ended: bool) -> None:
         """Mark the start or the end of a cell's output; ``label`` is the cell's display name."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -180,21 +180,21 @@ class Server:
         for name, stream_channel in self._channels.items():
             stream_channel.send("mark", stream=name, cell=cell, label=label, ended=ended)
 
-    def _handle(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
+    def _run_request(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
         handlers = {"run": self._run_cell, "push": self._push, "pull": self._pull, "distributed": self._run_distributed}
-        kind = message.header.get("do")
+        request = message.header.get("do")
         try:
             signal.signal(signal.SIGINT, self._on_signal)
-            self._interruptible = True
-            if kind not in handlers:
-                raise ValueError(f"Unknown request {kind!r}. Restart the ranks if the package was updated.")  # noqa: TRY301
-            response, body = _value_reply(handlers[kind](message.header, message.body))
-            self._interruptible = False
+            self._is_interruptible = True
+            if request not in handlers:
+                raise ValueError(f"Unknown request {request!r}. Restart the ranks if the package was updated.")  # noqa: TRY301
+            response, body = _build_value_reply(handlers[request](message.header, message.body))
+            self._is_interruptible = False
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
-            self._interruptible = False
+            self._is_interruptible = False
             if isinstance(error, SystemExit) and error.code in (None, 0):
-                return *_value_reply(None), ""
+                return *_build_value_reply(None), ""
             return self._describe_failure(error)
         finally:
             # A handler installed by a cell applies only to that cell.
@@ -256,9 +256,9 @@ class Server:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _value_reply(value: Any) -> tuple[dict[str, Any], bytes]:
+def _build_value_reply(value: Any) -> tuple[dict[str, Any], bytes]:
     body, problem = values.to_pickle(value, "The value", MAX_VALUE_BYTES)
-    return {"ok": True, "repr": values.text(value), "shown": mime_bundle(value), "unsent": problem}, body
+    return {"ok": True, "repr": values.to_text(value), "shown": make_bundle(value), "unsent": problem}, body
 
 
 def _refuse_input(*_: object) -> str:
@@ -268,7 +268,7 @@ def _refuse_input(*_: object) -> str:
 # representations of values ----------------------------------------------------------------------------
 
 
-def mime_bundle(value: Any) -> dict[str, str]:
+def make_bundle(value: Any) -> dict[str, str]:
     """Return the representations of a value by MIME type, {} for None. Images are base64-encoded.
 
     ``text/plain`` is always included.
@@ -280,7 +280,7 @@ def mime_bundle(value: Any) -> dict[str, str]:
     if not isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) or len(value) <= _MAX_ITEMS:
         with contextlib.suppress(Exception):  # a user-defined method
             plain = repr(value)
-    bundle = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _MAX_TEXT else values.text(value)}
+    bundle = {"text/plain": secret_patterns.redact(plain) if 0 < len(plain) <= _MAX_TEXT else values.to_text(value)}
     for method, mime in _REPR_METHODS.items():
         call = None if isinstance(value, type) else getattr(type(value), method, None)
         data = None

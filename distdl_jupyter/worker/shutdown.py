@@ -16,16 +16,16 @@ from typing import NoReturn
 from distdl_jupyter.worker import channel
 
 #: Seconds until the user is notified of threads and child processes that keep the rank alive.
-_NOTICE_AFTER = 3.0
+_NOTICE_SECONDS = 3.0
 #: Environment variables that inject profilers and other tools into a process.
-INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+INJECTED_VARS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Maximum number of threads and processes named in the notice.
 _MAX_NAMES = 4
-_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_BUFFERED_TYPES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def announce_survivors(ending: str) -> None:
-    """Notify the user if threads or child processes keep this process alive. ``ending`` says how its code ended.
+    """Notify the user if threads or child processes keep this process alive. ``ending`` describes how its code ended.
 
     Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
     """
@@ -41,14 +41,14 @@ def announce_survivors(ending: str) -> None:
             text = f"{ending}, but {', '.join(names[:_MAX_NAMES])}{suffix} {verb} the process alive."
             remedy = "Stop what the code has started before it returns, or start it with daemon=True."
             availability = "The value is saved and remains available when the job is canceled."
-            channel.note("warning", f"{text} {remedy} {availability}", "kept-alive")
+            channel.notify("warning", f"{text} {remedy} {availability}", "kept-alive")
 
-    timer = threading.Timer(_NOTICE_AFTER, announce)
+    timer = threading.Timer(_NOTICE_SECONDS, announce)
     timer.daemon = True
     timer.start()
 
 
-def end(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Exit with ``code`` like Python, but do not destroy all imported modules first.
 
     Non-daemon threads are joined, ``atexit`` functions run, the user's objects are destroyed and release their
@@ -56,7 +56,7 @@ def end(code: int) -> NoReturn:
     takes most of a second and can crash after all work is done. If a tool such as a profiler was injected into the
     process, Python exits normally, because the tool may depend on the destruction.
     """
-    if any(os.environ.get(name) for name in INJECTED):
+    if any(os.environ.get(name) for name in INJECTED_VARS):
         sys.exit(code)
     for step in (threading._shutdown, atexit._run_exitfuncs, _drop_user_objects, _flush_files):  # type: ignore[attr-defined]  # noqa: SLF001
         with contextlib.suppress(Exception):
@@ -78,7 +78,7 @@ def _drop_user_objects() -> None:
 def _flush_files() -> None:
     """Flush all open files, including those of C code."""
     for file in gc.get_objects():
-        if type(file) in _BUFFERED and not file.closed:
+        if type(file) in _BUFFERED_TYPES and not file.closed:
             with contextlib.suppress(Exception):
                 file.flush()
     ctypes.CDLL(None).fflush(None)

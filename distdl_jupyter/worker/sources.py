@@ -33,7 +33,7 @@ class CellSources:
         for filename, entry in sources.items():
             shift = int(entry.get("first_line", 1)) - 1
             self._cells[filename] = Cell(str(entry.get("label", filename)), entry.get("cell"), shift)
-            show(filename, str(entry.get("text", "")))
+            add_to_linecache(filename, str(entry.get("text", "")))
 
     def add_shifted(self, filename: str, text: str) -> int:
         """Add a cell that this rank is about to compile, and return the number of lines by which to shift its code.
@@ -43,15 +43,15 @@ class CellSources:
         """
         cell = self._cells.get(filename, Cell(filename, None, 0))
         self._cells[filename] = cell._replace(shift=0)
-        show(filename, "\n" * cell.shift + text)
+        add_to_linecache(filename, "\n" * cell.shift + text)
         return cell.shift
 
-    def cell(self, filename: str) -> Cell | None:
+    def get(self, filename: str) -> Cell | None:
         """Return the cell whose code objects have this file name, None for a real file."""
         return self._cells.get(filename)
 
 
-def show(filename: str, text: str) -> None:
+def add_to_linecache(filename: str, text: str) -> None:
     """Add a file that does not exist to ``linecache``."""
     # str.splitlines would also split at form feeds, which do not end a line in Python. linecache.checkcache() does not
     # remove an entry without a modification time.
@@ -62,7 +62,7 @@ def show(filename: str, text: str) -> None:
 # deeply nested code ------------------------------------------------------------------------------
 
 #: Recursion limit for analyzing code. Python compiles about 3,000 levels of nested code.
-_MIN_LIMIT = 20_000
+_MIN_RECURSION_LIMIT = 20_000
 
 _lock = threading.Lock()
 #: Number of active ``deep_recursion`` blocks in all threads, and the original limit.
@@ -80,7 +80,7 @@ def deep_recursion() -> Iterator[None]:
     with _lock:
         if not _active_count:
             _original_limit = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_original_limit, _MIN_LIMIT))
+            sys.setrecursionlimit(max(_original_limit, _MIN_RECURSION_LIMIT))
         _active_count += 1
     try:
         yield

@@ -24,47 +24,47 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import streams
-from distdl_jupyter.worker.channel import lifted
+from distdl_jupyter.worker.channel import move_to_high_fd
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity
 
 #: Environment variable with the folder of the file, for jobs without named pipes.
-VARIABLE = "DISTDL_STACKS"
+FOLDER_VARIABLE = "DISTDL_STACKS"
 #: On Linux, a real-time signal that libraries do not use. Elsewhere SIGINFO, which is ignored by default.
 _SIGNAL = 57 if sys.platform == "linux" else getattr(signal, "SIGINFO", None)
-#: The stacks are complete when the file has not grown for ``_IDLE_SECONDS`` seconds, or after ``_MAX_WAIT`` seconds.
-_IDLE_SECONDS, _MAX_WAIT = 0.05, 1.0
+#: The stacks are complete when the file has not grown for ``_IDLE_SECONDS`` seconds, or after ``_MAX_SECONDS`` seconds.
+_IDLE_SECONDS, _MAX_SECONDS = 0.05, 1.0
 _WORKER_FOLDER, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
-def offer(identity: Identity) -> None:
+def install_handler(identity: Identity) -> None:
     """Install the handler, if the platform has the signal, a folder is known and the file can be opened."""
-    folder = os.environ.get(VARIABLE) or identity.pipes
+    folder = os.environ.get(FOLDER_VARIABLE) or identity.pipes
     if folder is None or _SIGNAL is None:
         return
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = lifted(os.open(Path(folder) / f"rank-{identity.rank}.stacks", flags, 0o600))
+        fd = move_to_high_fd(os.open(Path(folder) / f"rank-{identity.rank}.stacks", flags, 0o600))
         faulthandler.register(_SIGNAL, file=fd, all_threads=True)
-        started = ""
+        start_time = ""
         with contextlib.suppress(OSError, IndexError):  # only Linux has this file
             # Field 22 of proc_pid_stat(5); the first two contain the program's name, which may contain spaces.
-            started = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+            start_time = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
         first_line = {
             "pid": os.getpid(),
-            "start": started,
+            "start": start_time,
             "signal": _SIGNAL,
             "fd": fd,
             "main": f"{threading.get_ident():#018x}",
-            **_folders(identity.folder / "code"),
+            **_list_folders(identity.folder / "code"),
             "host": identity.host,
             "collectives": streams.is_running,
         }
         os.write(fd, json.dumps(first_line).encode() + b"\n")
-        streams.periodic_calls.append(_Follower(fd).poll)
+        streams.periodic_calls.append(_OperationAppender(fd).poll)
 
 
-class _Follower:
+class _OperationAppender:
     """Appends the last collective operations to each requested stack dump."""
 
     def __init__(self, fd: int) -> None:
@@ -80,20 +80,20 @@ class _Follower:
 
     def _append(self) -> None:
         try:
-            deadline, size = time.monotonic() + _MAX_WAIT, -1
+            deadline, size = time.monotonic() + _MAX_SECONDS, -1
             while size != (size := os.fstat(self._fd).st_size) and time.monotonic() < deadline:
                 time.sleep(_IDLE_SECONDS)
-            os.write(self._fd, json.dumps({"collectives": distributed.last_operations()}).encode() + b"\n")
+            os.write(self._fd, json.dumps({"collectives": distributed.collect_operations()}).encode() + b"\n")
         finally:
             self._size = os.fstat(self._fd).st_size
             self._thread = None
 
 
-def last_operations(code: Path) -> dict[str, Any]:
+def collect_operations(code_folder: Path) -> dict[str, Any]:
     """Return this process's last collective operations and the folders for labeling their frames; {} if none."""
-    operations = distributed.last_operations()
-    return {"operations": operations, "about": _folders(code)} if operations else {}
+    operations = distributed.collect_operations()
+    return {"operations": operations, "about": _list_folders(code_folder)} if operations else {}
 
 
-def _folders(code: Path) -> dict[str, str]:
-    return {"worker": str(_WORKER_FOLDER), "code": str(code), "stdlib": _STDLIB}
+def _list_folders(code_folder: Path) -> dict[str, str]:
+    return {"worker": str(_WORKER_FOLDER), "code": str(code_folder), "stdlib": _STDLIB}

@@ -42,33 +42,33 @@ P = ParamSpec("P")
 RECORDS_PER_SIZE = 2000
 #: Maximum number of separate waits in a record. Later waits are added to the last one.
 _MAX_WAITS = 8
-#: The first ``_FIRST`` steps are measured, then one in ``_INTERVAL`` up to step ``_EARLY``. 47 does not divide
-#: common intervals of logging or saving.
-_FIRST, _INTERVAL, _EARLY = 100, 47, 1000
-#: After step ``_EARLY``, the interval doubles until it lasts ``_SPAN`` nanoseconds or has ``_MAX_INTERVAL`` steps.
-_SPAN, _MAX_INTERVAL = 200_000_000, 47 << 6
-#: Every ``_BLOCK`` steps, steps are classified as short if they take less than ``_SHORT`` nanoseconds on a CPU, or
-#: ``_SHORT_ON_GPU`` on a GPU. The hooks take less than 1 % of a longer step.
-_BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
+#: The first ``_FIRST_STEPS`` steps are measured, then one in ``_INTERVAL`` up to step ``_EARLY_STEPS``. 47 does not
+#: divide common intervals of logging or saving.
+_FIRST_STEPS, _INTERVAL, _EARLY_STEPS = 100, 47, 1000
+#: After step ``_EARLY_STEPS``, the interval doubles until it lasts ``_SPAN_NS`` or has ``_MAX_INTERVAL`` steps.
+_SPAN_NS, _MAX_INTERVAL = 200_000_000, 47 << 6
+#: Every ``_BLOCK_STEPS`` steps, steps are classified as short if they take less than ``_SHORT_NS`` on a CPU, or
+#: ``_SHORT_GPU_NS`` on a GPU. The hooks take less than 1 % of a longer step.
+_BLOCK_STEPS, _SHORT_NS, _SHORT_GPU_NS = 32, 5_000_000, 10_000_000
 #: A skipped step that takes more nanoseconds contains a pause.
-_PAUSE = 50_000_000
+_PAUSE_NS = 50_000_000
 #: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
-_SEND_EVERY, _MAX_NUMBERS = 1_000_000_000, 350
+_SEND_NS, _MAX_NUMBERS = 1_000_000_000, 350
 #: Timeout in seconds for the last steps on a GPU. A GPU that hangs must not block the exit of the process.
-_TIMEOUT = 2.0
+_GPU_SECONDS = 2.0
 #: Number of fields of a record before its waits: total time, ``data`` and ``rest`` in microseconds, and samples.
-HEAD = 4
+HEAD_SIZE = 4
 
 #: The clock of the hooks: monotonic, in nanoseconds.
 now = time.perf_counter_ns
 
 
-def steps_per_record(step: int) -> int:
+def get_steps_per_record(step: int) -> int:
     """Return how many steps the record of a step covers; ``step`` counts from 0."""
     return 1 << ((step // RECORDS_PER_SIZE + 1).bit_length() - 1)
 
 
-def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+def guard_method(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
     """Make an Exception in a method stop the measurement (``fail``), not the training. ``Finished`` passes through."""
 
     @functools.wraps(method)
@@ -82,32 +82,32 @@ def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenat
     return guarded
 
 
-class Skipped(NamedTuple):
+class SkippedSteps(NamedTuple):
     """Steps that were not measured, in microseconds. If the last one contains a pause, its time is ``pause``.
 
     ``seconds`` is the total without the pause. For ``blocked`` of the pause, the thread waited for other ranks.
     """
 
     steps: int = 0
-    seconds: int = 0
+    total: int = 0
     pause: int = 0
-    blocked: int = 0
+    blocked_time: int = 0
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredStep:
     """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes.
 
     ``skipped`` are the steps before it that were not measured.
     """
 
-    seconds: int
+    total: int
     data: int
     rest: int
     samples: int
     waits: list[int]
-    skipped: Skipped
-    passes: int = 0
+    skipped: SkippedSteps
+    backward: int = 0
 
 
 # times of a GPU ----------------------------------------------------------------------------------
@@ -129,25 +129,25 @@ class _GpuStep:
     events: list[tuple[str, Any]] = field(default_factory=list)
     samples: int = 0
 
-    def measure(self) -> Measured:
+    def measure(self) -> MeasuredStep:
         """Return the times between the events when the GPU has completed the step."""
-        begins, rest, seconds = {}, 0, 0
+        begins, rest, total = {}, 0, 0
         intervals: dict[str, list[int]] = {"data": [], "wait": []}
         for name, event in self.events:
             part = name.removesuffix(" ends")
             if name in intervals:
                 begins[part] = event
             elif part in begins:
-                intervals[part].append(_microseconds(begins.pop(part), event))
+                intervals[part].append(_measure_microseconds(begins.pop(part), event))
             elif name == "rest":
-                rest = max(0, _microseconds(self.begin, event) - sum(map(sum, intervals.values())))
+                rest = max(0, _measure_microseconds(self.begin, event) - sum(map(sum, intervals.values())))
             elif name == "end":
-                seconds = _microseconds(self.begin, event)
-        skipped = self.skipped * seconds
+                total = _measure_microseconds(self.begin, event)
+        skipped = self.skipped * total
         if self.skipped and self.previous_end is not None:
-            skipped = _microseconds(self.previous_end, self.begin)
+            skipped = _measure_microseconds(self.previous_end, self.begin)
         data, waits = sum(intervals["data"]), intervals["wait"]
-        return Measured(seconds, data, rest, self.samples, waits, Skipped(self.skipped, skipped))
+        return MeasuredStep(total, data, rest, self.samples, waits, SkippedSteps(self.skipped, skipped))
 
 
 class GpuSteps:
@@ -164,7 +164,7 @@ class GpuSteps:
         #: The end event of the last skipped step, where the next measured step begins.
         self._skipped_end: Any = None
 
-    def memory(self) -> tuple[int, int]:
+    def read_memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
         # ``memory_allocated`` and ``memory_reserved`` are slower: each flattens and sorts all statistics.
         per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
@@ -174,7 +174,7 @@ class GpuSteps:
         )
         return allocated, reserved
 
-    def border(self) -> None:
+    def mark_skipped_end(self) -> None:
         """Record the end of the last skipped step, where the next measured step begins."""
         self._skipped_end = self._record()
 
@@ -207,7 +207,7 @@ class GpuSteps:
         """Discard the current step, because training has moved to another thread."""
         self._step = None
 
-    def read(self, timeout: float = 0.0) -> Iterator[Measured]:
+    def read(self, timeout: float = 0.0) -> Iterator[MeasuredStep]:
         """Yield the steps that the GPU has completed or completes within the timeout, in order."""
         deadline = time.monotonic() + timeout
         while self._ended:
@@ -228,7 +228,7 @@ class GpuSteps:
         return event
 
 
-def _microseconds(begin: Any, end: Any) -> int:
+def _measure_microseconds(begin: Any, end: Any) -> int:
     return int(1000 * begin.elapsed_time(end) + 0.5)
 
 
@@ -240,7 +240,7 @@ class StepRecorder:
 
     def __init__(self) -> None:
         #: Whether steps are recorded, which only a rank sets.
-        self.on = False
+        self.is_enabled = False
         self._thread = threading.main_thread().ident
         self.gpu: GpuSteps | None = None
         #: Whether a collective operation has blocked the process in any step.
@@ -251,32 +251,32 @@ class StepRecorder:
         self._step = self._next_step = 0
         #: Whether the hooks support skipped steps, whether the steps are short, and the time and step of the last
         #: classification.
-        self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
+        self.can_skip, self._is_short, self._block_begin, self._block_step = False, False, 0, 0
         #: The interval between measured short steps.
         self._interval = _INTERVAL
         #: The skipped steps before the current measured one, and the last measured step that is recorded.
-        self._before = Skipped()
-        self._last_measured: Measured | None = None
+        self._before = SkippedSteps()
+        self._last_measured: MeasuredStep | None = None
         #: The unsent records, their first step and count of numbers, how many steps a record covers, and how many of
         #: them are missing in the last one.
         self._records: list[list[int]] = []
-        self._first = self._number_count = self._missing = 0
+        self._first = self._number_count = self._missing_count = 0
         self._size = 1
         #: When the last report was sent, and when the memory of GPUs was last sent.
         self._sent_at = self._memory_at = 0
         #: Called when measuring begins or ends, with whether the next step is measured.
         self.on_switch: Callable[[bool], object] = bool
-        self.detailed = True
+        self.is_detailed = True
         self._reset()
 
     def _reset(self) -> None:
         """Begin with an unknown step."""
         #: In a skipped step (not ``detailed``), the hooks only set ``passed`` at a backward pass, and add
         #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
-        self.passed, self.blocked = False, 0
+        self.has_backward, self.blocked_time = False, 0
         self._switch(is_detailed=True)
         #: The number of steps to skip before the next measured one, and the time at which skipping ends anyway.
-        self.skips = self._resume_at = 0
+        self.skip_count = self._resume_at = 0
         #: The number of skipped steps since the last measured one, the end of that one, and the last step if it
         #: contains a pause: its duration and the time that it was blocked.
         self._skipped = self._measured_end = self._pause = self._pause_blocked = 0
@@ -285,8 +285,8 @@ class StepRecorder:
         self._begin_step(0)
 
     def _switch(self, *, is_detailed: bool) -> None:
-        if self.detailed != is_detailed:
-            self.detailed = is_detailed
+        if self.is_detailed != is_detailed:
+            self.is_detailed = is_detailed
             self.on_switch(is_detailed)
 
     def _begin_step(self, begin: int) -> None:
@@ -301,7 +301,7 @@ class StepRecorder:
         self._on_gpu = self.gpu is not None
         if self.gpu is not None and begin:
             self.gpu.begin(self._before.steps)
-            self._before = Skipped()
+            self._before = SkippedSteps()
 
     @property
     def step(self) -> int:
@@ -310,26 +310,26 @@ class StepRecorder:
 
     def fail(self, error: Exception) -> None:
         """Stop measuring and send a notice once."""
-        self.on, self.skips = False, 0
+        self.is_enabled, self.skip_count = False, 0
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
-        channel.note("warning", text, "step-times-failed")
+        channel.notify("warning", text, "step-times-failed")
 
     # called by hooks --------------------------------------------------------------------------------
 
-    def begin(self, part: str) -> int:
+    def begin_part(self, part: str) -> int:
         """Begin a wait for a batch ("data") or for other ranks ("wait") and return its start time."""
         moment = now()
         if self.gpu is not None:
-            self._open(self.gpu, part, moment)
+            self._mark_part(self.gpu, part, moment)
         return moment
 
-    @harmless
-    def _open(self, gpu: GpuSteps, part: str, moment: int) -> None:
+    @guard_method
+    def _mark_part(self, gpu: GpuSteps, part: str, moment: int) -> None:
         if not self._is_other_thread(moment):
             gpu.mark(part)
 
-    @harmless
-    def data(self, begin: int, samples: int = 0) -> None:
+    @guard_method
+    def record_data(self, begin: int, samples: int = 0) -> None:
         """Record a wait for a batch since ``begin``, and the batch's sample count."""
         end = now()
         if self._is_other_thread(begin):
@@ -339,40 +339,40 @@ class StepRecorder:
             self.gpu.mark("data ends")
         if not self._logs_samples:
             self._samples = self._samples + samples if self._has_computed else samples
-        self._compute_begins(end)
+        self._begin_compute(end)
 
-    @harmless
-    def forward(self) -> None:
+    @guard_method
+    def record_forward(self) -> None:
         """Record the start of a forward pass in training."""
         moment = now()
         if not self._is_other_thread(moment):
-            self._compute_begins(moment)
+            self._begin_compute(moment)
             self._has_computed = True
 
-    @harmless
-    def backward(self) -> None:
+    @guard_method
+    def record_backward(self) -> None:
         """Record the start of a backward pass."""
         if not self._is_other_thread(now()):
             self._has_computed = True
 
-    @harmless
-    def arrived(self) -> None:
+    @guard_method
+    def record_arrival(self) -> None:
         """Record that the rank has done its part of a backward pass and begins to wait. Callable from any thread."""
         if self.gpu is not None:
             self.gpu.mark("wait")
         self._arrival = now()
 
-    @harmless
-    def backward_ended(self, begin: int) -> None:
+    @guard_method
+    def end_backward(self, begin: int) -> None:
         """Record the end of a backward pass."""
         arrival, self._arrival = self._arrival, 0
         if self._thread == threading.get_ident():
             self._backward_time += now() - begin
             if arrival:
-                self.wait(arrival)
+                self.record_wait(arrival)
 
-    @harmless
-    def wait(self, begin: int) -> None:
+    @guard_method
+    def record_wait(self, begin: int) -> None:
         """Record the end of a wait for a collective operation that has blocked the thread since ``begin``."""
         self.has_waited = True
         end = now()
@@ -385,80 +385,80 @@ class StepRecorder:
     def skip(self) -> None:
         """Record an optimizer step in a skipped training step (``skips``)."""
         begin, self._end = self._end, now()
-        if self.passed:
+        if self.has_backward:
             if not self._skipped:
                 self._measured_end = begin
             self._skipped += 1
-            self.skips -= 1
-            if self._end - begin > _PAUSE:
-                self._pause, self._pause_blocked, self.skips = self._end - begin, self.blocked, 0
-            self.passed, self.blocked = False, 0
-            if self.skips <= 0 or self._end > self._resume_at:
+            self.skip_count -= 1
+            if self._end - begin > _PAUSE_NS:
+                self._pause, self._pause_blocked, self.skip_count = self._end - begin, self.blocked_time, 0
+            self.has_backward, self.blocked_time = False, 0
+            if self.skip_count <= 0 or self._end > self._resume_at:
                 self._resume()
         elif self.gpu is not None and not self._skipped:  # a second optimizer in the measured step before
             self.gpu.mark("end")
 
-    @harmless
+    @guard_method
     def _resume(self) -> None:
         """Measure the next step."""
-        if self.gpu is not None and not self.detailed:
-            self.gpu.border()
-        self.skips = 0
+        if self.gpu is not None and not self.is_detailed:
+            self.gpu.mark_skipped_end()
+        self.skip_count = 0
         self._switch(is_detailed=True)
 
-    @harmless
-    def stepped(self) -> None:
+    @guard_method
+    def record_step(self) -> None:
         """Record an optimizer step. The last of several after one backward pass ends the training step."""
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._reset()
-        if self.skips:
+        if self.skip_count:
             self.skip()
         elif self._skipped:  # a second optimizer in the last skipped step
             self._end = now()
             if self.gpu is not None:
-                self.gpu.border()
+                self.gpu.mark_skipped_end()
         elif self._end or (self._begin and self._has_computed):
             self._end = now()
             if self.gpu is not None:
                 self.gpu.mark("end")
             step = self._step + 1
-            interval = self._interval if step >= _EARLY else _INTERVAL
-            is_detailed = step < _FIRST or not self._is_short or step % interval == 0 or self._measures_all
+            interval = self._interval if step >= _EARLY_STEPS else _INTERVAL
+            is_detailed = step < _FIRST_STEPS or not self._is_short or step % interval == 0 or self._measures_all
             self._switch(is_detailed=is_detailed)
-            self.skips = 0 if self.detailed else interval - step % interval
-            self._resume_at = self._end + _SEND_EVERY
+            self.skip_count = 0 if self.is_detailed else interval - step % interval
+            self._resume_at = self._end + _SEND_NS
 
-    @harmless
+    @guard_method
     def use_gpu(self, device: Any) -> None:
         """Time the steps with events on a torch GPU, from the next step on."""
         if self.gpu is None and self._thread == threading.get_ident():
             self.gpu = GpuSteps(device)
 
-    def measure_all(self, *, on: bool) -> None:
+    def measure_all(self, *, is_on: bool) -> None:
         """Measure every step from the next one on, or return to measuring only some of them."""
-        self._measures_all = on
-        if on:
+        self._measures_all = is_on
+        if is_on:
             self._resume()
 
-    @harmless
-    def samples(self, number: Any) -> None:
+    @guard_method
+    def set_samples(self, count: Any) -> None:
         """Set the sample count of the step to the number that the training code logs."""
-        if type(number) is int and number >= 0 and not self._skipped:
-            self._logs_samples, self._samples = True, number
+        if type(count) is int and count >= 0 and not self._skipped:
+            self._logs_samples, self._samples = True, count
 
-    @harmless
+    @guard_method
     def flush(self) -> None:
         """Complete the pending steps and send all records. The next step is measured."""
-        self.passed, self.skips = False, 0
+        self.has_backward, self.skip_count = False, 0
         self._switch(is_detailed=True)
         if self._end:
-            self._close()
-        for measured in self.gpu.read(_TIMEOUT) if self.gpu is not None else ():
+            self._close_step()
+        for measured in self.gpu.read(_GPU_SECONDS) if self.gpu is not None else ():
             self._put_measured(measured)
         if self._last_measured is not None:
             self._put_skipped(self._last_measured, self._before)
-            self._before = Skipped()
+            self._before = SkippedSteps()
         self._memory_at = 0
         self._send()
 
@@ -467,12 +467,12 @@ class StepRecorder:
         if self._thread != threading.get_ident():
             return True
         if self._end:
-            self._close()
+            self._close_step()
         elif not self._begin:
             self._begin = moment
         return False
 
-    def _compute_begins(self, moment: int) -> None:
+    def _begin_compute(self, moment: int) -> None:
         if not self._has_computed:
             self._rest = moment - self._begin - self._data - sum(self._waits)
             if self.gpu is not None:
@@ -480,7 +480,7 @@ class StepRecorder:
 
     # records ----------------------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def _close_step(self) -> None:
         """Record the measured step that has ended, and begin the next one after the skipped steps."""
         end = self._end
         measured_end = self._measured_end if self._skipped else end
@@ -490,7 +490,7 @@ class StepRecorder:
                 self._put_measured(measured)
         else:
             self._put_measured(
-                Measured(
+                MeasuredStep(
                     (measured_end - self._begin) // 1000,
                     self._data // 1000,
                     max(0, self._rest) // 1000,
@@ -500,82 +500,82 @@ class StepRecorder:
                     self._backward_time // 1000,
                 )
             )
-        seconds = (end - measured_end - self._pause) // 1000
-        self._before = Skipped(self._skipped, seconds, self._pause // 1000, self._pause_blocked // 1000)
+        skipped_time = (end - measured_end - self._pause) // 1000
+        self._before = SkippedSteps(self._skipped, skipped_time, self._pause // 1000, self._pause_blocked // 1000)
         self._step += 1 + self._skipped
         self._skipped = self._pause = 0
-        if (steps := self._step - self._block_step) >= _BLOCK:
+        if (steps := self._step - self._block_step) >= _BLOCK_STEPS:
             # Classify the steps as short or long, and choose the interval between measured steps.
-            mean = max(1, (end - self._block) // steps)
-            self._is_short = self.can_skip and mean < (_SHORT if self.gpu is None else _SHORT_ON_GPU)
+            mean = max(1, (end - self._block_begin) // steps)
+            self._is_short = self.can_skip and mean < (_SHORT_NS if self.gpu is None else _SHORT_GPU_NS)
             self._interval = _INTERVAL
-            while self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN:
+            while self._interval < _MAX_INTERVAL and self._interval * mean < _SPAN_NS:
                 self._interval *= 2
-            self._block, self._block_step = end, self._step
-        if end - self._sent_at > _SEND_EVERY:
+            self._block_begin, self._block_step = end, self._step
+        if end - self._sent_at > _SEND_NS:
             self._send()
         self._begin_step(end)
 
-    def _put_measured(self, step: Measured) -> None:
+    def _put_measured(self, step: MeasuredStep) -> None:
         """Record a measured step, and before it the skipped ones."""
         if len(step.waits) > _MAX_WAITS:
             step.waits[_MAX_WAITS - 1 :] = [sum(step.waits[_MAX_WAITS - 1 :])]
         self._put_skipped(step, step.skipped)
-        self._put_record([step.seconds, step.data, step.rest, step.samples, *step.waits])
+        self._put_record([step.total, step.data, step.rest, step.samples, *step.waits])
         self._last_measured = step
 
-    def _put_skipped(self, step: Measured, skipped: Skipped) -> None:
+    def _put_skipped(self, step: MeasuredStep, skipped: SkippedSteps) -> None:
         """Record skipped steps with the parts of a measured one, and as many at once as fit into one record.
 
         If they are shorter than the measured step, which the measurement itself slows down, their parts are shorter by
         the same factor. What they take longer counts as rest or, if they were blocked in a pause, as a wait.
         """
-        busy, count, seconds = step.seconds - step.rest, skipped.steps - bool(skipped.pause), skipped.seconds
+        busy, count, total = step.total - step.rest, skipped.steps - bool(skipped.pause), skipped.total
         while count > 0:
-            number = min(count, self._missing or steps_per_record(self._next_step))
-            part = seconds * number // count
-            scale = min(number, part / max(1, step.seconds))
+            number = min(count, self._missing_count or get_steps_per_record(self._next_step))
+            part = total * number // count
+            scale = min(number, part / max(1, step.total))
             rest = max(0, part - int(busy * scale))
             head = [part, int(step.data * scale), rest, number * step.samples]
             self._put_record([*head, *[int(wait * scale) for wait in step.waits]], number)
-            count, seconds = count - number, seconds - part
+            count, total = count - number, total - part
         if skipped.pause:
             rest, waits = max(0, skipped.pause - busy), step.waits.copy()
             if waits:
-                wait = max(0, min(rest, skipped.blocked - step.passes))
+                wait = max(0, min(rest, skipped.blocked_time - step.backward))
                 rest, waits[-1] = rest - wait, waits[-1] + wait
             self._put_record([skipped.pause, step.data, rest, step.samples, *waits])
 
     def _put_record(self, record: list[int], steps: int = 1) -> None:
         """Add steps to the last record, or begin another one if it is full."""
-        if self._missing:
+        if self._missing_count:
             last = self._records[-1]
             last.extend([0] * (len(record) - len(last)))
             for index, value in enumerate(record):
                 last[index] += value
         else:
-            if (size := steps_per_record(self._next_step)) != self._size:
+            if (size := get_steps_per_record(self._next_step)) != self._size:
                 self._send()
                 self._size = size
             self._records.append(record)
             self._number_count += len(record)
-            self._missing = size
+            self._missing_count = size
         self._next_step += steps
-        self._missing -= steps
+        self._missing_count -= steps
         if self._number_count > _MAX_NUMBERS:
             self._send()
 
     def _send(self) -> None:
         """Send the complete records."""
-        out, complete = channel.current(), len(self._records) - (self._missing > 0)
+        current, complete = channel.get_channel(), len(self._records) - (self._missing_count > 0)
         records, self._records = self._records[:complete], self._records[complete:]
         self._number_count = sum(map(len, self._records))
         first, self._first, self._sent_at = self._first, self._first + complete * self._size, now()
-        if out is not None and records:
+        if current is not None and records:
             fields: dict[str, Any] = {}
-            if self.gpu is not None and self._sent_at - self._memory_at > _SEND_EVERY:
-                self._memory_at, fields["gpu_memory"] = self._sent_at, self.gpu.memory()
-            out.send("steps", first=first, size=self._size, records=records, **fields)
+            if self.gpu is not None and self._sent_at - self._memory_at > _SEND_NS:
+                self._memory_at, fields["gpu_memory"] = self._sent_at, self.gpu.read_memory()
+            current.send("steps", first=first, size=self._size, records=records, **fields)
 
 
 #: The recorder of this process, enabled only in a rank.

@@ -4,18 +4,18 @@ Under ``mpirun`` the streams of all ranks are merged, so the job creates named p
 pipes before it prints anything, because earlier output cannot be attributed to a rank.
 
 Streams are line-buffered as on a terminal, so that each line is one write and a crash loses no complete line. Text
-without a newline is flushed within ``PARTIAL`` seconds by a thread, which holds the lock of the stream's buffer while
-it writes. A child forked at that moment would inherit a locked lock without the thread that releases it, and would
+without a newline is flushed within ``FLUSH_SECONDS`` by a thread, which holds the lock of the stream's buffer while it
+writes. A child forked at that moment would inherit a locked lock without the thread that releases it, and would
 deadlock. The following rules prevent this:
 
-* The thread flushes only while it holds ``_flushing``, and a fork acquires it first (``_lock_for_fork``). So during a
+* The thread flushes only while it holds ``_flush_lock``, and a fork acquires it first (``_lock_for_fork``). So during a
   fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
-* A fork does not wait forever. The thread holds ``_flushing`` until the pipe accepts the bytes or has no reader, or
+* A fork does not wait forever. The thread holds ``_flush_lock`` until the pipe accepts the bytes or has no reader, or
   until another thread has completed its write to the stream. The forking thread is that other thread only if a signal
-  handler interrupts a write and forks. ``flush`` detects this case, and the fork then waits at most ``INTERRUPTED``
-  seconds: by then, the thread is waiting for the interrupted write and holds no stream's lock.
-* ``_flushing`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates a
-  new lock, whichever thread held the parent's.
+  handler interrupts a write and forks. ``flush`` detects this case, and the fork then waits at most
+  ``MAX_FORK_SECONDS``: by then, the thread is waiting for the interrupted write and holds no stream's lock.
+* ``_flush_lock`` is reentrant, so a signal handler that interrupts ``_lock_for_fork`` can also fork. The child creates
+  a new lock, whichever thread held the parent's.
 
 Locks held by other threads during a fork are not handled, as in any Python program that prints to a terminal.
 """
@@ -33,19 +33,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdl_jupyter.worker.channel import lifted
+from distdl_jupyter.worker.channel import move_to_high_fd
 
 #: Seconds to wait until a named pipe has a reader.
-TIMEOUT = 30.0
+PIPE_SECONDS = 30.0
 #: Seconds between the request to exit and the forced exit when the lifeline breaks.
-GRACE = 2.0
+GRACE_SECONDS = 2.0
 #: Interval in seconds in which text without a newline is flushed and the ``periodic_calls`` are made.
-PARTIAL = 0.25
+FLUSH_SECONDS = 0.25
 #: Maximum seconds that a fork waits for the flushing thread, if a signal handler interrupts a write and forks.
-INTERRUPTED = 1.0
+MAX_FORK_SECONDS = 1.0
 #: Exit code of a rank whose lifeline broke and that did not exit on request.
-ORPHANED = 70
-#: Functions that the flushing thread calls every ``PARTIAL`` seconds. They must not block.
+ORPHANED_EXIT_CODE = 70
+#: Functions that the flushing thread calls every ``FLUSH_SECONDS`` seconds. They must not block.
 periodic_calls: list[Callable[[], None]] = []
 #: Whether the flushing thread is running.
 is_running = False
@@ -62,24 +62,24 @@ def adopt(pipes: Path | None, rank: int) -> None:
     if pipes is not None:
         outputs = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
         for fd, path in outputs:
-            _replace(fd, path)
+            _replace_stream(fd, path)
         if (pipes / "alive").exists():
             # Without O_NONBLOCK, open() would wait for a writer, which may have exited already.
-            lifeline = lifted(os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            lifeline = move_to_high_fd(os.open(pipes / "alive", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             if not any(path.exists() for _, path in outputs):
                 _die_with_parent()
     if not _streams:
         os.register_at_fork(before=_lock_for_fork, after_in_parent=_unlock_after_fork, after_in_child=_replace_lock)
-    sys.stdout = sys.__stdout__ = _line_buffered(1, "<stdout>")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _line_buffered(2, "<stderr>")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _open_line_buffered(1, "<stdout>")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _open_line_buffered(2, "<stderr>")  # type: ignore[misc]
     _streams[:] = [sys.stdout, sys.stderr]
     is_running = True
     threading.Thread(target=_run_flusher, args=(lifeline,), name="distdl-lifeline", daemon=True).start()
 
 
-def _replace(fd: int, path: Path) -> None:
-    """Replace a stream by a named pipe, if it exists, waiting up to ``TIMEOUT`` seconds for its reader."""
-    deadline = time.monotonic() + TIMEOUT
+def _replace_stream(fd: int, path: Path) -> None:
+    """Replace a stream by a named pipe, if it exists, waiting up to ``PIPE_SECONDS`` seconds for its reader."""
+    deadline = time.monotonic() + PIPE_SECONDS
     while path.exists():
         try:
             pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # ENXIO without a reader
@@ -100,7 +100,7 @@ def _replace(fd: int, path: Path) -> None:
 _streams: list[io.TextIOWrapper] = []
 
 
-def _line_buffered(fd: int, name: str) -> io.TextIOWrapper:
+def _open_line_buffered(fd: int, name: str) -> io.TextIOWrapper:
     """Return a line-buffered stream that accepts any character. Its buffer completes a write that a signal interrupts.
 
     Python's unbuffered streams would lose the rest.
@@ -114,35 +114,35 @@ def _line_buffered(fd: int, name: str) -> io.TextIOWrapper:
 
 
 #: Held by the flushing thread during a flush, and by a thread that forks.
-_flushing = threading.RLock()
+_flush_lock = threading.RLock()
 
 
 def flush() -> bool:
     """Flush text without a newline. Return False if a signal handler calls this in the middle of a write."""
-    is_interrupted = False
+    is_interrupting = False
     for stream in _streams:
         try:
             stream.flush()
         except RuntimeError:
-            is_interrupted = True
+            is_interrupting = True
         except (OSError, ValueError):  # the pipe has no reader, or the stream is closed
             pass
-    return not is_interrupted
+    return not is_interrupting
 
 
 def _lock_for_fork() -> None:
     """Prepare a fork. Otherwise the child would print buffered text again and could deadlock (see the module)."""
-    _flushing.acquire(timeout=-1 if flush() else INTERRUPTED)
+    _flush_lock.acquire(timeout=-1 if flush() else MAX_FORK_SECONDS)
 
 
 def _unlock_after_fork() -> None:
     with contextlib.suppress(RuntimeError):  # the lock was not acquired
-        _flushing.release()
+        _flush_lock.release()
 
 
 def _replace_lock() -> None:
-    global _flushing
-    _flushing = threading.RLock()
+    global _flush_lock
+    _flush_lock = threading.RLock()
 
 
 def _run_flusher(lifeline: int | None) -> None:
@@ -155,15 +155,15 @@ def _run_flusher(lifeline: int | None) -> None:
         with contextlib.suppress(BlockingIOError):
             if lifeline is not None and not os.read(lifeline, 4096):
                 break
-        poller.poll(PARTIAL * 1000)
-        with _flushing:
+        poller.poll(FLUSH_SECONDS * 1000)
+        with _flush_lock:
             flush()
         for call in periodic_calls:
             with contextlib.suppress(Exception):
                 call()
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os._exit(ORPHANED)
+    time.sleep(GRACE_SECONDS)
+    os._exit(ORPHANED_EXIT_CODE)
 
 
 def _die_with_parent() -> None:

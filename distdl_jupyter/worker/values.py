@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import owned, secret_patterns
-from distdl_jupyter.worker.hooks.tensors import shape
+from distdl_jupyter.worker.hooks.tensors import get_shape
 
 #: Maximum number of characters in the text of a returned value.
 _MAX_TEXT_CHARS = 400
@@ -50,12 +50,12 @@ class _BoundedFile(io.BytesIO):
     max_bytes = math.inf
     is_full = False
 
-    def write(self, piece: Any, /) -> int:
+    def write(self, data: Any, /) -> int:
         """Append bytes. Raises OSError beyond the limit."""
-        self.is_full = self.tell() + memoryview(piece).nbytes > self.max_bytes
+        self.is_full = self.tell() + memoryview(data).nbytes > self.max_bytes
         if self.is_full:
             raise OSError
-        return super().write(piece)
+        return super().write(data)
 
 
 def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[bytes, str]:
@@ -80,7 +80,7 @@ def to_pickle(value: Any, subject: str, max_bytes: float = math.inf) -> tuple[by
     return file.getvalue(), ""
 
 
-def text(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Return the text that a notebook shows for the value, at most _MAX_TEXT_CHARS characters; "" for None.
 
     If the value's ``repr`` raises, return the name of its type.
@@ -88,12 +88,12 @@ def text(value: Any) -> str:
     if value is None:
         return ""
     try:
-        return _cut(secret_patterns.redact(_ShortRepr().repr(value)), _MAX_TEXT_CHARS)
+        return _truncate(secret_patterns.redact(_ShortRepr().repr(value)), _MAX_TEXT_CHARS)
     except Exception:  # noqa: BLE001  a user-defined method
         return type(value).__name__
 
 
-def _cut(text: str, max_length: int) -> str:
+def _truncate(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
@@ -125,7 +125,7 @@ _MAX_ITEMS = 6
 #: Modules of the standard library whose classes have a short and fast ``repr``.
 _SAFE_MODULES = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}"}
-_CODE: dict[type, str] = {
+_CODE_TYPES: dict[type, str] = {
     types.FunctionType: "function",
     types.BuiltinFunctionType: "function",
     types.MethodType: "method",
@@ -133,48 +133,48 @@ _CODE: dict[type, str] = {
 }
 
 
-def short(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describe a value in MAX_SHORT_CHARS characters: ``312``, ``Tensor 32 x 10 float32`` or ``dict, keys a, b``."""
     try:
         text = _describe(value, 2)
     except Exception:  # noqa: BLE001  attributes of user-defined classes are read
         text = type(value).__name__
-    return _cut(" ".join(text.split()), MAX_SHORT_CHARS)
+    return _truncate(" ".join(text.split()), MAX_SHORT_CHARS)
 
 
 def _describe(value: Any, depth: int) -> str:
-    kind = type(value)
-    name = kind.__name__
-    if kind in (*_PLAIN_TYPES, complex, bytes):
+    value_type = type(value)
+    name = value_type.__name__
+    if value_type in (*_PLAIN_TYPES, complex, bytes):
         return _format_scalar(value)
-    if kind in _CODE:
-        return f"{_CODE[kind]} {value.__name__}"
+    if value_type in _CODE_TYPES:
+        return f"{_CODE_TYPES[value_type]} {value.__name__}"
     if isinstance(value, type):
         return f"class {value.__name__}"
-    if kind in _BRACKETS:
+    if value_type in _BRACKETS:
         if len(value) > _MAX_ITEMS or depth <= 0:
             return f"{name} of {len(value):,}"
         items = ", ".join(_describe(item, depth - 1) for item in value)
-        return f"{_BRACKETS[kind][0]}{items}{_BRACKETS[kind][1]}" if value else f"{name}()"
-    if (sizes := shape(value)) is not None:
+        return f"{_BRACKETS[value_type][0]}{items}{_BRACKETS[value_type][1]}" if value else f"{name}()"
+    if (sizes := get_shape(value)) is not None:
         return _format_array(name, value, sizes)
-    if (keys := keys_of(value)) is not None:
+    if (keys := list_keys(value)) is not None:
         total = len(value) if isinstance(value, dict) else len(keys)
         suffix = f" and {total - 8:,} more" if total > 8 else ""
         return f"{name}, keys {', '.join(str(key)[:40] for key in keys[:8])}{suffix}" if keys else f"{name}, empty"
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:_MAX_STRING_CHARS]}"
-    module = str(getattr(kind, "__module__", ""))
+    module = str(getattr(value_type, "__module__", ""))
     return repr(value) if module.partition(".")[0] in _SAFE_MODULES or isinstance(value, range | slice) else name
 
 
 def _format_scalar(value: Any) -> str:
-    kind = type(value)
-    if kind is float and len(repr(value)) > 8:
+    value_type = type(value)
+    if value_type is float and len(repr(value)) > 8:
         return f"{value:.6g}"
-    if kind is int and abs(value) >= 10**30:
+    if value_type is int and abs(value) >= 10**30:
         return f"int of {value.bit_length():,} bits"
-    if kind in (str, bytes) and len(value) > _MAX_STRING_CHARS:
+    if value_type in (str, bytes) and len(value) > _MAX_STRING_CHARS:
         return f"{value[:_MAX_STRING_CHARS]!r}… ({len(value):,})"
     return repr(value)
 
@@ -194,7 +194,7 @@ def format_sizes(sizes: tuple[int, ...]) -> str:
     return f" {TIMES} ".join(map(str, sizes)) or "scalar"
 
 
-def keys_of(value: Any) -> list[Any] | None:
+def list_keys(value: Any) -> list[Any] | None:
     """Return the first nine keys of a mapping or of an object with ``keys()``, None for another value."""
     if isinstance(value, dict):
         return list(islice(dict.keys(value), 9))
@@ -206,7 +206,7 @@ def keys_of(value: Any) -> list[Any] | None:
         return None
 
 
-def format_names(names: list[Any], more: int = 0) -> str:
+def format_names(names: list[Any], omitted_count: int = 0) -> str:
     """Return names as an enumeration, such as ``image and target`` or ``a, b, c and 4 more``."""
-    parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
+    parts = [str(name)[:40] for name in names] + ([f"{omitted_count} more"] if omitted_count else [])
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from distdl_jupyter.backends.base import kernel_memory
+from distdl_jupyter.backends.base import check_kernel_memory
 
 
 def torch_with(*reserved, initialized=True):
@@ -16,20 +16,20 @@ def torch_with(*reserved, initialized=True):
 
 
 def test_memory_that_the_kernel_holds_is_told_for_each_gpu():
-    check = kernel_memory(torch_with(0, 3_200_000_000))
+    check = check_kernel_memory(torch_with(0, 3_200_000_000))
     assert check is not None
     assert not check.passed
     assert [f.text for f in check.findings] == ["This kernel uses 3.2 GB on GPU 1, which ranks cannot use."]
 
 
 def test_a_kernel_that_holds_next_to_nothing_passes():
-    check = kernel_memory(torch_with(2_000_000))
+    check = check_kernel_memory(torch_with(2_000_000))
     assert check is not None
     assert check.passed
 
 
 def test_a_kernel_that_never_used_a_gpu_is_not_asked():
-    assert kernel_memory({}) is None
-    assert kernel_memory(torch_with(5, initialized=False)) is None
-    assert kernel_memory({"torch": torch}) is None or torch.cuda.is_initialized()
-    assert kernel_memory(sys.modules) is None or torch.cuda.is_initialized()
+    assert check_kernel_memory({}) is None
+    assert check_kernel_memory(torch_with(5, initialized=False)) is None
+    assert check_kernel_memory({"torch": torch}) is None or torch.cuda.is_initialized()
+    assert check_kernel_memory(sys.modules) is None or torch.cuda.is_initialized()

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter.api.submit_process import submit_source
-from distdl_jupyter.backends.deepspeed import VARIABLE
+from distdl_jupyter.backends.deepspeed import CONFIG_VARIABLE
 from distdl_jupyter.core.errors import InvalidSpec
 from tests.backends.test_plans import plan
 
@@ -37,7 +37,7 @@ QUICK = 'deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
 
 
 def config(**options):
-    return json.loads(plan("deepspeed", **options).environments[0][VARIABLE])
+    return json.loads(plan("deepspeed", **options).environments[0][CONFIG_VARIABLE])
 
 
 def submit(own="", quick=QUICK, **options):
@@ -53,7 +53,7 @@ def notes(job):
 
 
 def test_a_job_without_any_option_leaves_the_config_to_the_code():
-    assert VARIABLE not in plan("deepspeed").environments[0]
+    assert CONFIG_VARIABLE not in plan("deepspeed").environments[0]
 
 
 def test_ranks_meet_as_those_of_torch():

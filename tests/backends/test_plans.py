@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.backends.horovod import first_exit, mpi_settings
+from distdl_jupyter.backends.horovod import build_mpi_settings, first_exit
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, RankSlot
@@ -65,7 +65,7 @@ def test_mpirun_reaches_emulated_nodes_through_the_remote_shell_of_their_placeme
 
 
 def test_ranks_and_daemons_of_mpirun_talk_on_the_network_that_the_hosts_share():
-    environment = mpi_settings(("/opt/sh",), "10.0.0.0/24")
+    environment = build_mpi_settings(("/opt/sh",), "10.0.0.0/24")
     for name in ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_oob_tcp_if_include"):
         assert environment[name] == "10.0.0.0/24"
 

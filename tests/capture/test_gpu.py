@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from distdl_jupyter.worker.hooks.tensors import to_own_gpu, without_gpu
+from distdl_jupyter.worker.hooks.tensors import copy_to_cpu, to_own_gpu
 
 GPU = torch.cuda.is_available()
 
 
 def test_gradients_stay_asked_for():
     tensor = torch.ones(3, requires_grad=True)
-    assert without_gpu(tensor).requires_grad
-    assert to_own_gpu(without_gpu(tensor)).requires_grad
-    assert not to_own_gpu(without_gpu(torch.ones(3))).requires_grad
-    assert torch.equal(to_own_gpu(without_gpu(tensor)), tensor.to(to_own_gpu(tensor).device))
+    assert copy_to_cpu(tensor).requires_grad
+    assert to_own_gpu(copy_to_cpu(tensor)).requires_grad
+    assert not to_own_gpu(copy_to_cpu(torch.ones(3))).requires_grad
+    assert torch.equal(to_own_gpu(copy_to_cpu(tensor)), tensor.to(to_own_gpu(tensor).device))
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")

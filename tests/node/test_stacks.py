@@ -16,7 +16,7 @@ OFFERS = """
     from distdl_jupyter.worker import identity, stacks
     folder = pathlib.Path(sys.argv[1])
     os.environ.update(DISTDL_JOB_DIR=str(folder), DISTDL_RANK="3", DISTDL_PIPES=str(folder))
-    stacks.offer(identity.identify(os.environ))
+    stacks.install_handler(identity.identify(os.environ))
     {then}
 """
 

@@ -28,7 +28,7 @@ from distdl_jupyter.magic.session import Session
 
 FILE = Path(__file__).with_name("surface.txt")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-#: The modules of ``compat``, but for ``horovod.keras``: importing it imports Keras, which takes seconds.
+#: The modules of ``compat``, but for ``horovod.check_keras``: importing it imports Keras, which takes seconds.
 COMPAT = ("azureml", "batchai", "horovod", "horovod.spark", "pyspark")
 #: Public calls, and the class of the object that they return.
 RESULTS = {

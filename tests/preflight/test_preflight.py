@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from distdl_jupyter import preflight
-from distdl_jupyter.backends.base import TENSORFLOW, TORCH, cuda
-from distdl_jupyter.backends.horovod import built_for, horovod_build, keras
-from distdl_jupyter.backends.tensorflow import keras_fit
-from distdl_jupyter.backends.torch import nccl
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, check_cuda
+from distdl_jupyter.backends.horovod import check_build, check_keras, list_frameworks
+from distdl_jupyter.backends.tensorflow import check_keras_fit
+from distdl_jupyter.backends.torch import check_nccl
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
 
@@ -126,16 +126,16 @@ def test_tensorflow_and_another_backend_are_told_apart():
 def test_fit_of_keras_3_is_warned_of_where_the_strategy_does_not_know_it():
     fits = f"{STRATEGY}\nmodel = make()\nmodel.fit(data)"
     draft = capture_cell(fits, {"make": int, "data": 1})
-    check = keras_fit(draft.facts, asked("tensorflow"), environment={})
+    check = check_keras_fit(draft.facts, asked("tensorflow"), environment={})
     assert check is not None
     assert [(f.level, f.code) for f in check.findings] == [("warning", "keras-3-fit")]
     assert "pip install tf-keras" in check.findings[0].remedy
-    assert keras_fit(draft.facts, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
-    assert keras_fit(draft.facts, asked("tensorflow", processes=1), environment={}) is None
+    assert check_keras_fit(draft.facts, asked("tensorflow"), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert check_keras_fit(draft.facts, asked("tensorflow", processes=1), environment={}) is None
     legacy = capture_cell(f'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n{fits}', {"make": int, "data": 1})
-    assert keras_fit(legacy.facts, asked("tensorflow"), environment={}).passed
+    assert check_keras_fit(legacy.facts, asked("tensorflow"), environment={}).passed
     plain = capture_cell(STRATEGY, {})
-    assert keras_fit(plain.facts, asked("tensorflow"), environment={}) is None
+    assert check_keras_fit(plain.facts, asked("tensorflow"), environment={}) is None
 
 
 def test_code_that_knows_both_backends_fits_both():
@@ -317,37 +317,37 @@ def test_files_of_a_package_that_stay_behind(tmp_path, monkeypatch):
 
 def test_keras_3_under_horovods_wrappers_is_refused():
     draft = capture_cell("import horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)", {})
-    check = keras(draft.facts, asked(), environment={})
+    check = check_keras(draft.facts, asked(), environment={})
     assert check is not None
     assert [f.level for f in check.findings] == ["error"], "keras 3 is installed with the tests"
-    assert keras(draft.facts, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
+    assert check_keras(draft.facts, asked(), environment={"TF_USE_LEGACY_KERAS": "1"}).passed
     given = dataclasses.replace(asked(), environment_variables={"TF_USE_LEGACY_KERAS": "1"})
-    assert keras(draft.facts, given, environment={}).passed, "the ranks have what is given to the job"
+    assert check_keras(draft.facts, given, environment={}).passed, "the ranks have what is given to the job"
     assert check.findings[0].remedy == (
         'Change "import horovod.keras as hvd" to "import distdl_jupyter.compat.horovod.keras as hvd", which averages '
         "them."
     )
-    assert keras(draft.facts, asked(processes=1)) is None
+    assert check_keras(draft.facts, asked(processes=1)) is None
     mended = "import distdl_jupyter.compat.horovod.keras as hvd\nhvd.init()\nhvd.DistributedOptimizer(1)"
     changed = capture_cell(mended, {})
     assert [one for one in preflight.report(changed, asked()).checks if not one.passed] == []
     assert "Keras" not in {one.name for one in preflight.report(draft, asked("torch")).checks}
     plain = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert keras(plain.facts, asked()) is None
+    assert check_keras(plain.facts, asked()) is None
 
 
 def test_horovod_without_tensorflow_is_told_before_the_start():
     draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
-    check = horovod_build(draft.facts, asked(), built_for())
+    check = check_build(draft.facts, asked(), list_frameworks())
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
             "This Horovod was built without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
-    assert horovod_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
+    assert check_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
     with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert horovod_build(with_torch.facts, asked(), built_for()) is None
+    assert check_build(with_torch.facts, asked(), list_frameworks()) is None
 
 
 def test_a_report_counts_and_orders():
@@ -388,19 +388,19 @@ NEEDS_NO_GPU = (
 @pytest.mark.parametrize("line", USES_CUDA)
 def test_cuda_without_a_gpu(line):
     code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
-    (finding,) = cuda(code, asked(), devices=()).findings
+    (finding,) = check_cuda(code, asked(), devices=()).findings
     assert (finding.level, finding.code) == ("warning", "no-gpu")
     assert "of Cell [7] needs a GPU, but this machine has none" in finding.text
     assert "is_available()" in finding.remedy
-    assert cuda(code, asked(), devices=(0,)).findings == ()
+    assert check_cuda(code, asked(), devices=(0,)).findings == ()
     elsewhere = JobSpec(id="", name="", compute_target="lab", cluster="ssh")
-    assert cuda(code, elsewhere, devices=()) is None
+    assert check_cuda(code, elsewhere, devices=()) is None
 
 
 @pytest.mark.parametrize("line", NEEDS_NO_GPU)
 def test_code_that_needs_no_gpu(line):
     code = capture_cell(f"import torch\n{line}", {}, execution_count=7, first_line=1).facts
-    assert cuda(code, asked(), devices=()) is None
+    assert check_cuda(code, asked(), devices=()) is None
 
 
 NCCL_ALONE = "dist.init_process_group('nccl')"
@@ -422,12 +422,12 @@ NCCL_IF_CUDA = (
 )
 def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
     code = capture_cell(f"import torch\nimport torch.distributed as dist\n{line}", {}, execution_count=7).facts
-    (finding,) = nccl(code, asked(processes=2), devices=devices, environment={}).findings
+    (finding,) = check_nccl(code, asked(processes=2), devices=devices, environment={}).findings
     assert (finding.level, finding.code) == (level, "nccl-call-needs-gpus")
     assert "of Cell [7] needs 2 GPUs for 2 processes, but this machine has " in finding.text
     assert finding.remedy == f'{remedy}: init_process_group("gloo").'
-    assert nccl(code, asked(processes=2), devices=(0, 1), environment={}).findings == ()
-    assert nccl(code, asked(processes=2), devices=devices, environment={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) is None
+    assert check_nccl(code, asked(processes=2), devices=(0, 1), environment={}).findings == ()
+    assert check_nccl(code, asked(processes=2), devices, {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_nccl_with_fewer_gpus_than_processes(line, devices, level, remedy):
 )
 def test_code_that_may_use_another_transport_than_nccl(line, devices):
     code = capture_cell(f"import torch\nimport torch.distributed as dist\nx = 1\n{line}", {}).facts
-    assert nccl(code, asked(processes=2), devices=devices, environment={}) is None
+    assert check_nccl(code, asked(processes=2), devices=devices, environment={}) is None
 
 
 def test_a_process_group_without_a_backend_that_makes_one():
@@ -461,7 +461,7 @@ def test_of_a_package_that_travels_the_modules_are_read_that_the_code_imports(tm
     monkeypatch.syspath_prepend(str(tmp_path))
     code = capture_cell("from package_of_mine import used\nused.save('x')", {}, execution_count=7, first_line=1).facts
     assert (
-        "torch.zeros(3).cuda() in line 2 of package_of_mine/deep.py" in cuda(code, asked(), devices=()).findings[0].text
+        "torch.zeros(3).cuda() in line 2 of package_of_mine/deep.py" in check_cuda(code, asked(), ()).findings[0].text
     )
     read_there = {call.label for call in code.calls if call.name == "open"}
     assert read_there == {"package_of_mine/beginning.py", "package_of_mine/deeper.py"}

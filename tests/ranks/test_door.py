@@ -102,7 +102,7 @@ def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
     stranger, friend = connected(str(one.path)), connected(str(one.path))
     real = os.getuid()
     answers = iter([real + 1, real])
-    monkeypatch.setattr(rank_socket, "peer_uid", lambda _connection: next(answers))
+    monkeypatch.setattr(rank_socket, "read_uid", lambda _connection: next(answers))
     accepted = one.accept()
     assert hung_up(stranger)
     friend.close()
@@ -113,7 +113,7 @@ def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
 
 
 def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
-    monkeypatch.setattr(request, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(request, "read_uid", lambda _connection: os.getuid() + 1)
     with pytest.raises(DistDLError, match="Another process is listening at"):
         request.RankConnection(shared.job.folder, 0)
 

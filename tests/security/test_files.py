@@ -22,7 +22,7 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.node import run_dir
-from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
+from distdl_jupyter.worker.payload import LoadError, Payload, extend_path, load
 from tests.processes import executable
 
 TIMEOUT = 240
@@ -178,7 +178,7 @@ def test_a_rank_opens_no_payload_that_others_may_have_written(tmp_path):
     path = tmp_path / "payload.pkl"
     path.write_bytes(b"")
     path.chmod(0o602)
-    with pytest.raises(CannotLoad, match=r"is writable by others \(run chmod go-w on it\)"):
+    with pytest.raises(LoadError, match=r"is writable by others \(run chmod go-w on it\)"):
         load(tmp_path, Payload("cell", names=("x",)), {})
 
 
@@ -240,7 +240,7 @@ def test_a_module_that_somebody_else_could_have_put_there_is_not_imported(tmp_pa
         assert sys.path[0] == str(folder.code)
         sys.path[:] = path
         let_others_write(folder, "code/shards.py", 0o666)
-        with pytest.raises(CannotLoad, match=r"modules cannot be imported: .*shards\.py is writable by others"):
+        with pytest.raises(LoadError, match=r"modules cannot be imported: .*shards\.py is writable by others"):
             extend_path(folder.path, Payload("cell"))
         assert sys.path == path
     finally:

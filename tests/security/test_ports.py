@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
-from distdl_jupyter.worker.identity import rendezvous_secret
+from distdl_jupyter.worker.identity import derive_rendezvous_secret
 from tests.conftest import wait_for
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="/proc lists sockets")]
@@ -104,7 +104,7 @@ def test_where_horovods_ranks_meet_a_stranger_is_turned_away(distdl_home, tmp_pa
     wait_for(lambda: job.view().state.ended or "met" in "".join(map(str, job.logs())), TIMEOUT, "the ranks")
     pid = job.view().ranks[1].pid
     start = dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in line)
-    port, secret = int(start["HOROVOD_GLOO_RENDEZVOUS_PORT"]), rendezvous_secret(start["DISTDL_NONCE"])
+    port, secret = int(start["HOROVOD_GLOO_RENDEZVOUS_PORT"]), derive_rendezvous_secret(start["DISTDL_NONCE"])
     known = f"/{secret}:{port}/a/b"
     assert _asked(port, known, "PUT", b"true")[0] == 200
     for wrong in ("/a/b", f"/{secret[:-1]}:{port}/a/b", f"/:{port}/a/b", "/", f"/a{known}"):

@@ -176,7 +176,7 @@ class Rank:
         values = f'{{"loss":{loss:.6f},"accuracy":{min(0.99, 0.4 + step / 400):.4f}}}'
         head = f'{{"type":"metric","t":{moment:.4f},"rank":{self.rank},"step":{step},"values":{values}}}\n'
         total = round(own["seconds"] / seconds)
-        told = [channel.marker(self._nonce), head.encode()]
+        told = [channel.make_marker(self._nonce), head.encode()]
         told.append(self.report("progress", done=step + 1, total=total, unit="steps"))
         if self.rank == 0 or chance.random() < own["lines"] * seconds:
             told.append(f"rank {self.rank} step {step} loss {loss:.4f} printed {time.time():.4f}\n".encode())

@@ -153,7 +153,7 @@ def line_by_line(data):
     """What a stream says, by the plainest of means: lines, ("drawn", last, how often) and reports in their order."""
     said, told = [], []
     for raw in (data.removesuffix(b"\n")).split(b"\n") if data else []:
-        text, report = channel.split(raw, NONCE)
+        text, report = channel.split_line(raw, NONCE)
         if report is not None:
             told.append(report)
         if report is not None and not text:
@@ -272,7 +272,7 @@ def test_a_report_may_be_long_but_not_endless():
     report = {"type": "ready", "more": "v" * (3 * MAX_LINE_BYTES)}
     line = b"text " + channel.encode(NONCE, report)
     assert reports(run([line[at : at + 70_000] for at in range(0, len(line), 70_000)])) == [report]
-    splitter, begun = LineSplitter(NONCE), channel.marker(NONCE) + b'{"type":"result","repr":"'
+    splitter, begun = LineSplitter(NONCE), channel.make_marker(NONCE) + b'{"type":"result","repr":"'
     splitter.feed(begun)
     items = [
         item for _ in range(MAX_REPORT_BYTES // MAX_LINE_BYTES + 3) for item in splitter.feed(b"v" * MAX_LINE_BYTES)

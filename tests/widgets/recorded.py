@@ -157,7 +157,7 @@ class Recording:
 
 def show(story: Recording, data: bytes, ranks: tuple[int, ...] = (0,)) -> None:
     """Let ranks have shown a picture, as their supervisor keeps it."""
-    form = pictures.form_of(data)
+    form = pictures.detect_format(data)
     assert form is not None
     number = len(list((story.folder.path / "pictures").glob("*"))) + 1
     file = story.folder.picture(number, form.name)

@@ -55,7 +55,7 @@ class Ended:
         self.code, self.err, self.value = code, err.decode(), None
         self.reports, texts = [], []
         for line in out.split(b"\n"):
-            text, report = channel.split(line, NONCE)
+            text, report = channel.split_line(line, NONCE)
             if report is None:
                 texts.append(text + b"\n")
             else:

@@ -23,7 +23,7 @@ GIB = 2**30
 @pytest.mark.parametrize("version", ERRORS)
 def test_errors_of_all_versions_of_torch_are_read(version):
     text, expected = ERRORS[version]["text"], dict(ERRORS[version]["facts"])
-    assert gpu_memory.is_full(torch.OutOfMemoryError(text))
+    assert gpu_memory.is_out_of_memory(torch.OutOfMemoryError(text))
     facts = gpu_memory.parse(text)
     processes = [[one["pid"], one["size"]] for one in facts.pop("processes")]
     assert processes == expected.pop("processes", [])
@@ -39,7 +39,7 @@ def test_errors_of_all_versions_of_torch_are_read(version):
     ],
 )
 def test_full_memory_of_the_host_is_another_error(error):
-    assert not gpu_memory.is_full(error)
+    assert not gpu_memory.is_out_of_memory(error)
 
 
 def line(label, number, size, count):
@@ -54,10 +54,10 @@ def place(frames):
 
 
 def test_largest_live_blocks_are_those_of_the_user_s_lines():
-    lines = gpu_memory.lines_from_snapshot(SNAPSHOT, 0, place)
+    lines = gpu_memory.list_lines(SNAPSHOT, 0, place)
     assert lines == [line("model.py", 12, 805306368, 2), line("<Cell [3]>", 4, 134217728, 1)]
-    assert [row["line"] for row in gpu_memory.lines_from_snapshot(SNAPSHOT, None, place)] == [9, 12, 4]
-    assert gpu_memory.lines_from_snapshot({}, 0, place) == []
+    assert [row["line"] for row in gpu_memory.list_lines(SNAPSHOT, None, place)] == [9, 12, 4]
+    assert gpu_memory.list_lines({}, 0, place) == []
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_process_that_holds_the_gpu_is_named(sleeper, kind):
 
 @pytest.mark.parametrize("sleeper", [(["ipykernel_launcher"], {"DISTDL_JOB_ID": ""})], indirect=True)
 def test_kernel_that_submitted_the_job_is_told_from_others(sleeper, monkeypatch):
-    monkeypatch.setenv(gpu_memory.SUBMITTER, f"{os.uname().nodename}:{sleeper.pid}")
+    monkeypatch.setenv(gpu_memory.SUBMITTER_VARIABLE, f"{os.uname().nodename}:{sleeper.pid}")
     assert [process["kind"] for process in others(sleeper.pid)] == ["submitter"]
-    monkeypatch.setenv(gpu_memory.SUBMITTER, f"elsewhere:{sleeper.pid}")
+    monkeypatch.setenv(gpu_memory.SUBMITTER_VARIABLE, f"elsewhere:{sleeper.pid}")
     assert [process["kind"] for process in others(sleeper.pid)] == ["notebook"]
 
 
@@ -130,7 +130,7 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
     ("facts", "present", "absent"),
     [
         ({}, ["2.00 GiB requested, 1.00 GiB free of 16.00 GiB", "smaller batch", "--record-gpu-memory"], ["segments"]),
-        ({"requested": 32 * GIB}, ["larger than the GPU"], ["Tensors", "--record"]),
+        ({"requested": 32 * GIB}, ["exceeds the GPU's memory"], ["Tensors", "--record"]),
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (

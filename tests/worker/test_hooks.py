@@ -28,9 +28,9 @@ def finder(tmp_path, monkeypatch):
 
 def test_a_failing_hook_is_a_note_and_not_an_error(finder, tmp_path, monkeypatch):
     notes = []
-    monkeypatch.setattr(channel, "note", lambda *note: notes.append(note))
+    monkeypatch.setattr(channel, "notify", lambda *note: notes.append(note))
     (tmp_path / "framework_b.py").write_text("value = 1\n")
-    finder.after("framework_b", lambda module: module.missing)
+    finder.hook("framework_b", lambda module: module.missing)
     assert importlib.import_module("framework_b").value == 1
     ((level, text, code),) = notes
     assert (level, code) == ("warning", "hook-failed")
@@ -40,7 +40,7 @@ def test_a_failing_hook_is_a_note_and_not_an_error(finder, tmp_path, monkeypatch
 def test_a_module_that_fails_to_import_can_be_imported_later(finder, tmp_path):
     seen = []
     (tmp_path / "framework_c.py").write_text("raise RuntimeError('broken')\n")
-    finder.after("framework_c", seen.append)
+    finder.hook("framework_c", seen.append)
     with pytest.raises(RuntimeError, match="broken"):
         importlib.import_module("framework_c")
     assert seen == []

@@ -23,7 +23,7 @@ def test_a_missing_module_is_named(folder, gone):
     (folder.path / "payload.pkl").write_bytes(gone)
     ended = ranks.run(folder)
     assert ended.code == 1
-    assert ended.error["type"] == "CannotLoad"
+    assert ended.error["type"] == "LoadError"
     assert ended.error["message"].startswith(
         f"The captured variable 'batch' cannot be loaded in this rank: the module shards_of_mine is not installed for "
         f"{sys.executable} on "

@@ -89,7 +89,7 @@ for _ in range(110):
     assert len(received(ended)) == 100
     assert received(ended)[0] == values["photo"]
     assert ended.out.splitlines() == [
-        "[image omitted: it has 2.1 MB, but the limit is 2 MB; use a smaller figure or a lower dpi]",
+        "[image omitted: its size is 2.1 MB, but the limit is 2 MB; use a smaller figure or a lower dpi]",
         "[This rank has shown 100 images; later ones are omitted.]",
     ]
 
@@ -107,7 +107,7 @@ display(figure)
     ended = ranks.run(folder.cell(code), MPLBACKEND=chosen)
     assert ended.code == 0, ended.err
     sizes = [*[(640, 480), (200, 100)][:many], (300, 100)]
-    assert [pictures.form_of(data)[1:] for data in received(ended)] == sizes
+    assert [pictures.detect_format(data)[1:] for data in received(ended)] == sizes
 
 
 def test_matplotlib_is_not_imported_for_it(folder):
@@ -132,4 +132,4 @@ def test_matplotlib_is_not_imported_for_it(folder):
     ],
 )  # fmt: skip
 def test_a_picture_is_known_by_its_bytes(data, form):
-    assert pictures.form_of(data) == form
+    assert pictures.detect_format(data) == form

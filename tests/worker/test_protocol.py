@@ -25,7 +25,7 @@ reports = st.dictionaries(st.text(), values, max_size=4).map(lambda fields: fiel
 @given(st.lists(st.one_of(noise.map(lambda text: (text, None)), st.tuples(noise, reports)), max_size=6))
 def test_a_stream_of_lines_keeps_every_report_and_every_byte_of_text(parts):
     stream = b"".join(text + (b"\n" if report is None else channel.encode(NONCE, report)) for text, report in parts)
-    found = [channel.split(line, NONCE) for line in stream.split(b"\n")[:-1]]
+    found = [channel.split_line(line, NONCE) for line in stream.split(b"\n")[:-1]]
     assert found == parts
 
 
@@ -36,9 +36,9 @@ def test_a_report_is_strict_json():
 
 def test_a_terminal_s_line_end_is_tolerated():
     line = channel.encode(NONCE, {"type": "hello"})[:-1] + b"\r"
-    assert channel.split(line, NONCE) == (b"", {"type": "hello"})
+    assert channel.split_line(line, NONCE) == (b"", {"type": "hello"})
 
 
 def test_hostile_nesting_is_text():
     line = b"\x1e" + NONCE.encode() + b" " + b'{"type":' + b"[" * 200_000
-    assert channel.split(line, NONCE) == (line, None)
+    assert channel.split_line(line, NONCE) == (line, None)

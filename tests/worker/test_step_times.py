@@ -140,7 +140,7 @@ def test_failure_of_a_hook_ends_the_measurement_with_one_note_and_not_the_traini
 def test_of_short_steps_few_are_measured_and_a_pause_in_another_one_is_found(folder):
     records = run(folder, """
         from distdl_jupyter.worker import step_times
-        step_times._SHORT = 1_000_000_000  # also on a busy machine
+        step_times._SHORT_NS = 1_000_000_000  # also on a busy machine
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         model = torch.nn.parallel.DistributedDataParallel(net)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -150,7 +150,7 @@ def test_of_short_steps_few_are_measured_and_a_pause_in_another_one_is_found(fol
             if step == 250:
                 loss.register_hook(lambda _: time.sleep(0.3))
             loss.backward()
-            measured.append(step_times.recorder.detailed)
+            measured.append(step_times.recorder.is_detailed)
             optimizer.step()
             if step == 200:
                 time.sleep(0.3)
@@ -169,10 +169,10 @@ def test_in_skipped_steps_torch_s_own_functions_run_and_one_of_the_user_stays(fo
     run(folder, """
         from torch.utils.data import dataloader
         from distdl_jupyter.worker import step_times
-        step_times._SHORT = 1_000_000_000  # also on a busy machine
+        step_times._SHORT_NS = 1_000_000_000  # also on a busy machine
         iterator, switched = dataloader._BaseDataLoaderIter, set()
         for step, rows in enumerate(DataLoader(torch.ones(300, 4))):
-            switched.add((step_times.recorder.detailed, hasattr(iterator.__next__, "__wrapped__")))
+            switched.add((step_times.recorder.is_detailed, hasattr(iterator.__next__, "__wrapped__")))
             loss(rows).backward()
             optimizer.step()
             if step == 250:
@@ -193,13 +193,13 @@ class Out:
 
 def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
     out = Out()
-    monkeypatch.setattr(step_times.channel, "current", lambda: out)
+    monkeypatch.setattr(step_times.channel, "get_channel", lambda: out)
     recorder = step_times.StepRecorder()
-    recorder.on = True
+    recorder.is_enabled = True
     steps = 7 * step_times.RECORDS_PER_SIZE + 5
     for _ in range(steps):
-        recorder.backward()
-        recorder.stepped()
+        recorder.record_backward()
+        recorder.record_step()
     recorder.flush()
     at = 0
     for report in out.sent:
@@ -214,12 +214,12 @@ def test_records_of_long_trainings_stand_for_more_steps(monkeypatch):
 
 
 def test_a_forked_process_measures_nothing():
-    step_times.recorder.on = True
+    step_times.recorder.is_enabled = True
     try:
         pid = os.fork()
         if pid == 0:
-            os._exit(int(step_times.recorder.on))
+            os._exit(int(step_times.recorder.is_enabled))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert step_times.recorder.on
+        assert step_times.recorder.is_enabled
     finally:
-        step_times.recorder.on = False
+        step_times.recorder.is_enabled = False

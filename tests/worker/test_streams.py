@@ -48,10 +48,10 @@ def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, 
     os.mkfifo(tmp_path / "rank-0.out")
     read, write = os.pipe()
     saved = os.dup(2)
-    monkeypatch.setattr(streams, "TIMEOUT", 0.1)
+    monkeypatch.setattr(streams, "PIPE_SECONDS", 0.1)
     os.dup2(write, 2)
     try:
-        streams._replace(1, tmp_path / "rank-0.out")
+        streams._replace_stream(1, tmp_path / "rank-0.out")
     finally:
         os.dup2(saved, 2)
     said = os.read(read, 65536).decode()
@@ -66,7 +66,7 @@ def test_a_rank_that_ignores_the_request_is_ended(folder, pipes):
     process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
     until_said(opened["rank-0.out"], b"now it sleeps")
     os.close(opened.pop("alive"))
-    assert process.wait(timeout=60) == streams.ORPHANED
+    assert process.wait(timeout=60) == streams.ORPHANED_EXIT_CODE
     ranks.end(process)
 
 
@@ -127,7 +127,7 @@ io.FileIO = Raw
 os.register_at_fork(before=write_a_part, after_in_parent=go.set)
 
 from distdl_jupyter.worker import streams
-streams.PARTIAL = 0.001
+streams.FLUSH_SECONDS = 0.001
 streams.adopt(None, 0)
 child = os.fork()
 if child == 0:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.values import MAX_SHORT_CHARS, short
+from distdl_jupyter.worker.values import MAX_SHORT_CHARS, describe
 
 Pair = collections.namedtuple("Pair", "image target")
 
@@ -76,7 +76,7 @@ class Rude:
     ids=lambda value: type(value).__name__,
 )
 def test_short(value, expected):
-    assert short(value) == expected
+    assert describe(value) == expected
 
 
 anything = st.recursive(
@@ -87,6 +87,6 @@ anything = st.recursive(
 
 @given(anything)
 def test_short_is_one_short_line(value):
-    text = short(value)
+    text = describe(value)
     assert len(text) <= MAX_SHORT_CHARS
     assert len(text.splitlines()) <= 1

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.worker.hooks import distributed
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder
 from tests.processes import free_port
 from tests.worker import ranks
 
@@ -110,7 +110,7 @@ def test_ranks_that_cannot_connect_report_that_they_tried(folder):
 @pytest.mark.parametrize("module", ["horovod.keras", "horovod.tensorflow.keras"])
 def test_both_of_horovod_s_keras_modules_are_refused(module):
     """Asked of the import system itself: Horovod's package for TensorFlow is not built here."""
-    finder = PostImport()
+    finder = HookFinder()
     distributed.watch(finder)
     with pytest.raises(ImportError, match=f"^{module} of Horovod"):
         finder.find_spec(module)

@@ -13,7 +13,7 @@ from distdl_jupyter.worker.hooks import distributed
      ({}, {"MASTER_ADDR": "10.0.0.1"}), ({}, {"MASTER_PORT": ""})],
 )  # fmt: skip
 def test_a_rank_that_needs_no_store_of_this_machine_does_not_wait(arguments, more, monkeypatch):
-    monkeypatch.setattr(distributed, "TIMEOUT", 600.0)
+    monkeypatch.setattr(distributed, "STORE_SECONDS", 600.0)
     with socket.socket() as store:
         store.bind(("127.0.0.1", 0))  # nothing listens
         port = str(store.getsockname()[1])

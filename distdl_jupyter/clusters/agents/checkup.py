@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.core import humanize, limits, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.node import facts as node_facts
-from distdl_jupyter.worker.hooks.frameworks import COMPARED, NETWORKED
+from distdl_jupyter.worker.hooks.frameworks import COMPARED_PACKAGES, NETWORK_PACKAGES
 
 #: Clock difference in seconds above which times in logs and curves are misleading.
 _CLOCK_SECONDS = 2.0
@@ -134,7 +134,7 @@ def _compare(name: str, version: str, expected: str, local: str, report: HostRep
         text = f"{name} {version}, but {'this machine has' if expected == local else 'the other hosts have'} {expected}"
         remedy, code = f"Install the same build of {name} on all hosts.", "host-package-differs"
         if public != _public_version(expected):
-            level = "error" if name in NETWORKED or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
+            level = "error" if name in NETWORK_PACKAGES or (is_needed and name not in _STANDARD_PACKAGES) else "warning"
             remedy = f"Install the same version: {_install_command(name, expected, report)}"
     elif local and public != _public_version(local):
         text, code = f"{name} {version}, but this machine has {local}", "host-package-differs-here"
@@ -462,7 +462,7 @@ def check_hosts(
     """Check hosts within ``seconds`` seconds (see ``Survey``). Raises InvalidSpec for an invalid option ``network``."""
     modules = tuple(dict.fromkeys((*modules, *_STANDARD_PACKAGES)))
     requests = _Requests(time.monotonic() + seconds)
-    reports = requests.request_facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED})
+    reports = requests.request_facts(connections, {"modules": modules, "programs": programs, "packages": COMPARED_PACKAGES})
     # Every machine listens on its addresses and connects to all other machines.
     aliases = find_duplicates(list(reports.values()))
     interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
@@ -481,7 +481,7 @@ def check_hosts(
             common = dataclasses.replace(common, endpoints=renamed)
     survey = Survey(
         [report for host, report in reports.items() if host not in requests.silent],
-        _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED)),
+        _fill_unknown_facts(node_facts.gather(modules, packages=COMPARED_PACKAGES)),
         modules,
         programs,
         processes,

@@ -30,7 +30,7 @@ from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.run_dir import RunFolder
 from distdl_jupyter.node.stacks import StackDump
-from distdl_jupyter.worker.rank_socket import NOTES, listening, note_of, peer_uid, write_note
+from distdl_jupyter.worker.rank_socket import NOTES, find_note, open_listener, read_uid, write_note
 
 #: Timeout in seconds for an agent's greeting: 10 s for ssh, the rest for starting Python from a slow disk.
 REACH_SECONDS = 25.0
@@ -328,8 +328,8 @@ class RankRelay:
             try:
                 note, path = answer.result(), self._run.path / f"rank-{rank}.sock"
                 serve = functools.partial(_relay, connection, rank)
-                self._servers.append(await asyncio.start_unix_server(serve, sock=listening(path), limit=_READ_SIZE))
-                write_note(note_of(self._notes_folder, rank), {**note, "socket": str(path)})
+                self._servers.append(await asyncio.start_unix_server(serve, sock=open_listener(path), limit=_READ_SIZE))
+                write_note(find_note(self._notes_folder, rank), {**note, "socket": str(path)})
             except HostFailed:
                 pass  # the host is lost or the rank has ended; reported elsewhere
             except OSError as error:
@@ -346,7 +346,7 @@ class RankRelay:
 
 async def _relay(connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Relay one connection of this user to a rank until either end closes it."""
-    if peer_uid(writer.get_extra_info("socket")) != os.getuid():
+    if read_uid(writer.get_extra_info("socket")) != os.getuid():
         writer.close()
         return
     writer.transport.set_write_buffer_limits(_MAX_BUFFERED)

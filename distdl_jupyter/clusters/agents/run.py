@@ -35,7 +35,7 @@ from distdl_jupyter.node.frames import InvalidFrame
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
 from distdl_jupyter.node.stacks import StackDump
-from distdl_jupyter.worker.rank_socket import NOTES, note_of, write_note
+from distdl_jupyter.worker.rank_socket import NOTES, find_note, write_note
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection, RankRelay
@@ -330,7 +330,7 @@ class AgentRun(Run):
         try:
             if not node.host:
                 with contextlib.suppress(HostFailed):  # the rank has ended, which an event reports
-                    write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
+                    write_note(find_note(self._context.folder.path / NOTES, rank), answer.result())
                 return
             if self._rank_relay is None:
                 from distdl_jupyter.clusters.agents.connection import RankRelay  # imports asyncio
@@ -373,7 +373,7 @@ class AgentRun(Run):
             self._rank_relay.close()
         for slot in self._placement.ranks:
             with contextlib.suppress(OSError):
-                note_of(self._context.folder.path / NOTES, slot.rank).unlink()
+                find_note(self._context.folder.path / NOTES, slot.rank).unlink()
         self._nodes.close()
         for stream in self._streams:
             if isinstance(stream.source, Inbox):

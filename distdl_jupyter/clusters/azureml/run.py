@@ -385,7 +385,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
             elif not target.exists() or target.stat().st_size != blob.size:
                 partial = target.with_name(f".{target.name}.part")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with open(partial, "wb", opener=owned.private) as file:
+                with open(partial, "wb", opener=owned.open_private) as file:
                     container.download_blob(blob.name, max_concurrency=4).readinto(file)
                 partial.replace(target)
     return reasons

@@ -199,7 +199,7 @@ class JobDirectory:
         problems = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            reason = owned.refusal(status) or staging.why_refused(PurePath(path.name), status.st_size, range(ranks))
+            reason = owned.check(status) or staging.why_refused(PurePath(path.name), status.st_size, range(ranks))
             if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):

@@ -44,7 +44,7 @@ from distdl_jupyter.core.options import MAX_CORES, MAX_GPUS, within
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import processes
-from distdl_jupyter.worker.rank_socket import peer_uid
+from distdl_jupyter.worker.rank_socket import read_uid
 
 #: Timeout in seconds for a check to open a session and start an executor. Spark may still be releasing that of an
 #: earlier job.
@@ -198,7 +198,7 @@ class Stage:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with contextlib.ExitStack() as resources:
                 resources.enter_context(connection).connect(path)
-                if peer_uid(connection) != os.getuid():
+                if read_uid(connection) != os.getuid():
                     raise ConnectionRefusedError(path)
                 resources.pop_all()
             return connection

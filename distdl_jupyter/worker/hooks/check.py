@@ -21,7 +21,7 @@ How the steps are recorded:
 * If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
   cannot be compared with that of a single process.
 
-After the steps, ``Finished`` ends the rank's code like ``sys.exit()``.
+After the steps, ``CheckExit`` ends the rank's code like ``sys.exit()``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import channel, owned
-from distdl_jupyter.worker.frames import Describer
+from distdl_jupyter.worker.frames import FrameDescriber
 from distdl_jupyter.worker.hooks import distributed, parallel
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder, Patches
 from distdl_jupyter.worker.sources import CellSources
-from distdl_jupyter.worker.step_times import harmless
+from distdl_jupyter.worker.step_times import guard_method
 
 #: Environment variable of a job in check mode.
-VARIABLE = "DISTDL_CHECK"
+CHECK_VARIABLE = "DISTDL_CHECK"
 #: Version of the record.
 _VERSION = 1
 #: Number of buckets of a sketch (smaller tensors are stored unchanged), number of elements in a chunk, for which signs
@@ -67,7 +67,7 @@ _NO_LINE: Line = ("", 0)
 Position = tuple[int, int, int]
 
 
-class Finished(SystemExit):
+class CheckExit(SystemExit):
     """Raised in the user's code when all steps are recorded. It ends the rank like ``sys.exit()``."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Finished(SystemExit):
 class CheckRecording:
     """The record of this rank and the hooks that fill it. Optimizers are numbered in order of creation."""
 
-    def __init__(self, finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> None:
-        options = json.loads(os.environ[VARIABLE])
+    def __init__(self, finder: HookFinder, folder: Path, rank: int, size: int, sources: CellSources) -> None:
+        options = json.loads(os.environ[CHECK_VARIABLE])
         self._rank, self._size = rank, size
-        self._line = Describer(sources, folder / "code").line
+        self._find_line = FrameDescriber(sources, folder / "code").find_line
         self._step_count = int(options.get("steps", 3))
         self._folder = folder / "check"
         #: In the single process, the batches by rank and the weights by step of an earlier job's ranks.
@@ -88,8 +88,8 @@ class CheckRecording:
         self._replayed_weights: list[dict[int, Any]] = []
         if options.get("replay"):
             self._load_recordings(Path(options["replay"]) / "check")
-        self.on = True
-        self._written = False
+        self.is_enabled = True
+        self._is_written = False
         #: Data about the whole training: names and shapes of weights, layers, samplers, and reasons for missing data.
         self._info: dict[str, Any] = {"names": {}, "shapes": {}, "loaders": {}, "sharded": "", "lines": {}, "made": {}}
         #: The completed steps. The current step has the last batch by loader, and the optimizers by number.
@@ -102,7 +102,7 @@ class CheckRecording:
         #: Numbers of the optimizers, nesting depth of their ``step`` calls, and those that usually step together.
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer_count = itertools.count()
-        self._depth: dict[int, int] = {}
+        self._depths: dict[int, int] = {}
         self._step_group: set[int] = set()
         #: Number and current pass of each loader. By number, its data set and collate function (None without batching).
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
@@ -111,7 +111,7 @@ class CheckRecording:
         #: The last step for which the single process has loaded weights.
         self._loaded_step = -1
         #: By DistributedDataParallel module, whether the gradients of its last call are averaged.
-        self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._parallel_modules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._forward_line = _NO_LINE
         self._trainers: list[tuple[str, Any, Line]] = []
         self._watch(finder)
@@ -129,7 +129,7 @@ class CheckRecording:
         self._current: dict[str, Any] = {"inputs": [], "losses": [], **flags}
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
-        self._stepped: set[int] = set()
+        self._stepped_numbers: set[int] = set()
         #: Whether a forward call is not yet followed by a backward pass, and the random states when the call began.
         self._has_begun = False
         self._random_states: dict[str, str] = {}
@@ -153,39 +153,39 @@ class CheckRecording:
 
     def write(self) -> None:
         """Write the files, unless they are written already. The training may have ended early."""
-        if self._written:
+        if self._is_written:
             return
-        self._written = True
+        self._is_written = True
         self._read_samples()
         if any("after" in optimizer for optimizer in self._step_optimizers.values()):  # the training's last step
             self._complete_step()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._size > 1:
-            with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.private) as file:
+            with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.open_private) as file:
                 pickle.dump({"batches": self._batches, "weights": self._weights}, file, pickle.HIGHEST_PROTOCOL)
         data = {"v": _VERSION, "rank": self._rank, "size": self._size, "steps": self._steps, **self._info}
         owned.write(self._folder / f"rank-{self._rank}.json", json.dumps(data).encode())
 
     def fail(self, error: Exception) -> None:
         """Stop recording and send a notice."""
-        self.on = False
+        self.is_enabled = False
         self._info["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
-        channel.note("warning", text, "check")
+        channel.notify("warning", text, "check")
 
-    def _watch(self, finder: PostImport) -> None:
+    def _watch(self, finder: HookFinder) -> None:
         """Install hooks in the modules that run steps."""
-        finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
-        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(self._before_step))
-        finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._after_step))
+        finder.hook("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._on_forward))
+        finder.hook("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(self._save_inputs))
+        finder.hook("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._save_result))
         # Disable the compiler, because hooks do not run in compiled code.
-        finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
+        finder.hook("torch._dynamo.config", lambda module: setattr(module, "disable", True))
         patch = Patches()
 
         @patch("Optimizer.__init__", "torch.optim.optimizer")
         def init_optimizer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._info["made"][str(self._number(this))] = self._line()
+            self._info["made"][str(self._get_number(this))] = self._find_line()
 
         @patch("ModelAverager.__init__", "torch.distributed.algorithms.model_averaging.averagers")
         def init_averager(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
@@ -196,7 +196,7 @@ class CheckRecording:
         @patch("Fabric.__init__", "lightning.fabric.fabric", "lightning_fabric.fabric")
         def init_trainer(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._trainers.append((original.__qualname__.partition(".")[0], weakref.ref(this), self._line()))
+            self._trainers.append((original.__qualname__.partition(".")[0], weakref.ref(this), self._find_line()))
 
         @patch("DistributedSampler.set_epoch", "torch.utils.data.distributed")
         def set_epoch(original: Any, this: Any, epoch: int) -> None:
@@ -216,7 +216,7 @@ class CheckRecording:
         @patch("DataLoader.__init__", "torch.utils.data.dataloader")
         def init_loader(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            this.__dict__["_distdl_line"] = self._line()
+            this.__dict__["_distdl_line"] = self._find_line()
 
         @patch("DataLoader.__iter__", "torch.utils.data.dataloader")
         def iterate(original: Any, this: Any) -> Any:
@@ -227,7 +227,7 @@ class CheckRecording:
             self._loaders[this][1] += 1
             number, pass_number = self._loaders[this]
             batches.__dict__["_distdl_check"] = [number, pass_number, 0]
-            self._describe(number, this, pass_number, batches)
+            self._record_loader(number, this, pass_number, batches)
             return batches
 
         @patch("_BaseDataLoaderIter.__next__", "torch.utils.data.dataloader")
@@ -237,20 +237,20 @@ class CheckRecording:
                 return original(this)
             self._next_step()
             self._has_begun = False
-            batch = self._fetch(lambda: original(this), tuple(position))
+            batch = self._fetch_batch(lambda: original(this), tuple(position))
             self._record_batch(tuple(position), batch)
             position[2] += 1
             return batch
 
     # batches ------------------------------------------------------------------------------------
 
-    @harmless
-    def _describe(self, number: int, loader: Any, pass_number: int, iterator: Any) -> None:
+    @guard_method
+    def _record_loader(self, number: int, loader: Any, pass_number: int, iterator: Any) -> None:
         """Record the data set, sampler, options and first random states of a loader at the start of a pass."""
-        info = self._info["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
+        info = self._info["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._find_line()})
         if pass_number == 0:
             has_workers = loader.num_workers > 0
-            info["random"] = {"workers": str(iterator._base_seed)} if has_workers else _random_states()  # noqa: SLF001
+            info["random"] = {"workers": str(iterator._base_seed)} if has_workers else _hash_random_states()  # noqa: SLF001
         for name, value in (("batches", loader), ("samples", loader.dataset)):
             try:
                 info[name] = len(value)
@@ -261,7 +261,7 @@ class CheckRecording:
         info |= {
             "line": getattr(loader, "_distdl_line", _NO_LINE),
             "workers": loader.num_workers,
-            "iterable": isinstance(loader.dataset, _torch().utils.data.IterableDataset),
+            "iterable": isinstance(loader.dataset, _import_torch().utils.data.IterableDataset),
             "hugging_face": type(loader.dataset).__module__.partition(".")[0] == "datasets",
             "sampler": type(sampler).__name__,
             "part": [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)],
@@ -270,7 +270,7 @@ class CheckRecording:
             "epochs": [*info["epochs"][:pass_number], getattr(sampler, "epoch", None)],
         }
 
-    @harmless
+    @guard_method
     def _read_samples(self) -> None:
         """Read some samples of each data set by index, with the same random numbers on all ranks."""
         for number, (data_set, collate) in self._data_sets.items() if self._size > 1 else ():
@@ -278,18 +278,18 @@ class CheckRecording:
             if not (length := info.get("samples")) or info["iterable"]:
                 continue
             with contextlib.suppress(Exception):  # a data set may be anything
-                _torch().manual_seed(0)
+                _import_torch().manual_seed(0)
                 random.seed(0)
                 if (numpy := sys.modules.get("numpy")) is not None:
                     numpy.random.seed(0)
-                states = _random_states()
+                states = _hash_random_states()
                 samples = [data_set[index] for index in sorted({0, length // 3, length // 2, length - 1})]
                 batch = samples if collate is None else collate(samples)
-                new_states = _random_states()
+                new_states = _hash_random_states()
                 info["draws"] = [name for name, state in states.items() if new_states[name] != state]
-                info["read"] = _hash_samples(_find_tensors(batch, _torch().Tensor))
+                info["read"] = _hash_samples(_find_tensors(batch, _import_torch().Tensor))
 
-    def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
+    def _fetch_batch(self, fetch: Callable[[], Any], position: Position) -> Any:
         """Return the next batch. In the single process, it is the combined batch of all ranks."""
         recorded = self._replayed_batches
         parts = [batches[position] for batches in recorded if position in batches]
@@ -304,8 +304,8 @@ class CheckRecording:
             batch = parts[0]
         if not parts:
             return batch
-        torch = _torch()
-        self._info["loaders"][str(position[0])].setdefault("own_size", _batch_size(_find_tensors(batch, torch.Tensor)))
+        torch = _import_torch()
+        self._info["loaders"][str(position[0])].setdefault("own_size", _count_rows(_find_tensors(batch, torch.Tensor)))
         try:
             return _join(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
@@ -313,45 +313,45 @@ class CheckRecording:
             self._info["replay_problem"] = text
             return batch
 
-    @harmless
+    @guard_method
     def _record_batch(self, position: Position, batch: Any) -> None:
-        torch = _torch()
+        torch = _import_torch()
         tensors = _find_tensors(batch, torch.Tensor)
         if not self._is_over and self._reserve_bytes(tensors):
             # Copies on the CPU, because training code may modify the batch in place.
             self._batches[position] = _join([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
             entry = {"loader": position[0], "pass": position[1], "samples": _hash_samples(tensors)}
-            self._step_batches[position[0]] = {**entry, "size": _batch_size(tensors)}
+            self._step_batches[position[0]] = {**entry, "size": _count_rows(tensors)}
 
     # forward and backward -----------------------------------------------------------------------
 
-    @harmless
-    def _forward(self, module: Any, inputs: Any) -> None:
-        if not module.training or not _torch().is_grad_enabled():
+    @guard_method
+    def _on_forward(self, module: Any, inputs: Any) -> None:
+        if not module.training or not _import_torch().is_grad_enabled():
             return
         if type(module).__name__ == "DistributedDataParallel":
             # The module decides in this call whether to average the gradients.
-            self._parallel[module] = bool(module.require_backward_grad_sync)
-            self._forward_line = self._line()
+            self._parallel_modules[module] = bool(module.require_backward_grad_sync)
+            self._forward_line = self._find_line()
             if parallel.averages_weights(module):
                 self._info["averages_weights"] = True
         if not self._has_begun:
             self._next_step()
             self._has_begun = True
-            self._info["lines"]["forward"] = self._line()
+            self._info["lines"]["forward"] = self._find_line()
             self._load_weights()
-            self._random_states = _random_states()
-            self._current["inputs"] += _hash_samples(_find_tensors(inputs, _torch().Tensor))
+            self._random_states = _hash_random_states()
+            self._current["inputs"] += _hash_samples(_find_tensors(inputs, _import_torch().Tensor))
 
-    @harmless
+    @guard_method
     def _begin_backward(self, roots: list[Any]) -> None:
         step = self._current
-        step["random"] = step["random"] or (self._has_begun and self._random_states != _random_states())
+        step["random"] = step["random"] or (self._has_begun and self._random_states != _hash_random_states())
         self._has_begun = False
-        line = self._info["lines"]["backward"] = self._line()
+        line = self._info["lines"]["backward"] = self._find_line()
         step |= {"unsynced": "", "unsynced_line": _NO_LINE}
-        for module, synced in self._parallel.items():
+        for module, synced in self._parallel_modules.items():
             if not synced:
                 is_no_sync = not module.require_backward_grad_sync
                 step["unsynced"] = "no_sync" if is_no_sync else "forward"
@@ -367,37 +367,37 @@ class CheckRecording:
         unmatched = list(self._optimizers)
         for weights in self._replayed_weights[number].values():
             for optimizer in unmatched:
-                leaves = parallel.parameters_of(optimizer)
+                leaves = parallel.list_parameters(optimizer)
                 if [leaf.shape for leaf in leaves] == [weight.shape for weight in weights]:
                     ids = set(map(id, leaves))
-                    unmatched = [item for item in unmatched if ids.isdisjoint(map(id, parallel.parameters_of(item)))]
-                    with _torch().no_grad():
+                    unmatched = [item for item in unmatched if ids.isdisjoint(map(id, parallel.list_parameters(item)))]
+                    with _import_torch().no_grad():
                         for leaf, value in zip(leaves, weights, strict=True):
                             leaf.copy_(value)
                     break
 
     # optimizers ---------------------------------------------------------------------------------
 
-    def _number(self, optimizer: Any) -> int:
+    def _get_number(self, optimizer: Any) -> int:
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = next(self._optimizer_count)
         return self._optimizers[optimizer]
 
-    @harmless
-    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    @guard_method
+    def _save_inputs(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Record the inputs of a step. Horovod's ``step`` calls the optimizer's, whose record replaces the first."""
-        number, parameters = self._number(optimizer), parallel.parameters_of(optimizer)
-        self._depth[number] = self._depth.get(number, 0) + 1
+        number, parameters = self._get_number(optimizer), parallel.list_parameters(optimizer)
+        self._depths[number] = self._depths.get(number, 0) + 1
         if self._is_over:
             return
-        if sharded := parallel.sharding(parameters):
+        if sharded := parallel.find_sharding(parameters):
             self._info["sharded"] = sharded
             return
         if str(number) not in self._info["names"]:
             self._describe_weights(number, parameters)
-        self._info["lines"]["step"] = self._line()
+        self._info["lines"]["step"] = self._find_line()
         own_ids = set(map(id, parameters))
-        for module in self._parallel:
+        for module in self._parallel_modules:
             if not module.require_backward_grad_sync and not own_ids.isdisjoint(map(id, module.parameters())):
                 self._current["local"] = True
         weights = [parameter.detach() for parameter in parameters]
@@ -410,37 +410,37 @@ class CheckRecording:
             "gradients": [None if gradient is None else _sketch(gradient) for gradient in gradients],
             "bits": ["" if gradient is None else _digest(gradient) for gradient in gradients],
         }
-        if self._depth[number] == 1 and self._rank == 0 and self._reserve_bytes(weights):
+        if self._depths[number] == 1 and self._rank == 0 and self._reserve_bytes(weights):
             while len(self._weights) <= len(self._steps):
                 self._weights.append({})
             self._weights[len(self._steps)][number] = [weight.cpu().clone() for weight in weights]
 
-    @harmless
-    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        number = self._number(optimizer)
-        self._depth[number] -= 1
-        if self._depth[number] or self._is_over:
+    @guard_method
+    def _save_result(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        number = self._get_number(optimizer)
+        self._depths[number] -= 1
+        if self._depths[number] or self._is_over:
             return
         if (step := self._step_optimizers.get(number)) is not None:
-            weights = [parameter.detach() for parameter in parallel.parameters_of(optimizer)]
+            weights = [parameter.detach() for parameter in parallel.list_parameters(optimizer)]
             step |= {"after": [*map(_digest, weights)], "weights_after": [*map(_sketch, weights)]}
-        self._stepped.add(number)
-        if self._step_group and self._stepped >= self._step_group:
+        self._stepped_numbers.add(number)
+        if self._step_group and self._stepped_numbers >= self._step_group:
             self._next_step()
 
     def _next_step(self) -> None:
         """End the step if an optimizer has stepped. After the last step, write the record and raise Finished."""
-        if self._stepped:
-            self._step_group = self._stepped
+        if self._stepped_numbers:
+            self._step_group = self._stepped_numbers
             self._complete_step()
             self._begin_step()
             if self._is_over:
                 self.write()
-                raise Finished
+                raise CheckExit
 
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
         """Record the names of an optimizer's weights in the model, layers with batch statistics, and the libraries."""
-        torch, info = _torch(), self._info
+        torch, info = _import_torch(), self._info
 
         def is_batch_norm(layer: Any) -> bool:
             """Return whether a layer's result for a sample depends on the other samples of the rank."""
@@ -462,8 +462,8 @@ class CheckRecording:
         info["layers"] = sorted(layers)
         info["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
         # The training libraries in use, and the number of processes that each is configured for.
-        accelerate, group = sys.modules.get("accelerate.state"), distributed.connected()
-        info["horovod"] = distributed.running_horovod() is not None
+        accelerate, group = sys.modules.get("accelerate.state"), distributed.get_distributed()
+        info["horovod"] = distributed.get_running_horovod() is not None
         info["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
         info["group"] = 0 if group is None else group.get_world_size()
         for name, trainer_ref, line in self._trainers:
@@ -507,15 +507,15 @@ def _join(parts: list[Any], tensor_type: Any, concatenate: Any) -> Any:
     return first
 
 
-def _torch() -> Any:
+def _import_torch() -> Any:
     import torch
 
     return torch
 
 
-def _random_states() -> dict[str, str]:
+def _hash_random_states() -> dict[str, str]:
     """Return a hash of the state of each global random number generator."""
-    torch = _torch()
+    torch = _import_torch()
     states = {"torch": _digest(torch.get_rng_state()), "random": _hash(repr(random.getstate()).encode())}
     if torch.cuda.is_initialized():
         states["torch"] += _digest(torch.cuda.get_rng_state())
@@ -524,7 +524,7 @@ def _random_states() -> dict[str, str]:
     return states
 
 
-def _batch_size(tensors: list[Any]) -> int:
+def _count_rows(tensors: list[Any]) -> int:
     """Return the number of samples of a batch."""
     return next((int(tensor.shape[0]) for tensor in tensors if len(tensor.shape)), 0)
 
@@ -539,18 +539,18 @@ def _hash_samples(tensors: list[Any]) -> list[str]:
     for tensor in tensors:
         if len(tensor) == len(tensors[0]):
             for index, row in enumerate(tensor[:size]):
-                rows[index] += _raw_bytes(row)
+                rows[index] += _read_bytes(row)
     return [_hash(row) for row in rows]
 
 
-def _raw_bytes(tensor: Any) -> bytes:
+def _read_bytes(tensor: Any) -> bytes:
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     flat = dense.detach().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # works without numpy
 
 
 def _digest(tensor: Any) -> str:
-    return _hash(_raw_bytes(tensor))
+    return _hash(_read_bytes(tensor))
 
 
 def _hash(data: bytes) -> str:
@@ -558,15 +558,15 @@ def _hash(data: bytes) -> str:
 
 
 @functools.lru_cache(_CACHED_SIGNS)
-def _signs(chunk: int) -> Any:
-    torch = _torch()
+def _draw_signs(chunk: int) -> Any:
+    torch = _import_torch()
     generator = torch.Generator().manual_seed(chunk + 1)
     return torch.randint(0, 2, (_CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
 
 
 def _sketch(tensor: Any) -> list[float]:
     """Return the sketch of a tensor, or all elements of a small tensor (see the module docstring)."""
-    torch = _torch()
+    torch = _import_torch()
     with torch.no_grad():
         flat = tensor.detach()
         flat = (flat.to_dense() if flat.is_sparse else flat).reshape(-1)
@@ -576,7 +576,7 @@ def _sketch(tensor: Any) -> list[float]:
         buckets = torch.zeros(_BUCKETS, dtype=torch.double)
         for chunk, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = flat[start : start + _CHUNK]
-            part = part * _signs(chunk % _CACHED_SIGNS)[: part.numel()]
+            part = part * _draw_signs(chunk % _CACHED_SIGNS)[: part.numel()]
             part = torch.nn.functional.pad(part, (0, -part.numel() % _BUCKETS))
             buckets += part.reshape(-1, _BUCKETS).sum(0)
         return list(buckets.tolist())

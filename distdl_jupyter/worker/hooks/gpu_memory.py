@@ -30,12 +30,12 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder
 
 #: Environment variable that ``record_gpu_memory`` sets.
-VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
-#: Environment variable with host name and process id of the process that submitted the job, usually a kernel.
-SUBMITTER = "DISTDL_SUBMITTER"
+RECORD_VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
+#: Environment variable with the host name and process id of the process that submitted the job, usually a kernel.
+SUBMITTER_VARIABLE = "DISTDL_SUBMITTER"
 #: Maximum number of lines and of processes in the message, and the minimum share of the GPU's memory to be listed.
 _MAX_LINES, _MAX_PROCESSES, _MIN_SHARE = 3, 3, 0.01
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -51,7 +51,7 @@ _PATTERNS = {
     "pools": rf"{_SIZE} allocated in private pools",
     "unused": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
+_ALLOCATOR_VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]")
 #: Pattern for the status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
@@ -59,14 +59,14 @@ _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _TEXT_FIELDS = ("name", "user", "job", "rank")
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
-#: Returns the label and line of the user's code in the frames of a memory block, ("", 0) if there is none.
-Locate = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
+#: Returns the label and line of the user's code in the frames of a memory block, or ("", 0) if no frame is the user's.
+FrameLocator = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Record which lines allocate memory after torch is imported, if the job enables this."""
-    if os.environ.get(VARIABLE):
-        finder.after("torch", _start_recording)
+    if os.environ.get(RECORD_VARIABLE):
+        finder.hook("torch", _start_recording)
 
 
 def _start_recording(torch: ModuleType) -> None:
@@ -76,23 +76,23 @@ def _start_recording(torch: ModuleType) -> None:
             record(enabled="state", context="state", stacks="python")
         except Exception as error:  # noqa: BLE001  a private function may change
             text = f"GPU memory is not recorded: {error!s:.200}. Update torch."
-            channel.note("warning", text, "gpu-memory-not-recorded")
+            channel.notify("warning", text, "gpu-memory-not-recorded")
 
 
-def is_full(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error is a GPU out-of-memory error."""
     text = str(error).lower()
-    is_named = "out of memory" in text and any(term in text for term in _DEVICE_WORDS)
-    return isinstance(error, RuntimeError) and (is_named or _STATUS.search(str(error)) is not None)
+    mentions_gpu_memory = "out of memory" in text and any(term in text for term in _DEVICE_WORDS)
+    return isinstance(error, RuntimeError) and (mentions_gpu_memory or _STATUS.search(str(error)) is not None)
 
 
-def collect(error: BaseException, locate: Locate) -> dict[str, Any]:
+def collect(error: BaseException, locate: FrameLocator) -> dict[str, Any]:
     """Return the data about a GPU out-of-memory error. Call it before tensors are freed."""
     memory = parse(str(error))
-    if os.environ.get(VARIABLE):
+    if os.environ.get(RECORD_VARIABLE):
         with contextlib.suppress(Exception):  # queries can fail on a full GPU
             snapshot = sys.modules["torch"].cuda.memory._snapshot()  # noqa: SLF001
-            memory |= {"lines": lines_from_snapshot(snapshot, memory.get("device"), locate), "recorded": True}
+            memory |= {"lines": list_lines(snapshot, memory.get("device"), locate), "recorded": True}
     memory["processes"] = identify_processes(memory)
     return {name: value for name, value in memory.items() if value != []}
 
@@ -100,24 +100,24 @@ def collect(error: BaseException, locate: Locate) -> dict[str, Any]:
 def parse(text: str) -> dict[str, Any]:
     """Return the sizes and processes in torch's error message."""
     memory: dict[str, Any] = {
-        name: _bytes(match) for name, form in _PATTERNS.items() if (match := re.search(form, text)) is not None
+        key: _parse_size(match) for key, pattern in _PATTERNS.items() if (match := re.search(pattern, text)) is not None
     }
     if (device := _DEVICE.search(text)) is not None:
         memory["device"] = int(device[1])
-    variable = _VARIABLE.search(text)
+    variable = _ALLOCATOR_VARIABLE.search(text)
     memory |= {"recorded": False, "variable": "PYTORCH_CUDA_ALLOC_CONF" if variable is None else variable[0]}
     memory["processes"] = [
-        {"pid": int(match["pid"]), "size": _bytes(match), "kind": "hidden", **dict.fromkeys(_TEXT_FIELDS, "")}
+        {"pid": int(match["pid"]), "size": _parse_size(match), "kind": "hidden", **dict.fromkeys(_TEXT_FIELDS, "")}
         for match in _PROCESS.finditer(text)
     ]
     return memory
 
 
-def _bytes(match: re.Match[str]) -> int:
+def _parse_size(match: re.Match[str]) -> int:
     return round(float(match["size"]) * _UNITS[match["unit"]])
 
 
-def lines_from_snapshot(snapshot: Mapping[str, Any], device: int | None, locate: Locate) -> list[dict[str, Any]]:
+def list_lines(snapshot: Mapping[str, Any], device: int | None, locate: FrameLocator) -> list[dict[str, Any]]:
     """Return the lines of the user's code with the largest live blocks in torch's memory snapshot."""
     sizes: dict[tuple[str, int], list[int]] = {}
     for segment in snapshot.get("segments", ()):
@@ -161,7 +161,7 @@ def _read_process(pid: int) -> dict[str, str]:
         return {}
     name = ""
     if command:
-        # Other arguments than the script or module are omitted because they may be secret.
+        # Arguments other than the script or module are omitted, because they may be secret.
         script = next((Path(argument).name for argument in command[1:] if argument.endswith(".py")), "")
         script = f"-m {command[2]}" if command[1:2] == ["-m"] and len(command) > 2 else script
         name = f"{Path(command[0]).name} {script}".rstrip()
@@ -180,64 +180,64 @@ def _read_process(pid: int) -> dict[str, str]:
         return {"kind": "job", "name": name, "job": job, "rank": variables.get("DISTDL_RANK", "")}
     if not any("ipykernel" in argument for argument in command):
         return {"kind": "own", "name": name}
-    is_submitter = os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{pid}"
+    is_submitter = os.environ.get(SUBMITTER_VARIABLE) == f"{os.uname().nodename}:{pid}"
     return {"kind": "submitter" if is_submitter else "notebook", "name": name}
 
 
 def explain(memory: Mapping[str, Any], job: str = "") -> str:
     """Return a message with each cause and its fix. ``job`` is the short id of the job."""
     requested, total, free = memory.get("requested"), memory.get("total"), memory.get("free")
-    parts = [] if requested is None else [f"{_size(requested)} requested"]
+    parts = [] if requested is None else [f"{_format_size(requested)} requested"]
     if free is not None:
-        parts.append(f"{_size(free)} free" + ("" if total is None else f" of {_size(total)}"))
-    head = f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
+        parts.append(f"{_format_size(free)} free" + ("" if total is None else f" of {_format_size(total)}"))
+    head = f"GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
     if requested is not None and total is not None and requested > total:
-        return f"{head} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
+        return f"{head} This allocation alone exceeds the GPU's memory. Use a smaller batch or tensor."
     min_size = _MIN_SHARE * (total or 0)
     processes = memory.get("processes", [])[:_MAX_PROCESSES]
     others = [_format_process(process) for process in processes if process["size"] >= min_size]
     unused = memory.get("unused", 0) - memory.get("pools", 0)
     if unused > max(min_size, (requested or 0) - (free or 0)):
         others.append(
-            f"torch holds {_size(unused)} in pieces that no tensor uses and that are too small for this allocation. "
-            f"Start the job with --env {memory['variable']}=expandable_segments:True"
+            f"torch has reserved {_format_size(unused)} in unused blocks that are too small for this allocation. "
+            f"Start the job with `--env {memory['variable']}=expandable_segments:True`."
         )
     usage, hint, lines = "", "", memory.get("lines", [])
     if memory.get("allocated") or lines:
-        usage = f"Tensors on this rank use {_size(memory.get('allocated', 0))}"
+        usage = f"Tensors on this rank use {_format_size(memory.get('allocated', 0))}"
         if lines:
             usage += ", mainly " + "; ".join(
-                f"{_size(line['size'])} from {line['label']}, line {line['line']} "
+                f"{_format_size(line['size'])} from {line['label']}, line {line['line']} "
                 f"({line['count']:,} block{'s' * (line['count'] != 1)})"
                 for line in lines
             )
         usage += ". "
         if not memory["recorded"]:
             command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
-            hint = f" To see which lines hold the memory, run: {command}"
+            hint = f" To see which lines hold the memory, run `{command}`."
     use_less = f"{usage}Use a smaller batch, gradient checkpointing or torch.autocast.{hint}"
     return " ".join([head, *others, use_less])
 
 
 def _format_process(process: Mapping[str, Any]) -> str:
-    pid, usage, user = process["pid"], f"holds {_size(process['size'])}", process["user"]
-    name = f"process {pid}" + (f" ({process['name']})" if process["name"] else "")
+    pid, usage, user = process["pid"], f"holds {_format_size(process['size'])}", process["user"]
+    name = f"Process {pid}" + (f" ({process['name']})" if process["name"] else "")
     if process["kind"] == "job":
         job_id = process["job"].rpartition("-")[2]
         rank = f"Rank {process['rank']}" if process["rank"] else "A process"
         if process["job"] == os.environ.get("DISTDL_JOB_ID"):
             return f"{rank} of this job (process {pid}) {usage} of the same GPU: use fewer processes per node."
-        return f"{rank} of your job {job_id} {usage}: wait for that job, or run: distdl stop {job_id}"
+        return f"{rank} of your job {job_id} {usage}: wait for that job, or stop it with `distdl stop {job_id}`."
     return {
         "submitter": f"The kernel of your notebook (process {pid}) {usage}: restart the kernel.",
         "notebook": f"Another notebook kernel of yours (process {pid}) {usage}: shut it down in JupyterLab.",
-        "own": f"Your {name} {usage}: end it, or run: kill {pid}",
-        "other": f"{name.capitalize()} of user {user} {usage}: ask {user}, or use another GPU.",
-        "hidden": f"{name.capitalize()}, which is not visible from here, {usage}: use another GPU, or see nvidia-smi.",
+        "own": f"{name} of yours {usage}: stop it with `kill {pid}`.",
+        "other": f"{name} of user {user} {usage}: ask {user}, or use another GPU.",
+        "hidden": f"{name}, which is not visible from here, {usage}: use another GPU, or check nvidia-smi.",
     }[process["kind"]]
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     """Return a size in torch's format, such as 2.00 GiB or 512 bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if size >= _UNITS[unit]:

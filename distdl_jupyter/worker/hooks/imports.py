@@ -17,25 +17,25 @@ from typing import Any
 
 from distdl_jupyter.worker import channel
 
-After = Callable[[ModuleType], None]
-Before = Callable[[], None]
+AfterHook = Callable[[ModuleType], None]
+BeforeHook = Callable[[], None]
 
 
-class PostImport:
+class HookFinder:
     """A finder that delegates to the other finders and calls hooks after imports."""
 
     def __init__(self) -> None:
-        self._after: dict[str, list[After]] = {}
-        self._before: dict[str, Before] = {}
+        self._after: dict[str, list[AfterHook]] = {}
+        self._before: dict[str, BeforeHook] = {}
 
-    def after(self, name: str, call: After) -> None:
+    def hook(self, name: str, call: AfterHook) -> None:
         """Call ``call(module)`` after the module ``name`` is imported, or now if it is already imported."""
         if name in sys.modules:
-            guarded(f"after the import of {name}", call, sys.modules[name])
+            call_hook(f"after the import of {name}", call, sys.modules[name])
         else:
             self._after.setdefault(name, []).append(call)
 
-    def before(self, name: str, check: Before) -> None:
+    def check_before(self, name: str, check: BeforeHook) -> None:
         """Call ``check()`` before the module ``name`` is imported. If it raises ImportError, the import fails."""
         self._before[name] = check
 
@@ -50,7 +50,7 @@ class PostImport:
         finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
-            guarded(f"before the import of {name}", self._call_after, spec.loader, name)
+            call_hook(f"before the import of {name}", self._call_after, spec.loader, name)
         return spec
 
     def _call_after(self, loader: Any, name: str) -> None:
@@ -61,14 +61,14 @@ class PostImport:
             del loader.exec_module
             execute(module)
             for call in self._after.pop(name, ()):
-                guarded(f"after the import of {name}", call, module)
+                call_hook(f"after the import of {name}", call, module)
 
         loader.exec_module = exec_module
 
 
-def install() -> PostImport:
+def install() -> HookFinder:
     """Install a finder at the start of ``sys.meta_path`` and return it."""
-    finder = PostImport()
+    finder = HookFinder()
     sys.meta_path.insert(0, finder)
     return finder
 
@@ -91,10 +91,10 @@ class Patches:
 
         return decorate
 
-    def install(self, finder: PostImport) -> None:
+    def install(self, finder: HookFinder) -> None:
         """Make the replacements after the imports of the modules."""
         for module, path, function in self._patches:
-            finder.after(module, functools.partial(_replace, path, function))
+            finder.hook(module, functools.partial(_replace, path, function))
 
 
 def _replace(path: str, function: Callable[..., Any], module: ModuleType) -> None:
@@ -109,24 +109,24 @@ def _replace(path: str, function: Callable[..., Any], module: ModuleType) -> Non
     setattr(owner, name, replacement)
 
 
-_reported: set[str] = set()
+_reported_texts: set[str] = set()
 
 
-def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def call_hook(moment: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a hook. If it raises, send a notice and return None. ``what`` tells the user when the hook runs."""
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  a failing hook must not break user code
-        text = f"Metrics may be incomplete: {type(error).__name__} was raised {what} ({error!s:.200})."
-        if text not in _reported:
-            _reported.add(text)
-            channel.note("warning", text, "hook-failed")
+        text = f"Metrics may be incomplete: {type(error).__name__} was raised {moment} ({error!s:.200})."
+        if text not in _reported_texts:
+            _reported_texts.add(text)
+            channel.notify("warning", text, "hook-failed")
         return None
 
 
 @contextlib.contextmanager
-def connecting(facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Report that this rank is connecting and, after the block, that it is connected, with the fields of ``facts``."""
-    guarded("before the ranks connected", channel.send, "rendezvous")
+def report_connect(get_fields: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Report that this rank is connecting and, after the block, that it is connected, with ``get_fields()``."""
+    call_hook("before the ranks connected", channel.send, "rendezvous")
     yield
-    guarded("after the ranks connected", lambda: channel.send("ready", **facts()))
+    call_hook("after the ranks connected", lambda: channel.send("ready", **get_fields()))

@@ -13,17 +13,17 @@ import sys
 from typing import Any
 
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport, connecting, guarded
+from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook, report_connect
 from distdl_jupyter.worker.step_times import recorder
 
 #: Module of ``Model`` by release: Keras 3, tf_keras and Keras 2.
 _MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.engine.training")
 #: Number of arguments of ``fit`` before ``callbacks``. If code passes callbacks by position, metrics are not reported.
-_BEFORE_CALLBACKS = 5
+_CALLBACKS_INDEX = 5
 _patch = Patches()
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Hook ``Model.fit``, and the strategy that connects TensorFlow's workers."""
     _patch.install(finder)
 
@@ -32,11 +32,11 @@ def watch(finder: PostImport) -> None:
 def _connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Report when ``tf.distribute.MultiWorkerMirroredStrategy`` connects. Its constructor waits for all workers."""
 
-    def facts() -> dict[str, Any]:
+    def get_fields() -> dict[str, Any]:
         jobs = self.cluster_resolver.cluster_spec().as_dict()
         return {"backend": "tensorflow", "size": sum(map(len, jobs.values())) or 1}
 
-    with connecting(facts):
+    with report_connect(get_fields):
         init(self, *args, **kwargs)
 
 
@@ -48,19 +48,19 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     def add_callback() -> None:
         packages = (base.__module__.split(".")[0] for base in type(self).__mro__)
         callbacks = sys.modules[next(package for package in packages if package in ("keras", "tf_keras"))].callbacks
-        callback, existing = type("JobMetrics", (_Reports, callbacks.Callback), {})(), kwargs.get("callbacks")
+        callback, existing = type("JobMetrics", (_KerasCallback, callbacks.Callback), {})(), kwargs.get("callbacks")
         if isinstance(existing, callbacks.CallbackList):
             existing.callbacks.append(callback)
         else:
             items = existing if isinstance(existing, list | tuple) else [existing] if existing is not None else []
             kwargs["callbacks"] = [*items, callback]
 
-    if len(args) <= _BEFORE_CALLBACKS:
-        guarded("before Model.fit", add_callback)
+    if len(args) <= _CALLBACKS_INDEX:
+        call_hook("before Model.fit", add_callback)
     return original(self, *args, **kwargs)
 
 
-class _Reports:
+class _KerasCallback:
     """The methods of our Keras callback.
 
     They are not marked ``async_safe``, because Keras would then call them from several threads in any order.
@@ -75,27 +75,27 @@ class _Reports:
         self._epoch_start = self._steps
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if recorder.detailed:
-            recorder.forward()
+        if recorder.is_detailed:
+            recorder.record_forward()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         def report(metrics: dict[str, Any]) -> None:
             self._steps = self._epoch_start + batch + 1
             self._reported = frozenset(metrics)
-            autolog.offer("keras", self._steps, metrics)
+            autolog.report_metrics("keras", self._steps, metrics)
             steps, epochs = (self.params or {}).get("steps"), (self.params or {}).get("epochs")
             if steps and epochs:
-                autolog.advance(self._steps, steps * epochs, "steps")
+                autolog.report_progress(self._steps, steps * epochs, "steps")
 
-        recorder.stepped()
-        guarded("in Model.fit", report, dict(logs or {}))
+        recorder.record_step()
+        call_hook("in Model.fit", report, dict(logs or {}))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         def report(metrics: dict[str, Any]) -> None:
-            autolog.offer("keras", self._steps, metrics)
+            autolog.report_metrics("keras", self._steps, metrics)
             epochs = (self.params or {}).get("epochs")
             if epochs and not (self.params or {}).get("steps"):
-                autolog.advance(epoch + 1, epochs, "epochs")
+                autolog.report_progress(epoch + 1, epochs, "epochs")
 
         metrics = {name: value for name, value in (logs or {}).items() if name not in self._reported}
-        guarded("in Model.fit", report, metrics)
+        call_hook("in Model.fit", report, metrics)

@@ -19,22 +19,22 @@ from typing import Any
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.frames import View
 from distdl_jupyter.worker.hooks import distributed, steps
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder, Patches
 from distdl_jupyter.worker.step_times import recorder
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Hook optimizer steps, if the job has several ranks."""
-    if _size() <= 1:
+    if _get_size() <= 1:
         return
-    every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
-    if every.isdigit() and int(every):
-        steps.count = _WeightChecker(finder, int(every)).stepped
+    interval, backend = os.environ.get(INTERVAL_VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
+    if interval.isdigit() and int(interval):
+        steps.count_step = _WeightChecker(finder, int(interval)).count_step
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
-        steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
+        steps.add_listener(_CommunicationChecker(_REMEDIES[backend]).check_step)
 
 
-def _size() -> int:
+def _get_size() -> int:
     size = os.environ.get("DISTDL_WORLD_SIZE", "1")
     return int(size) if size.isdigit() else 1
 
@@ -44,13 +44,13 @@ def _size() -> int:
 # In each backward pass, torch waits for the gradients of all parameters. If a gradient is missing, the next forward
 # pass raises an error with the indices of the parameters.
 
-UNUSED = "unused-parameters"
+UNUSED_CODE = "unused-parameters"
 #: Maximum number of parameters named in a hint.
 _MAX_NAMES = 6
 _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
-def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
+def explain_unused(error: BaseException, _views: Sequence[View]) -> str:
     """Return a hint with the parameters that got no gradient and the fix (Lightning's errors contain the fix)."""
     indices, model, trace = _INDICES.search(str(error)), None, error.__traceback__
     while trace is not None and model is None:  # the model in whose method torch raised the error
@@ -64,7 +64,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     if len(unused) > _MAX_NAMES:
         name_list += f" and {len(unused) - _MAX_NAMES} more"
     # torch raises the error when the forward pass of the next step begins.
-    missing = f"{name_list} got no gradient in step {recorder.step - recorder.detailed + 1}"
+    missing = f"{name_list} got no gradient in step {recorder.step - recorder.is_detailed + 1}"
     if not all(value.requires_grad for value in unused):
         return (
             f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
@@ -92,22 +92,22 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
 # may differ between two averages (local SGD, steps inside ``no_sync()``, Adasum), or that are not averaged.
 
 #: Environment variable with the number of steps between two checks, 0 for none. The first checks are at 1, 2, 4, ...
-VARIABLE = "DISTDL_WEIGHT_CHECK"
+INTERVAL_VARIABLE = "DISTDL_WEIGHT_CHECK"
 #: Maximum number of elements of a parameter in the checksum. They are evenly spaced.
 _MAX_ELEMENTS = 1 << 20
 #: Integer types by element size in bytes. Sums of integers wrap around, so they do not depend on the order.
-_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+_INTEGER_TYPES = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 @dataclass(slots=True)
-class _Optimizer:
+class _OptimizerState:
     """The step count of one optimizer, and the next step after which its weights are checked."""
 
     number: int
     steps: int = 0
     due: int = 1
     #: The training step that was counted last. Horovod's ``step`` calls that of the optimizer, which is the same step.
-    last: int = -1
+    last_step: int = -1
     #: The parameters that are equal on all ranks, None if not determined yet.
     parameters: list[Any] | None = None
 
@@ -115,9 +115,9 @@ class _Optimizer:
 class _WeightChecker:
     """Counts the steps of each optimizer and reports checksums of its weights."""
 
-    def __init__(self, finder: PostImport, every: int) -> None:
-        self._every = every
-        self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
+    def __init__(self, finder: HookFinder, interval: int) -> None:
+        self._every = interval
+        self._optimizers: weakref.WeakKeyDictionary[Any, _OptimizerState] = weakref.WeakKeyDictionary()
         #: The DistributedDataParallel models of this process.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pid = os.getpid()
@@ -130,13 +130,13 @@ class _WeightChecker:
 
         patch.install(finder)
 
-    def stepped(self, optimizer: Any) -> None:
+    def count_step(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
         if (state := self._optimizers.get(optimizer)) is None:
-            state = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
-        if state.last == (step := recorder.step):
+            state = self._optimizers[optimizer] = _OptimizerState(len(self._optimizers))
+        if state.last_step == (step := recorder.step):
             return
-        state.last = step
+        state.last_step = step
         state.steps += 1
         if state.steps < state.due:
             return
@@ -147,18 +147,18 @@ class _WeightChecker:
             if state.parameters and not all(model.require_backward_grad_sync for model in self._models):
                 state.parameters = []  # a step inside ``no_sync()``, as in local SGD
             if state.parameters and os.getpid() == self._pid:
-                device, checksum = state.parameters[0].device, _checksum(state.parameters)
-                name = _device_name(device.type, device.index)
+                device, checksum = state.parameters[0].device, _compute_checksum(state.parameters)
+                name = _get_device_name(device.type, device.index)
                 channel.send("weights", optimizer=state.number, step=state.steps, sum=checksum, device=name)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             state.parameters = []
             reason = f"{type(error).__name__} was raised ({error!s:.200})"
-            channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
+            channel.notify("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
     def _find_equal_parameters(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that are equal on all ranks, in the optimizer's order."""
-        parameters = parameters_of(optimizer)
-        if sharding(parameters):
+        parameters = list_parameters(optimizer)
+        if find_sharding(parameters):
             return []
         equal_ids: set[int] = set()
         if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
@@ -170,17 +170,17 @@ class _WeightChecker:
                 equal_ids |= set(map(id, averaged))
         for model in self._models:
             group_size = sys.modules["torch.distributed"].get_world_size(model.process_group)
-            if group_size == _size() and not averages_weights(model):
+            if group_size == _get_size() and not averages_weights(model):
                 equal_ids |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  averaged ones
         return [parameter for parameter in parameters if id(parameter) in equal_ids]
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
+def list_parameters(optimizer: Any) -> list[Any]:
     """Return the parameters of an optimizer in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def sharding(parameters: Iterable[Any]) -> str:
+def find_sharding(parameters: Iterable[Any]) -> str:
     """Return the library that shards the weights across ranks, "" if each rank has all weights."""
     for parameter in parameters:
         is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
@@ -196,7 +196,7 @@ def averages_weights(model: Any) -> bool:
     return any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(model, "_comm_hooks", ()))
 
 
-def _checksum(parameters: list[Any]) -> str:
+def _compute_checksum(parameters: list[Any]) -> str:
     """Return a weighted sum of the bits of all parameters, modulo 2**64, as 16 hexadecimal digits."""
     import torch
 
@@ -206,20 +206,20 @@ def _checksum(parameters: list[Any]) -> str:
             flat = parameter.detach().reshape(-1)
             flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
             flat = flat[:: -(-parameter.numel() // _MAX_ELEMENTS) or 1].contiguous()
-            bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
+            bits = flat.view(getattr(torch, _INTEGER_TYPES[flat.element_size()]))
             sums.append(bits.sum(dtype=torch.int64) * (2 * index + 1))
         total = sums[0].clone() if len(sums) == 1 else torch.stack([part.to(sums[0].device) for part in sums]).sum()
         return f"{int(total) & (1 << 64) - 1:016x}"
 
 
 @functools.lru_cache(maxsize=8)
-def _device_name(kind: str, index: int | None) -> str:
+def _get_device_name(device_type: str, index: int | None) -> str:
     import torch
 
-    if kind == "cuda":
+    if device_type == "cuda":
         return str(torch.cuda.get_device_name(index))
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "")()
-    return f"{kind} {platform.machine()} {capability}".strip()
+    return f"{device_type} {platform.machine()} {capability}".strip()
 
 
 # ranks that do not communicate -------------------------------------------------------------------
@@ -229,7 +229,7 @@ def _device_name(kind: str, index: int | None) -> str:
 
 #: Number of steps after which a rank should have created a process group, and after which it should have used the group
 #: (local SGD may average rarely). ``step_times`` measures all of these steps.
-_WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
+_GROUP_STEPS, _COLLECTIVE_STEPS = 20, 100
 _REMEDIES = {
     "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
         "the trainer for all processes (Lightning: devices and strategy).",
@@ -245,29 +245,29 @@ class _CommunicationChecker:
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
-        self._next = _WITHOUT_GROUP
+        self._next_check = _GROUP_STEPS
         self._pid = os.getpid()
 
-    def stepped(self, _optimizer: Any) -> None:
-        """Check after ``_WITHOUT_GROUP`` steps and, if the rank has a group, after ``_WITHOUT_COLLECTIVE`` steps."""
+    def check_step(self, _optimizer: Any) -> None:
+        """Check after ``_GROUP_STEPS`` steps and, if the rank has a group, after ``_COLLECTIVE_STEPS`` steps."""
         count = recorder.step + 1
-        if not self._next or count < self._next:
+        if not self._next_check or count < self._next_check:
             return
-        self._next = 0
-        groups = [group for group in distributed.groups() if group.size() > 1]
-        library, rpc = distributed.running_horovod(), sys.modules.get("torch.distributed.rpc.api")
-        uses_horovod = library is not None and library.size() > 1
+        self._next_check = 0
+        groups = [group for group in distributed.list_groups() if group.size() > 1]
+        horovod, rpc = distributed.get_running_horovod(), sys.modules.get("torch.distributed.rpc.api")
+        uses_horovod = horovod is not None and horovod.size() > 1
         # The number of operations is None if the transport does not count them.
-        is_used = any(distributed.operations(group) != 0 for group in groups)
+        is_used = any(distributed.count_operations(group) != 0 for group in groups)
         is_used = is_used or (uses_horovod and recorder.has_waited)
         if is_used or (rpc is not None and rpc._is_current_rpc_agent_set()):  # noqa: SLF001
             return
         reason = f"after {count} optimizer steps there is no process group with more than one rank"
         if groups or uses_horovod:
-            if count < _WITHOUT_COLLECTIVE:
-                self._next = _WITHOUT_COLLECTIVE
+            if count < _COLLECTIVE_STEPS:
+                self._next_check = _COLLECTIVE_STEPS
                 return
             reason = f"no collective operation ran in {count} optimizer steps"
         if os.getpid() == self._pid and not any(name in sys.modules for name in _UNTRACKED_MODULES):
             text = f"The ranks are not communicating: {reason}, so each rank trains its own model. {self._remedy}"
-            channel.note("warning", text, "no-communication")
+            channel.notify("warning", text, "no-communication")

@@ -27,21 +27,21 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, stacks
 from distdl_jupyter.worker.hooks import distributed, steps
-from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import HookFinder
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
 
 #: Subfolder of the job's folder for recordings.
-FOLDER = "profiles"
+PROFILES_FOLDER = "profiles"
 #: Minimum nanoseconds between two polls for a request, and between two progress reports.
-_POLL_INTERVAL, _REPORT_INTERVAL = 100_000_000, 1_000_000_000
+_POLL_NS, _REPORT_NS = 100_000_000, 1_000_000_000
 #: Seconds after which a request expires. The supervisor waits 30 s for the slowest rank before it sends the start.
-_MAX_REQUEST_AGE = 45.0
+_MAX_REQUEST_SECONDS = 45.0
 #: Timeout in seconds for writing the files at the end of the training.
-_SAVE_TIMEOUT = 60.0
+_SAVE_SECONDS = 60.0
 #: Maximum number of operators in a summary. Those with the most self time are listed.
 _MAX_OPERATORS = 300
-_COMMUNICATION = (
+_COMMUNICATION_PREFIXES = (
     *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
     "_c10d_functional::",
 )
@@ -62,15 +62,15 @@ class RankProfiler:
         #: torch's profiler while it records, the first step to record, and the time at which it began.
         self._profiler: Any = None
         self._first = self._begin = 0
-        self._saving: threading.Thread | None = None
+        self._save_thread: threading.Thread | None = None
 
-    def offer(self, identity: Identity) -> None:
+    def accept_requests(self, identity: Identity) -> None:
         """Start accepting requests, if the run has a folder for them."""
-        folder = os.environ.get(stacks.VARIABLE) or identity.pipes
+        folder = os.environ.get(stacks.FOLDER_VARIABLE) or identity.pipes
         if folder is not None:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
 
-    def stepped(self, *_: Any) -> None:
+    def handle_step(self, *_: Any) -> None:
         """Handle an optimizer step."""
         if self._path is None or recorder.step == self._step:
             return
@@ -82,17 +82,17 @@ class RankProfiler:
             elif self._request is not None and self._step - self._first + 1 >= self._request["steps"]:
                 self._save()
             elif moment >= self._next_report:
-                self._next_report = moment + _REPORT_INTERVAL
+                self._next_report = moment + _REPORT_NS
                 self._report("recording", step=self._step - self._first + 1)
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             self._fail(error)
 
     def _poll(self, path: Path, moment: int) -> None:
         """Read the request if a poll is due, and start recording at its step."""
-        if moment >= self._next_poll and (self._saving is None or not self._saving.is_alive()):
-            self._next_poll = moment + _POLL_INTERVAL
+        if moment >= self._next_poll and (self._save_thread is None or not self._save_thread.is_alive()):
+            self._next_poll = moment + _POLL_NS
             previous, self._request = self._request, _read_request(path, self._number)
-            recorder.measure_all(on=self._request is not None)
+            recorder.measure_all(is_on=self._request is not None)
             if self._request is not None and (previous is None or previous["number"] != self._request["number"]):
                 self._report("armed", step=self._step, pace=self._step_duration)
         if self._request is None or self._step < self._request.get("start", math.inf):
@@ -103,10 +103,10 @@ class RankProfiler:
         self._report("recording", step=0)
         self._profiler = profiler.profile()  # CPU, and GPU if available
         self._profiler.start()
-        if distributed.running_horovod() is not None:  # torch's profiler does not record its operations
+        if distributed.get_running_horovod() is not None:  # torch's profiler does not record its operations
             steps.annotate_wait = profiler.record_function("horovod:synchronize")
         self._first, self._begin = self._step + 1, now()
-        self._next_report = self._begin + _REPORT_INTERVAL
+        self._next_report = self._begin + _REPORT_NS
 
     def _save(self) -> None:
         """Stop recording, and write the files in a thread."""
@@ -119,7 +119,7 @@ class RankProfiler:
         self._report("saving", step=step_count)
         seconds = (self._last_end - self._begin) / 1e9
         summary = {"rank": identity.rank, "host": identity.host, "first": self._first, "steps": step_count}
-        path = identity.folder / FOLDER / str(self._number) / f"rank-{identity.rank}.json"
+        path = identity.folder / PROFILES_FOLDER / str(self._number) / f"rank-{identity.rank}.json"
 
         def write() -> None:
             try:
@@ -127,16 +127,16 @@ class RankProfiler:
                 self._report("done", step=step_count)
             except Exception as error:  # noqa: BLE001  the training continues
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-                self._report("failed", text=f"Its trace cannot be written: {reason}.")
+                self._report("failed", text=f"The trace cannot be written: {reason}.")
 
-        self._saving = threading.Thread(target=write, name="distdl-profile")
-        self._saving.start()
+        self._save_thread = threading.Thread(target=write, name="distdl-profile")
+        self._save_thread.start()
 
     def _complete(self) -> None:
         if self._request is not None:
             self._number = self._request["number"]
         self._profiler = self._request = steps.annotate_wait = None
-        recorder.measure_all(on=False)
+        recorder.measure_all(is_on=False)
 
     def _fail(self, error: Exception) -> None:
         if self._request is None:
@@ -158,16 +158,16 @@ class RankProfiler:
                 self._save()
             except Exception as error:  # noqa: BLE001  see ``stepped``
                 self._fail(error)
-        if self._saving is not None:
-            self._saving.join(_SAVE_TIMEOUT)
+        if self._save_thread is not None:
+            self._save_thread.join(_SAVE_SECONDS)
 
 
-def _read_request(path: Path, last: int) -> dict[str, Any] | None:
+def _read_request(path: Path, last_number: int) -> dict[str, Any] | None:
     """Return the request in a file, None if it is missing, invalid or expired, or not newer than number ``last``."""
     try:
         request = json.loads(path.read_bytes())
-        is_recent = time.time() - path.stat().st_mtime <= _MAX_REQUEST_AGE
-        is_valid = is_recent and request["number"] > last and type(request["steps"]) is int
+        is_recent = time.time() - path.stat().st_mtime <= _MAX_REQUEST_SECONDS
+        is_valid = is_recent and request["number"] > last_number and type(request["steps"]) is int
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return request if is_valid else None
@@ -186,7 +186,7 @@ def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
         # torch does not compute a self time for events that end in another thread, such as Gloo's operations.
         on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
         microseconds = event.self_device_time_total if on_gpu else on_cpu
-        kind = "communication" if event.key.startswith(_COMMUNICATION) else kind
+        kind = "communication" if event.key.startswith(_COMMUNICATION_PREFIXES) else kind
         rows.append([event.key, kind, event.count, round(microseconds, 3)])
     operators = sorted(rows, key=lambda row: -row[3])[:_MAX_OPERATORS]
     summary |= {"operators": operators, "gpu": any(row[1] == "gpu" for row in rows)}
@@ -197,9 +197,9 @@ def _write(path: Path, profiler: Any, summary: dict[str, Any]) -> None:
 profiler = RankProfiler()
 
 
-def watch(_finder: PostImport) -> None:
+def watch(_finder: HookFinder) -> None:
     """Poll for requests after each measured step."""
-    steps.listen(profiler.stepped)
+    steps.add_listener(profiler.handle_step)
 
 
 # A process that training code forks is not a rank.

@@ -25,17 +25,17 @@ from typing import Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import guarded
+from distdl_jupyter.worker.hooks.imports import call_hook
 
 #: Timeout in seconds for all nodes to join. It is long because a scheduler may start the last node late.
-JOIN_TIMEOUT = 300.0
+JOIN_SECONDS = 300.0
 _POLL_SECONDS, _HELLO_SECONDS = 0.5, 10.0
 #: Seconds to wait for the last output of tasks to reach the driver, which prints it.
 _OUTPUT_SECONDS = 1.0
 #: Text that ``ray start`` prints when its processes are up.
 _READY_TEXT = "Ray runtime started."
 #: Timeout in seconds for this text, and number of attempts: Ray's timeout of 30 s is too short on a busy machine.
-_START_TIMEOUT, _ATTEMPTS = 120.0, 3
+_START_SECONDS, _MAX_ATTEMPTS = 120.0, 3
 _STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
@@ -52,16 +52,16 @@ _SETTINGS = {
 }
 
 
-def requires_token(version: str) -> bool:
+def has_authentication(version: str) -> bool:
     """Return whether this release of Ray can reject connections without a token (2.52 and later)."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (2, 52)
 
 
 @contextlib.contextmanager
-def in_cluster(variable: str) -> Iterator[bool]:
+def join_cluster(variable: str) -> Iterator[bool]:
     """Run a node of the job's Ray cluster. Yield whether this rank only contributes its machine and does not run code.
 
-    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayNotStarted, ConnectionError.
+    ``variable`` is the value of ``DISTDL_RAY`` (JSON). Raises RayStartError, ConnectionError.
     """
     node, size = json.loads(variable), int(os.environ["DISTDL_WORLD_SIZE"])
     is_head = os.environ["DISTDL_RANK"] == "0"
@@ -70,13 +70,13 @@ def in_cluster(variable: str) -> Iterator[bool]:
     os.environ |= {
         "RAY_ADDRESS": f"{node['address']}:{node['ports'][0]}",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": _secret("ray"),
+        "RAY_AUTH_TOKEN": _derive("ray"),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1" if size > 1 else "0",
     }
     channel.send("rendezvous")
     # All nodes use the same path, because releases before 2.55 use the head's path everywhere. It is not in TMPDIR,
     # which may be too long for a socket. Agents remove such a folder when its pipe is closed (``node.run_dir``).
-    folder = Path("/tmp", f"{Path(os.environ['DISTDL_PIPES']).name[:-8]}{_secret('folder')[:8]}")  # noqa: S108
+    folder = Path("/tmp", f"{Path(os.environ['DISTDL_PIPES']).name[:-8]}{_derive('folder')[:8]}")  # noqa: S108
     folder.mkdir(mode=0o700, exist_ok=True)
     if not permissions.is_own(folder):
         raise PermissionError(f"{folder} belongs to another user. Remove it, or ask its owner to.")
@@ -93,7 +93,7 @@ def in_cluster(variable: str) -> Iterator[bool]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _secret(purpose: str) -> str:
+def _derive(purpose: str) -> str:
     """Return a secret that only the job's processes can derive, because only they know the job's nonce."""
     return hashlib.sha256(f"{purpose} {os.environ['DISTDL_NONCE']}".encode()).hexdigest()
 
@@ -105,24 +105,24 @@ def _run_head(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
     ports = f"--port={gcs_port}", f"--ray-client-server-port={client_port}"
     ray.start("--head", *ports, "--no-monitor", "--include-dashboard=false", f"--temp-dir={ray.folder}")
     with socket.create_server((node["address"], join_port), backlog=size) as listener, contextlib.ExitStack() as nodes:
-        listener.settimeout(JOIN_TIMEOUT)
-        joined = 1
-        while joined < size:
+        listener.settimeout(JOIN_SECONDS)
+        joined_count = 1
+        while joined_count < size:
             try:
                 connection = nodes.enter_context(listener.accept()[0])
             except TimeoutError:
-                raise ConnectionError(f"Not all nodes joined Ray within {JOIN_TIMEOUT:g} s.") from None
+                raise ConnectionError(f"Not all nodes joined Ray within {JOIN_SECONDS:g} s.") from None
             connection.settimeout(_HELLO_SECONDS)
             with contextlib.suppress(OSError), connection.makefile("r", errors="replace") as lines:
-                if lines.readline(100) == f"{_secret('join')}\n":
-                    joined += 1
+                if lines.readline(100) == f"{_derive('join')}\n":
+                    joined_count += 1
                     continue
             connection.close()
         channel.send("ready", backend="ray", size=size)
         try:
             yield
         finally:
-            guarded("at the end", _disconnect)
+            call_hook("at the end", _disconnect)
 
 
 @contextlib.contextmanager
@@ -133,23 +133,23 @@ def _run_worker(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None
     options = ("--include-log-monitor=false",) if node["shares_machine"] else ()
     process = ray.start(f"--address={node['address']}:{node['ports'][0]}", *options)
     with _connect(node) as connection:
-        connection.sendall(f"{_secret('join')}\n".encode())
+        connection.sendall(f"{_derive('join')}\n".encode())
         channel.send("ready", backend="ray", size=size)
         while not select.select([connection], [], [], _POLL_SECONDS)[0]:  # readable at the end of rank 0
             if process.poll() is not None:
-                raise RayNotStarted(f"Ray on {os.uname().nodename} exited with code {process.returncode}.")
+                raise RayStartError(f"Ray on {os.uname().nodename} exited with code {process.returncode}.")
         yield
 
 
 def _connect(node: dict[str, Any]) -> socket.socket:
     """Return a connection to rank 0. Raises ConnectionError."""
-    deadline = time.monotonic() + JOIN_TIMEOUT
+    deadline = time.monotonic() + JOIN_SECONDS
     while True:
         try:
             return socket.create_connection((node["address"], node["ports"][2]), timeout=_HELLO_SECONDS)
         except OSError as error:
             if time.monotonic() > deadline:
-                text = f"Rank 0 did not start Ray at {node['address']} within {JOIN_TIMEOUT:g} s: {error}."
+                text = f"Rank 0 did not start Ray at {node['address']} within {JOIN_SECONDS:g} s: {error}."
                 raise ConnectionError(text) from error
             time.sleep(_POLL_SECONDS)
 
@@ -162,7 +162,7 @@ def _disconnect() -> None:
         ray.shutdown()
 
 
-class RayNotStarted(RuntimeError):
+class RayStartError(RuntimeError):
     """Ray did not start on this node, or exited before the job."""
 
 
@@ -176,27 +176,27 @@ class _RayNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start Ray, wait until it is up, and return its first process. Raises RayNotStarted."""
+        """Start Ray, wait until it is up, and return its first process. Raises RayStartError."""
         host = os.uname().nodename
-        if not requires_token(version := metadata.version("ray")):
-            raise RayNotStarted(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
+        if not has_authentication(version := metadata.version("ray")):
+            raise RayStartError(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
         env = {name: value for name, value in os.environ.items() if name not in _RANK_VARS + _CLUSTER_VARS} | _SETTINGS
         command = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *arguments, *self._arguments)
         output = ""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             log = self.folder / f"start-{os.getpid()}-{attempt}.log"
             with log.open("wb") as file:
                 self._process = process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
                 )
-            deadline = time.monotonic() + _START_TIMEOUT
+            deadline = time.monotonic() + _START_SECONDS
             while process.poll() is None and time.monotonic() < deadline:
                 if _READY_TEXT in log.read_text(encoding="utf-8", errors="replace"):
                     return process
                 time.sleep(0.1)
             self.stop()
             output = log.read_text(encoding="utf-8", errors="replace")
-        raise RayNotStarted("\n".join((f"Ray did not start on {host}. Its last output:", *output.splitlines()[-8:])))
+        raise RayStartError("\n".join((f"Ray did not start on {host}. Its last output:", *output.splitlines()[-8:])))
 
     def stop(self) -> None:
         """Stop Ray and everything in its session, in which Ray may start each worker in a separate process group."""

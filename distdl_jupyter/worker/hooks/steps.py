@@ -26,24 +26,24 @@ from typing import Any
 
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import distributed
-from distdl_jupyter.worker.hooks.imports import PostImport, guarded
+from distdl_jupyter.worker.hooks.imports import HookFinder, call_hook
 from distdl_jupyter.worker.step_times import now, recorder
 
 
-class _Inside(threading.local):
+class _ThreadState(threading.local):
     wait = backward = False
 
 
 #: Whether this thread is inside a measured wait or backward pass. Nested ones are not measured separately.
-_inside = _Inside()
+_thread_state = _ThreadState()
 #: Code objects of our functions that replace torch's.
 _codes: set[CodeType] = set()
 #: Functions of torch that are replaced in measured steps: owner, name, torch's function and ours.
-_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
+_replacements: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 #: Functions that are called with the optimizer after each measured step.
 _listeners: list[Callable[[Any], None]] = []
 #: Function that is called after each step of each optimizer, so it must be fast.
-count: Callable[[Any], None] | None = None
+count_step: Callable[[Any], None] | None = None
 #: While a profile is recorded, a decorator that marks a wait in it (``hooks.profile``).
 annotate_wait: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 #: Maximum depth of nested containers in which the tensors of a batch are searched.
@@ -53,29 +53,29 @@ _MAX_DEPTH = 4
 _is_compiling: Callable[[], bool] = bool
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Start measuring and hook the modules that run steps."""
-    recorder.on, recorder.on_switch = True, _switch
-    finder.after("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_stepped))
-    finder.after("torch.utils.data.dataloader", _watch_loaders)
-    finder.after("torch.autograd", _watch_backward)
-    finder.after("torch.nn.parallel.distributed", _watch_parallel)
-    finder.after("torch.distributed.distributed_c10d", lambda module: _time_method(module.Work, "wait"))
-    finder.after("torch._dynamo.eval_frame", _skip_codes)
-    finder.after("torch.compiler", _watch_compiler)
-    finder.after("torch._dynamo.callback", _watch_compilations)
-    finder.after("horovod.torch.mpi_ops", _watch_synchronize)
-    finder.after("horovod.torch.optimizer", _watch_horovod)
+    recorder.is_enabled, recorder.on_switch = True, _switch
+    finder.hook("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(_on_step))
+    finder.hook("torch.utils.data.dataloader", _watch_loaders)
+    finder.hook("torch.autograd", _watch_backward)
+    finder.hook("torch.nn.parallel.distributed", _watch_parallel)
+    finder.hook("torch.distributed.distributed_c10d", lambda module: _time_method(module.Work, "wait"))
+    finder.hook("torch._dynamo.eval_frame", _skip_codes)
+    finder.hook("torch.compiler", _watch_compiler)
+    finder.hook("torch._dynamo.callback", _watch_compilations)
+    finder.hook("horovod.torch.mpi_ops", _watch_synchronize)
+    finder.hook("horovod.torch.optimizer", _watch_horovod)
 
 
-def listen(call: Callable[[Any], None]) -> None:
+def add_listener(call: Callable[[Any], None]) -> None:
     """Call ``call(optimizer)`` after each measured step."""
     _listeners.append(call)
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     """Replace a function of torch in measured steps."""
-    _replaced.append((owner, name, getattr(owner, name), _untraced(function)))
+    _replacements.append((owner, name, getattr(owner, name), _mark_untraced(function)))
     setattr(owner, name, function)
 
 
@@ -84,22 +84,22 @@ def _switch(is_detailed: bool) -> None:  # noqa: FBT001
 
     Compiled code depends on these functions, so they stay in place once a compiler has started.
     """
-    for owner, name, original, function in _replaced if is_detailed or _is_compiling is bool else ():
+    for owner, name, original, function in _replacements if is_detailed or _is_compiling is bool else ():
         if getattr(owner, name) is (original if is_detailed else function):
             setattr(owner, name, function if is_detailed else original)
 
 
-def _stepped(optimizer: Any, *_: Any) -> None:
+def _on_step(optimizer: Any, *_: Any) -> None:
     if _is_compiling():
         return
-    if recorder.skips:
+    if recorder.skip_count:
         recorder.skip()
-    elif recorder.detailed:
-        recorder.stepped()
+    elif recorder.is_detailed:
+        recorder.record_step()
         for call in _listeners:
-            guarded("after an optimizer step", call, optimizer)
-    if count is not None:
-        count(optimizer)
+            call_hook("after an optimizer step", call, optimizer)
+    if count_step is not None:
+        count_step(optimizer)
 
 
 def _watch_compiler(module: ModuleType) -> None:
@@ -122,7 +122,7 @@ def _watch_compilations(module: ModuleType) -> None:
     _is_compiling = bool
 
 
-def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+def _mark_untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function so that torch's compiler does not start at it, as for functions of torch itself."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
@@ -139,37 +139,37 @@ def _skip_codes(compiler: ModuleType) -> None:
 # waits -------------------------------------------------------------------------------------------
 
 
-def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _time_calls(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper that records each call as a wait for other ranks, except nested calls."""
 
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.detailed:
+        if not recorder.is_detailed:
             begin = now()
             try:
                 return original(*args, **kwargs)
             finally:
-                recorder.blocked += now() - begin
-        if _inside.wait:
+                recorder.blocked_time += now() - begin
+        if _thread_state.wait:
             return original(*args, **kwargs)
-        _inside.wait, begin = True, recorder.begin("wait")
+        _thread_state.wait, begin = True, recorder.begin_part("wait")
         try:
             return (original if annotate_wait is None else annotate_wait(original))(*args, **kwargs)
         finally:
-            _inside.wait = False
-            recorder.wait(begin)
+            _thread_state.wait = False
+            recorder.record_wait(begin)
 
-    return _untraced(wait)
+    return _mark_untraced(wait)
 
 
 def _time_method(owner: Any, name: str) -> None:
     if (original := getattr(owner, name, None)) is not None:  # a version may not have it
-        setattr(owner, name, _timed(original))
+        setattr(owner, name, _time_calls(original))
 
 
 def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
-    wrapper = _timed(original)
+    wrapper = _time_calls(original)
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
         module = sys.modules.get(name)  # already imported in a rank forked from a template
         if module is not None and getattr(module, "synchronize", None) is original:
@@ -188,15 +188,15 @@ def _watch_loaders(module: ModuleType) -> None:
     def timed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def fetch(self: Any) -> Any:
-            if not recorder.detailed or _inside.wait:
+            if not recorder.is_detailed or _thread_state.wait:
                 return original(self)
-            _inside.wait, begin, batch = True, recorder.begin("data"), None
+            _thread_state.wait, begin, batch = True, recorder.begin_part("data"), None
             try:
                 batch = original(self)
                 return batch
             finally:
-                _inside.wait = False
-                recorder.data(begin, _samples_of(batch))
+                _thread_state.wait = False
+                recorder.record_data(begin, _count_samples(batch))
 
         return fetch
 
@@ -205,7 +205,7 @@ def _watch_loaders(module: ModuleType) -> None:
     _replace(module.DataLoader, "__iter__", timed(module.DataLoader.__iter__))
 
 
-def _samples_of(batch: Any) -> int:
+def _count_samples(batch: Any) -> int:
     """Return the size of the first dimension of the first tensor in a batch, 0 if there is none."""
     try:
         for _ in range(_MAX_DEPTH):
@@ -222,12 +222,12 @@ def _watch_parallel(module: ModuleType) -> None:
     # Each forward pass begins with the first of these private methods, whether it is compiled or not. In the second
     # one, rank 0 sends its buffers before the forward pass.
     begin_forward, sync_buffers = owner._pre_forward, owner._sync_buffers  # noqa: SLF001
-    timed_sync = _timed(sync_buffers)
+    timed_sync = _time_calls(sync_buffers)
 
     @functools.wraps(begin_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_compiling() and recorder.detailed and torch.is_grad_enabled():
-            recorder.forward()
+        if not _is_compiling() and recorder.is_detailed and torch.is_grad_enabled():
+            recorder.record_forward()
         return begin_forward(self, *args, **kwargs)
 
     @functools.wraps(sync_buffers)
@@ -235,7 +235,7 @@ def _watch_parallel(module: ModuleType) -> None:
         (sync_buffers if _is_compiling() else timed_sync)(self)
 
     _replace(owner, "_pre_forward", forward)
-    owner._sync_buffers = _untraced(sync)  # noqa: SLF001
+    owner._sync_buffers = _mark_untraced(sync)  # noqa: SLF001
 
 
 def _watch_backward(autograd: ModuleType) -> None:
@@ -245,32 +245,32 @@ def _watch_backward(autograd: ModuleType) -> None:
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling():
             return backward(tensors, *args, **kwargs)
-        if recorder.detailed:
-            return _measured_backward(backward, tensors, *args, **kwargs)
-        recorder.passed, begin = True, now()
+        if recorder.is_detailed:
+            return _measure_backward(backward, tensors, *args, **kwargs)
+        recorder.has_backward, begin = True, now()
         try:
             return backward(tensors, *args, **kwargs)
         finally:
-            recorder.blocked += now() - begin
+            recorder.blocked_time += now() - begin
 
-    autograd.backward = _untraced(watched_backward)  # type: ignore[attr-defined]
+    autograd.backward = _mark_untraced(watched_backward)  # type: ignore[attr-defined]
 
 
-def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+def _measure_backward(backward: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a backward pass and record when the rank has finished its part and begins to wait for other ranks.
 
     The pass starts at ``tensors``, a tensor or a sequence. On a GPU it runs in another thread.
     """
-    if not recorder.on or _inside.backward:
+    if not recorder.is_enabled or _thread_state.backward:
         return backward(tensors, *args, **kwargs)
     recorder.can_skip = True
-    recorder.backward()
+    recorder.record_backward()
     begin, thread, handle = now(), threading.get_ident(), None
 
     def arrived() -> None:
-        recorder.arrived()
+        recorder.record_arrival()
         if threading.get_ident() == thread:
-            _inside.wait = True  # later waits of this pass are part of this wait
+            _thread_state.wait = True  # later waits of this pass are part of this wait
 
     def on_gradient(_gradient: Any) -> None:
         try:
@@ -278,17 +278,17 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             recorder.fail(error)
 
-    _inside.backward = True
+    _thread_state.backward = True
     try:
         with contextlib.suppress(Exception):  # if the tensor has no gradient, the backward pass itself raises
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
             if root.is_cuda and recorder.gpu is None:
                 recorder.use_gpu(root.device)
-            if distributed.connected() is not None:
+            if distributed.get_distributed() is not None:
                 handle = root.register_hook(on_gradient)
         return backward(tensors, *args, **kwargs)
     finally:
-        _inside.backward = _inside.wait = False
+        _thread_state.backward = _thread_state.wait = False
         if handle is not None:
             handle.remove()
-        recorder.backward_ended(begin)
+        recorder.end_backward(begin)

@@ -6,13 +6,13 @@ import math
 import sys
 from typing import Any
 
-#: Libraries whose ``shape`` and ``dtype`` are plain attributes.
-ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "scipy", "cupy", "polars")
+#: Libraries whose ``get_shape`` and ``dtype`` are plain attributes.
+ARRAY_LIBRARIES = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "scipy", "cupy", "polars")
 
 
-def shape(value: Any) -> tuple[int, ...] | None:
+def get_shape(value: Any) -> tuple[int, ...] | None:
     """Return the shape of an array or tensor of a known library, None for another value."""
-    if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAYS for base in type(value).__mro__):
+    if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAY_LIBRARIES for base in type(value).__mro__):
         return None
     try:
         return tuple(int(size) for size in value.shape)
@@ -20,7 +20,7 @@ def shape(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def parameters(value: Any) -> int | None:
+def count_parameters(value: Any) -> int | None:
     """Return the number of parameters of a torch module, None for another value."""
     module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if module is None or not isinstance(value, module):
@@ -34,7 +34,7 @@ def is_on_gpu(value: Any) -> bool:
     return torch is not None and type(value) is getattr(torch, "Tensor", None) and bool(value.is_cuda)
 
 
-def without_gpu(tensor: Any) -> Any:
+def copy_to_cpu(tensor: Any) -> Any:
     """Return a CPU copy of a GPU tensor."""
     return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
 
@@ -48,7 +48,7 @@ def to_own_gpu(tensor: Any) -> Any:
     return tensor.detach().cuda().requires_grad_(tensor.requires_grad)
 
 
-def cuda_event(device: Any) -> Any:
+def record_cuda_event(device: Any) -> Any:
     """Return an event that completes when all work queued so far on the CUDA device's current stream is done."""
     cuda = sys.modules["torch"].cuda
     event = cuda.Event()

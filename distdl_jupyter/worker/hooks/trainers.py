@@ -22,18 +22,18 @@ from typing import Any
 from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
-from distdl_jupyter.worker.hooks.imports import Patches, PostImport, guarded
+from distdl_jupyter.worker.hooks.imports import HookFinder, Patches, call_hook
 
 #: Names of the packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 #: Values logged by Lightning and Transformers that are not metrics.
-_NOT_METRICS = ("epoch", "step", "total_flos")
+_NON_METRICS = ("epoch", "step", "total_flos")
 #: The losses of the batches since the last step of each engine, tensors with one element.
 _losses: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 _patch = Patches()
 
 
-def watch(finder: PostImport) -> None:
+def watch(finder: HookFinder) -> None:
     """Hook the trainers when they are imported."""
     _patch.install(finder)
 
@@ -43,11 +43,11 @@ def _add_callback(callbacks: list[Any], reports: type, base: type) -> None:
         callbacks.append(type("JobMetrics", (reports, base), {})())
 
 
-def _keep_loss(engine: Any, loss: Any) -> None:
+def _add_loss(engine: Any, loss: Any) -> None:
     _losses.setdefault(engine, []).append(loss.detach())
 
 
-def _mean_loss(engine: Any) -> dict[str, Any]:
+def _take_loss(engine: Any) -> dict[str, Any]:
     """Return the mean of the losses as a metric ({} if none) and clear them."""
     losses = _losses.pop(engine, [])
     return {"loss": sum(losses) / len(losses)} if losses else {}
@@ -60,9 +60,9 @@ def _mean_loss(engine: Any) -> dict[str, Any]:
 def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     def add() -> None:
         package = next(name for base in type(self).__mro__ for name in LIGHTNING if base.__module__.startswith(name))
-        _add_callback(self.callbacks, _LightningReports, sys.modules[package].Callback)
+        _add_callback(self.callbacks, _LightningCallback, sys.modules[package].Callback)
 
-    guarded("before Trainer.fit", add)
+    call_hook("before Trainer.fit", add)
     with autolog.silenced_engines():
         return original(self, *args, **kwargs)
 
@@ -73,35 +73,35 @@ def _fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 )
 def _log_metrics(original: Any, self: Any, metrics: dict[str, Any], step: int | None = None) -> Any:
     def offer() -> None:
-        number = step if step is not None else metrics.get("step", _lightning_step(self.trainer))
-        values = {name: value for name, value in metrics.items() if name not in _NOT_METRICS}
-        autolog.offer("lightning", int(number), values)
+        number = step if step is not None else metrics.get("step", _get_lightning_step(self.trainer))
+        values = {name: value for name, value in metrics.items() if name not in _NON_METRICS}
+        autolog.report_metrics("lightning", int(number), values)
 
-    guarded("in Lightning's logging", offer)
+    call_hook("in Lightning's logging", offer)
     with autolog.silenced_writers():
         return original(self, metrics, step)
 
 
-def _lightning_step(trainer: Any) -> int:
+def _get_lightning_step(trainer: Any) -> int:
     """Return the batch number that Lightning uses for logging; it starts at 0."""
     return int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))
 
 
-class _LightningReports:
+class _LightningCallback:
     """The methods of our Lightning callback."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         def report() -> None:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             if loss is not None:
-                autolog.offer("lightning batches", _lightning_step(trainer), {"loss": loss.detach()})
+                autolog.report_metrics("lightning batches", _get_lightning_step(trainer), {"loss": loss.detach()})
             batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
             if steps is not None and steps > 0:
-                autolog.advance(trainer.global_step, steps, "steps")
+                autolog.report_progress(trainer.global_step, steps, "steps")
             elif epochs and epochs > 0 and math.isfinite(batches):
-                autolog.advance(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
+                autolog.report_progress(trainer.current_epoch * batches + batch_idx + 1, epochs * batches, "batches")
 
-        guarded("in Trainer.fit", report)
+        call_hook("in Trainer.fit", report)
 
 
 # Transformers ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class _LightningReports:
 @_patch("Trainer.evaluate", "transformers.trainer")
 def _run_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     base = sys.modules["transformers.trainer_callback"].TrainerCallback
-    guarded("before a Trainer runs", _add_callback, self.callback_handler.callbacks, _TransformersReports, base)
+    call_hook("before a Trainer runs", _add_callback, self.callback_handler.callbacks, _TransformersCallback, base)
     with autolog.silenced_engines():
         return original(self, *args, **kwargs)
 
@@ -122,17 +122,17 @@ def _log_transformers(original: Any, self: Any, *args: Any, **kwargs: Any) -> An
         return original(self, *args, **kwargs)
 
 
-class _TransformersReports:
+class _TransformersCallback:
     """The methods of our Transformers callback."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         items = (logs or {}).items()
-        metrics = {name: value for name, value in items if name not in _NOT_METRICS and not name.endswith("_runtime")}
-        guarded("in the Trainer's log", autolog.offer, "transformers", state.global_step, metrics)
+        metrics = {name: value for name, value in items if name not in _NON_METRICS and not name.endswith("_runtime")}
+        call_hook("in the Trainer's log", autolog.report_metrics, "transformers", state.global_step, metrics)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.max_steps and state.max_steps > 0:
-            guarded("in the Trainer's step", autolog.advance, state.global_step, state.max_steps, "steps")
+            call_hook("in the Trainer's step", autolog.report_progress, state.global_step, state.max_steps, "steps")
 
 
 # Accelerate: it does not report the loss of a step, but every loop passes it to ``Accelerator.backward`` ----
@@ -144,15 +144,15 @@ _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 @_patch("Accelerator.backward", "accelerate.accelerator")
 def _accelerate_backward(original: Any, self: Any, loss: Any, **kwargs: Any) -> Any:
     def offer() -> None:
-        _keep_loss(self, loss)
+        _add_loss(self, loss)
         if self.sync_gradients:
             _steps[self] = _steps.get(self, 0) + 1
-            autolog.offer("accelerate", _steps[self], _mean_loss(self))
+            autolog.report_metrics("accelerate", _steps[self], _take_loss(self))
 
     with autolog.silenced_engines() as is_outermost:
         result = original(self, loss, **kwargs)
     if is_outermost:
-        guarded("in Accelerator.backward", offer)
+        call_hook("in Accelerator.backward", offer)
     return result
 
 
@@ -161,7 +161,7 @@ def _accelerate_log(
     original: Any, self: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any
 ) -> Any:
     number = _steps.get(self, 0) if step is None else step
-    guarded("in Accelerator.log", autolog.offer, "Accelerator.log", number, dict(values))
+    call_hook("in Accelerator.log", autolog.report_metrics, "Accelerator.log", number, dict(values))
     with autolog.silenced_writers():  # its trackers write the same values
         return original(self, values, step, *args, **kwargs)
 
@@ -169,17 +169,17 @@ def _accelerate_log(
 # DeepSpeed ---------------------------------------------------------------------------------------
 
 #: Environment variable with the job's DeepSpeed config as JSON (``backends.deepspeed``).
-_CONFIG = "DISTDL_DEEPSPEED_CONFIG"
+_CONFIG_VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
 #: Number of arguments of ``initialize`` between ``args`` and ``config``.
-_BEFORE_CONFIG = 9
+_CONFIG_INDEX = 9
 
 
 @_patch("initialize", "deepspeed")
 def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any) -> Any:
     configs = (kwargs.get("config"), kwargs.get("config_params"), getattr(args, "deepspeed_config", None))
-    if config := os.environ.get(_CONFIG):
-        if len(positional) > _BEFORE_CONFIG or configs != (None, None, None):
-            channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
+    if config := os.environ.get(_CONFIG_VARIABLE):
+        if len(positional) > _CONFIG_INDEX or configs != (None, None, None):
+            channel.notify("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(config)
     return original(args, *positional, **kwargs)
@@ -188,7 +188,7 @@ def _initialize(original: Any, args: Any = None, *positional: Any, **kwargs: Any
 @_patch("DeepSpeedEngine.backward", "deepspeed.runtime.engine")
 def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
     if not autolog.silenced_engines.is_active:
-        guarded("in DeepSpeed's backward", _keep_loss, self, loss)
+        call_hook("in DeepSpeed's backward", _add_loss, self, loss)
     return original(self, loss, *args, **kwargs)
 
 
@@ -196,14 +196,14 @@ def _deepspeed_backward(original: Any, self: Any, loss: Any, *args: Any, **kwarg
 def _deepspeed_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     def offer() -> None:
         rates = self.get_lr()
-        autolog.offer("deepspeed", self.global_steps, _mean_loss(self) | ({"lr": rates[0]} if rates else {}))
+        autolog.report_metrics("deepspeed", self.global_steps, _take_loss(self) | ({"lr": rates[0]} if rates else {}))
 
     steps_before = self.global_steps
     try:
         return original(self, *args, **kwargs)
     finally:
         if self.global_steps > steps_before and not autolog.silenced_engines.is_active:
-            guarded("in DeepSpeed's step", offer)
+            call_hook("in DeepSpeed's step", offer)
 
 
 @_patch("OpBuilder.jit_load", "deepspeed.ops.op_builder.builder")
@@ -223,7 +223,7 @@ def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
         return permissions.make_private(builds / version)  # ranks load code from it
 
-    folder = guarded("before DeepSpeed compiles an operator", make_folder)
+    folder = call_hook("before DeepSpeed compiles an operator", make_folder)
     if folder is None or os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(folder)) != str(folder):
         return original(self, *args, **kwargs)
     with (folder / "building").open("w") as lock:
@@ -232,7 +232,7 @@ def _build_operator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             stale_lock.unlink()  # left by a killed process
         if not any((folder / str(self.name)).glob("*.so")):
             text = f"DeepSpeed is compiling {self.name}, which happens once per machine and takes about a minute."
-            channel.note("info", text)
+            channel.notify("info", text)
         return original(self, *args, **kwargs)
 
 
@@ -244,12 +244,12 @@ _WAIT_SECONDS = 0.5
 
 @_patch("DataParallelTrainer.fit", "ray.train.v2.api.data_parallel_trainer")
 def _fit_ray(original: Any, self: Any) -> Any:
-    close = guarded("before the trainer's fit", _follow_ray, self)
+    close = call_hook("before the trainer's fit", _follow_ray, self)
     try:
         return original(self)
     finally:
         if close is not None:
-            guarded("after the trainer's fit", close)
+            call_hook("after the trainer's fit", close)
 
 
 def _follow_ray(trainer: Any) -> Callable[[], None]:
@@ -278,7 +278,7 @@ def _follow_ray(trainer: Any) -> Callable[[], None]:
             try:
                 metrics = queue.get(timeout=_WAIT_SECONDS)
                 count += 1
-                guarded("in ray.train.report", autolog.offer, "ray.train", count, metrics)
+                call_hook("in ray.train.report", autolog.report_metrics, "ray.train", count, metrics)
             except Empty:
                 if has_ended:
                     return

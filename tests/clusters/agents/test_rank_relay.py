@@ -14,7 +14,7 @@ from distdl_jupyter.clusters.agents import connection as agent_connection
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.connection import RankRelay
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.worker.rank_socket import listening
+from distdl_jupyter.worker.rank_socket import open_listener
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
@@ -83,7 +83,7 @@ def test_a_connection_is_carried_to_the_rank_until_it_hangs_up(offered):
 
 def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypatch):
     agent, note = offered
-    monkeypatch.setattr(agent_connection, "peer_uid", lambda _connection: os.getuid() + 1)
+    monkeypatch.setattr(agent_connection, "read_uid", lambda _connection: os.getuid() + 1)
     with connected(note) as stranger, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         stranger.sendall(b"hello")
         assert stranger.recv(100) == b""
@@ -98,7 +98,7 @@ def met(tmp_path):
     wait_for(connection.greeted.is_set)
     found = connection.ask("prepare", job="20260101-000000-relay", folder="/nowhere", proof=None, base=str(tmp_path))
     run = Path(found["run"])
-    listener = listening(run / "rank-0.sock")
+    listener = open_listener(run / "rank-0.sock")
     (run / "rank-0.json").write_text(json.dumps({"socket": str(run / "rank-0.sock"), "token": "x", "rank": 0}))
     relay = RankRelay(JobFolder(tmp_path))
     failures = []

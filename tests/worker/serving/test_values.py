@@ -17,15 +17,15 @@ class Rich:
 
 
 def test_forms_are_those_of_a_notebook():
-    assert serving.mime_bundle(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
-    assert serving.mime_bundle(None) == {}
-    assert serving.mime_bundle(Rich) == {"text/plain": repr(Rich)}
+    assert serving.make_bundle(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
+    assert serving.make_bundle(None) == {}
+    assert serving.make_bundle(Rich) == {"text/plain": repr(Rich)}
 
 
 def test_large_containers_are_shortened_before_they_are_written_out():
-    assert len(serving.mime_bundle(list(range(10**6)))["text/plain"]) < 500
+    assert len(serving.make_bundle(list(range(10**6)))["text/plain"]) < 500
 
 
 def test_secrets_of_the_environment_are_masked(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
-    assert serving.mime_bundle({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"
+    assert serving.make_bundle({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"
