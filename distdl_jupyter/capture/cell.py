@@ -19,7 +19,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
 from distdl_jupyter.capture.pickler import refuse, with_submodules
 from distdl_jupyter.capture.references import in_order
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.source import CodeText, imported, parse
+from distdl_jupyter.core.source import CodeText, find_imports, parse
 from distdl_jupyter.core.spec import CodeSource
 
 #: Names that IPython adds or replaces. They are not captured, because ranks run plain Python.
@@ -59,7 +59,7 @@ def capture_cell(
         for name, value in in_order(free, namespace).items()
         if name not in _IPYTHON_NAMES or ip is None or ip.user_ns_hidden.get(name) is not value
     }
-    imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *imported(tree)]
+    imports = [*(value.__name__ for value in values.values() if isinstance(value, ModuleType)), *find_imports(tree)]
     with pickled(with_submodules(values, tree).items()) as (report, file):
         refuse(report, values, unit="cell")
         sent_modules = modules.local_modules([*report.modules, *imports], modules.roots(location))

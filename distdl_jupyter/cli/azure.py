@@ -127,7 +127,7 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
     selected_id = settings.read().subscription_id
     rows = [("*" if item.id == selected_id else "", item.name, item.id, item.state) for item in subscriptions]
     message = "The account has no access to any subscription."
-    return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message)
+    return Reply(subscriptions, table.format_text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message)
 
 
 # sizes and prices -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _vm_sizes(args: argparse.Namespace) -> Reply:
         retired=args.retired,
     )
     priced = [(size, prices.cached(size.name, args.region, args.currency)) for size in sizes]
-    lines = [table.text([_COLUMNS, *(_row(size, price) for size, price in priced)])] if priced else []
+    lines = [table.format_text([_COLUMNS, *(_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
     return Reply([_data(size, price) for size, price in priced], "\n".join(lines))

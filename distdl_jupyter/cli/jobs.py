@@ -12,7 +12,7 @@ from distdl_jupyter.cli import show
 from distdl_jupyter.cli.command import Reply, add_command, escape_unencodable, find, ranks_of
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.form import arguments
 from distdl_jupyter.node.resources import SECONDS
 from distdl_jupyter.views.wire import encode
@@ -306,7 +306,7 @@ def _queue(args: argparse.Namespace) -> Any:
     if args.first or args.priority:
         number, id_ = args.priority or (None, args.first)
         job = find(id_)
-        priority = None if number is None else ABOUT["priority"].check(arguments.value_of(number), "priority")
+        priority = None if number is None else OPTIONS["priority"].check(arguments.value_of(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
         return None
     if args.move:

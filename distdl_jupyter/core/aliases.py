@@ -14,12 +14,12 @@ from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Aliases of the options of every job, with the primary name.
-ALIASES: dict[str, str] = {alias: name for name, about in options.ABOUT.items() for alias in about.aliases}
+ALIASES: dict[str, str] = {alias: name for name, about in options.OPTIONS.items() for alias in about.aliases}
 
 #: Aliases for the total number of processes, which is divided by the number of nodes.
-TOTALS = ("np", "num_proc", "num_processes", "num_workers")
+TOTAL_NAMES = ("np", "num_proc", "num_processes", "num_workers")
 #: Maps the command-line flag of each alias to its name, except ``--env`` and ``--use-gpu``, which are primary flags.
-OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
+OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTAL_NAMES) if name not in ("env", "useGpu")}
 
 
 def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
     spellings: dict[str, str] = {}
     totals: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name in TOTALS:
+        if name in TOTAL_NAMES:
             totals[name] = value
             continue
         if name == "local_mode":
@@ -45,7 +45,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, A
         primary = ALIASES.get(name, name)
         if primary not in allowed:
             hint = "%%distributed? and 'distdl submit --help' list all options."
-            raise InvalidSpec(unknown(name, allowed), code="option-unknown", field=name, hint=hint)
+            raise InvalidSpec(describe_unknown(name, allowed), code="option-unknown", field=name, hint=hint)
         if primary in options and options[primary] != value:
             values = f"{options[primary]!r} and {value!r}"
             message = f"{spellings[primary]} and {name} are the same option, but their values differ: {values}."
@@ -83,7 +83,7 @@ def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str
 
 
 def _primary_name(name: str) -> str:
-    return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
+    return "process_count_per_node" if name in TOTAL_NAMES else ALIASES.get(name, name)
 
 
 #: Maximum number of names in an error message: of all allowed names, and of similar names.
@@ -95,7 +95,7 @@ _ELASTIC_OPTIONS = ("elastic", "min_np", "min_num_proc", "min_process_count", "h
 _MIN_SIMILARITY, _MAX_SIMILARITY_GAP = 0.65, 0.2
 
 
-def unknown(
+def describe_unknown(
     name: str, allowed: Iterable[str], kind: str = "option", where: str = "", *, aliases: Mapping[str, str] = ALIASES
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.

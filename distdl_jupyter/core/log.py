@@ -33,9 +33,9 @@ FOLD_SECONDS = 2.0
 MAX_RECENT_ROWS = 20_000
 MAX_ROWS = 5000
 #: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
-MAX_UNREAD, MAX_BACKLOG = 8 * 1024 * 1024, 4 * 1024 * 1024
+MAX_UNREAD_BYTES, MAX_BACKLOG_BYTES = 8 * 1024 * 1024, 4 * 1024 * 1024
 #: Bytes that are folded at a time, and separately from others, so that they can be read again.
-PIECE = 512 * 1024
+PIECE_BYTES = 512 * 1024
 #: Number of marks of a book, and of books with different marks. Marks are below 2**53, as JavaScript requires.
 _MARKS_PER_BOOK, _MAX_BOOKS = 2**32, 2**20
 
@@ -229,15 +229,15 @@ class LogWindow:
 
     def step(self, view: JobView) -> bool:
         """Read more of the log and count its lines in ``view``; return False at the end."""
-        end = logfile.size(self._path)
-        if end - self.cursor > (MAX_BACKLOG if self.cursor else MAX_UNREAD):
-            begin = logfile.line_from(self._path, max(self.cursor, end - PIECE), end)
-            logfile.count(self._path, self.cursor, view, begin)
+        end = logfile.get_size(self._path)
+        if end - self.cursor > (MAX_BACKLOG_BYTES if self.cursor else MAX_UNREAD_BYTES):
+            begin = logfile.find_line(self._path, max(self.cursor, end - PIECE_BYTES), end)
+            logfile.count_lines(self._path, self.cursor, view, begin)
             mark = (1 + secrets.randbelow(_MAX_BOOKS - 1)) * _MARKS_PER_BOOK
             self.book = LogBook(self.book.process_count, self._tail, begin, mark)
             self.cursor, self._pieces = begin, [(begin, begin)]
-        boundary = (self.cursor // PIECE + 1) * PIECE
-        stop = logfile.line_from(self._path, boundary, end) if boundary < end else end
+        boundary = (self.cursor // PIECE_BYTES + 1) * PIECE_BYTES
+        stop = logfile.find_line(self._path, boundary, end) if boundary < end else end
         events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor) if stop > self.cursor else ([], 0)
         if cursor <= self.cursor:
             return False
@@ -263,12 +263,12 @@ class LogWindow:
     def _read_piece(self, index: int) -> list[FoldedRow]:
         """Return the rows of a piece. The index -1 adds the piece before the first one, which was skipped."""
         end, next_row = [*self._pieces, (self.cursor, self.book.next)][index + 1]
-        deleted = logfile.deleted_range(self._path) or (0, 0)
+        deleted = logfile.find_deleted_range(self._path) or (0, 0)
         if index >= 0:
             begin, first_row = self._pieces[index]
         else:
-            size = PIECE
-            while (begin := logfile.line_from(self._path, end - size, end)) >= end:  # in a very long line
+            size = PIECE_BYTES
+            while (begin := logfile.find_line(self._path, end - size, end)) >= end:  # in a very long line
                 size *= 2
         is_partial = deleted[0] <= begin < deleted[1]  # its first lines were deleted
         if index < 0 and is_partial:

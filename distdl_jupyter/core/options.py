@@ -68,7 +68,7 @@ def _check_positive(value: Any, field: str) -> float:
     return float(value)
 
 
-def within(lower: int, upper: int) -> Check:
+def check_range(lower: int, upper: int) -> Check:
     """Return a check that accepts integers from ``lower`` to ``upper``, and None for the default."""
 
     def check(value: Any, field: str) -> int | None:
@@ -80,7 +80,7 @@ def within(lower: int, upper: int) -> Check:
     return check
 
 
-def byte_count(value: Any, field: str) -> int | None:
+def parse_size(value: Any, field: str) -> int | None:
     """Return the bytes of a size: a number, or text such as "24 GB" (powers of 1000) or "24 GiB" (powers of 1024)."""
     if value in (None, ""):
         return None
@@ -126,7 +126,7 @@ def _check_variables(value: Any, field: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepRule:
     """How many checkpoints of each group a job keeps: the newest, and the best by a metric. ``text`` is the rule."""
 
     text: str
@@ -141,7 +141,7 @@ def more_is_better(metric: str) -> bool:
     return _MORE_IS_BETTER.search(metric) is not None
 
 
-def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
+def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
     """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
     match = _KEEP_RULE.fullmatch(text.strip())
     if match is None or not int(match["last"]):
@@ -149,14 +149,14 @@ def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
         raise InvalidSpec(message, code="keep-checkpoints-invalid", field=field)
     metric = (match["metric"] or "").strip()
     highest = match["way"] == "highest" or (match["way"] is None and more_is_better(metric))
-    return Keep(text, int(match["last"]), int(match["best"] or 0), metric, highest)
+    return KeepRule(text, int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 # declarations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class OptionInfo:
     """The metadata of an option, in addition to its type and default."""
 
     check: Check
@@ -182,7 +182,7 @@ class About:
 
 
 def _option(default: Any, check: Check, help_: str, **metadata: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"about": About(check=check, help=help_, **metadata)})
+    return dataclasses.field(default=default, metadata={"about": OptionInfo(check=check, help=help_, **metadata)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,19 +225,19 @@ class JobOptions:
     #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
     #: starts immediately.
     gpus: int | None = _option(
-        None, within(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        None, check_range(0, MAX_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, within(1, MAX_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
+        None, check_range(1, MAX_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
         value_type=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
-        None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
+        None, parse_size, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
         metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
     priority: int = _option(
-        0, within(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
+        0, check_range(-MAX_PRIORITY, MAX_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
@@ -261,12 +261,12 @@ class JobOptions:
         aliases=("idle_timeout",), in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
     max_restarts: int = _option(
-        0, within(0, MAX_RESTARTS),
+        0, check_range(0, MAX_RESTARTS),
         "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", by_default="0",
         metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", shown=lambda count: f"up to {count}",
     )  # fmt: skip
     keep_checkpoints: str = _option(
-        "", lambda value, field: keep_rule(str(value), field).text,
+        "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
@@ -276,8 +276,8 @@ class JobOptions:
         shown=", ".join,
     )  # fmt: skip
     track: str = _option(
-        "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.titles,
+        "", tracking.check_trackers, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
+        "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.format_titles,
     )  # fmt: skip
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
@@ -286,7 +286,7 @@ class JobOptions:
     )  # fmt: skip
     #: A longer log is truncated to its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
-        1_000_000_000, byte_count, "Longest log in bytes; of a longer log, keep the first half and the last lines",
+        1_000_000_000, parse_size, "Longest log in bytes; of a longer log, keep the first half and the last lines",
         by_default="1 GB", metavar="N", value_type=int, in_form=False, label="Log",
         shown=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
@@ -296,7 +296,7 @@ class JobOptions:
         label="Printed metrics", shown=lambda enabled: "read" if enabled else "not read",
     )  # fmt: skip
     weight_check_steps: int = _option(
-        100, within(0, 1_000_000_000),
+        100, check_range(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", value_type=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
@@ -317,7 +317,7 @@ class JobOptions:
         5.0, _check_positive, "Time between the signals INT, TERM and KILL when the job is stopped",
         by_default="5", metavar="S", value_type=float, in_form=False, label="Grace period", shown=humanize.duration,
     )  # fmt: skip
-    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"about": About(
+    environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"about": OptionInfo(
         check=_check_variables,
         help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), is_inherited=False,
@@ -355,25 +355,25 @@ class JobOptions:
 
 
 #: The metadata of each option, by name.
-ABOUT: dict[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
+OPTIONS: dict[str, OptionInfo] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
 #: The default of each option.
 DEFAULTS: dict[str, Any] = {field.name: getattr(JobOptions(), field.name) for field in dataclasses.fields(JobOptions)}
 
 
-def flags(name: str) -> list[str]:
+def list_flags(name: str) -> list[str]:
     """Return the flags of an option, the short one first."""
-    spellings = ABOUT[name].flags
+    spellings = OPTIONS[name].flags
     return list(spellings) if "--" in "".join(spellings) else [*spellings, f"--{name.replace('_', '-')}"]
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked values of options under their primary names, without defaults.
 
     Raises InvalidSpec, which names the option and the allowed values.
     """
     values = {
         name: about.check(value, name)
-        for name, about in ABOUT.items()
+        for name, about in OPTIONS.items()
         if (value := options.get(name)) is not None and not (isinstance(value, str) and not value)
     }
     return {name: value for name, value in values.items() if value is not None}

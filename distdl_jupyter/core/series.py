@@ -33,7 +33,7 @@ _MAX_RANK_BUCKETS, _MIN_BUCKETS = 64_000, 128
 #: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
 _RESOLUTION = 2.0**20
 #: The kinds of values that are not finite, as bits.
-_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
+_NON_FINITE_KINDS = {1: "nan", 2: "inf", 4: "-inf"}
 
 
 # what is read -----------------------------------------------------------------------------------
@@ -104,15 +104,15 @@ class RankCurve:
 #: One rank's values in a bucket: count, sum, lowest, highest and first step of the finite values; the kinds of other
 #: values as bits, and the first step with one.
 _COUNT, _TOTAL, _LOW, _HIGH, _STEP, _BAD_KINDS, _BAD_STEP = range(7)
-_EMPTY = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
+_EMPTY_BUCKET = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
 
-def new_bucket() -> array[float]:
+def create_bucket() -> array[float]:
     """Return an empty bucket."""
-    return _EMPTY[:]
+    return _EMPTY_BUCKET[:]
 
 
-def add(bucket: array[float], step: float, value: float) -> None:
+def add_value(bucket: array[float], step: float, value: float) -> None:
     """Add one value to a bucket."""
     if not math.isfinite(value):
         kind = 1 if value != value else 2 if value > 0 else 4
@@ -129,7 +129,7 @@ def add(bucket: array[float], step: float, value: float) -> None:
         bucket[_STEP] = step
 
 
-def _merge(bucket: array[float], other: Sequence[float]) -> None:
+def _merge_bucket(bucket: array[float], other: Sequence[float]) -> None:
     bucket[_COUNT] += other[_COUNT]
     bucket[_TOTAL] += other[_TOTAL]
     bucket[_HIGH] = max(bucket[_HIGH], other[_HIGH])
@@ -138,7 +138,7 @@ def _merge(bucket: array[float], other: Sequence[float]) -> None:
         bucket[index] = min(bucket[index], other[index])
 
 
-def _mean_of(bucket: array[float]) -> float:
+def _compute_mean(bucket: array[float]) -> float:
     return _clamp(bucket[_TOTAL] / bucket[_COUNT], bucket[_LOW], bucket[_HIGH])
 
 
@@ -147,7 +147,7 @@ def _clamp(mean: float, low: float, high: float) -> float:
     return min(high, max(low, mean)) if math.isfinite(mean) else low / 2 + high / 2
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _average(values: Sequence[float]) -> float | None:
     return sum(value / len(values) for value in values) if values else None
 
 
@@ -231,11 +231,11 @@ class Metric:
             span.low = step
         bucket = series.buckets.get(number)
         if bucket is None:
-            bucket = series.buckets[number] = _EMPTY[:]
+            bucket = series.buckets[number] = _EMPTY_BUCKET[:]
         if folded:
-            _merge(bucket, [*map(float, folded)])
+            _merge_bucket(bucket, [*map(float, folded)])
         else:
-            add(bucket, step, value)
+            add_value(bucket, step, value)
         if len(self._spans) > self._max_buckets:
             self._coarsen()
 
@@ -293,7 +293,7 @@ class Metric:
             for number, bucket in buckets.items():
                 merged = series.buckets.setdefault(number >> doublings, bucket)
                 if merged is not bucket:
-                    _merge(merged, bucket)
+                    _merge_bucket(merged, bucket)
 
     # ---- curves from buckets ----
 
@@ -310,13 +310,13 @@ class Metric:
             rows.append(_build_row(span, buckets))
             if bad := [(rank, bucket) for rank, bucket in buckets if bucket[_BAD_KINDS]]:
                 bits = {int(bucket[_BAD_KINDS]) for _, bucket in bad}
-                kinds = tuple(name for bit, name in _KINDS.items() if any(bit & other for other in bits))
+                kinds = tuple(name for bit, name in _NON_FINITE_KINDS.items() if any(bit & other for other in bits))
                 step = min(bucket[_BAD_STEP] for _, bucket in bad)
                 marks.append(Mark(step, kinds, tuple(rank for rank, _ in bad)))
         start, end = min(span.low for span in self._spans.values()), max(span.high for span in self._spans.values())
-        last = _mean([value for value, _ in newest])
+        last = _average([value for value, _ in newest])
         if len(rows) > 1 and start < rows[0].step:  # the first bucket has several steps
-            mean = _mean([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
+            mean = _average([series.first[2] for _, series in ranked if series.first and series.first[0] == start])
             rows.insert(0, replace(rows[0], step=start, mean=mean if mean is None or math.isfinite(mean) else None))
         if last is not None and math.isfinite(last):
             # End the curve at the last step with the mean of the newest values; some ranks may be at earlier steps.
@@ -345,9 +345,9 @@ class Metric:
             if finite:
                 merged = finite[0][1][:]
                 for _, bucket in finite[1:]:
-                    _merge(merged, bucket)
+                    _merge_bucket(merged, bucket)
                 step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
-                points.append((step, _mean_of(merged), finite[-1][0].time))
+                points.append((step, _compute_mean(merged), finite[-1][0].time))
             elif buckets:
                 points.append((buckets[0][0].low, None, buckets[0][0].time))
         if first is not None and math.isfinite(first[2]) and first[0] < points[0][0]:
@@ -361,7 +361,7 @@ class Metric:
 def _build_row(span: _Span, buckets: Sequence[tuple[int, array[float]]]) -> Row:
     """Return the row of the ranks' buckets."""
     middle = span.low / 2 + span.high / 2
-    means = [(_mean_of(bucket), rank) for rank, bucket in buckets if bucket[_COUNT]]
+    means = [(_compute_mean(bucket), rank) for rank, bucket in buckets if bucket[_COUNT]]
     if not means:
         return Row(middle, span.time, None)
     lows, highs = means, [(mean, -rank) for mean, rank in means]
@@ -454,7 +454,7 @@ class SeriesBook:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierJob:
     """The job from which this job was forked: its curves, its name and the step of the fork (None: its end)."""
 
     book: SeriesBook
@@ -462,8 +462,8 @@ class Earlier:
     step: float | None = None
 
 
-def figure(
-    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, earlier: Earlier | None = None
+def build_figure(
+    book: SeriesBook, metric: str, *, each_rank: bool = False, log: bool = False, earlier: EarlierJob | None = None
 ) -> dict[str, Any]:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
@@ -476,15 +476,15 @@ def figure(
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
     name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
-    lines = [_trace(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
+    lines = [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
     data = [
-        _trace("min", x, [row.low for row in finite], showlegend=False, **edge),
-        _trace("min to max", x, [row.high for row in finite], **edge, **fill),
-        *(lines or [_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
+        _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
+        _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
+        *(lines or [_build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
     ]
     if earlier is not None and (rows := earlier.book.band(metric).rows):
         grey = {"color": "grey", "width": 1}
-        data.append(_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
+        data.append(_build_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
     notes = []
     if band.marks:
         first = band.marks[0]
@@ -501,5 +501,5 @@ def figure(
     return {"data": data, "layout": layout}
 
 
-def _trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
+def _build_trace(name: str, x: Sequence[float], y: Sequence[float | None], **style: Any) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}

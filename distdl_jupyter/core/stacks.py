@@ -32,7 +32,7 @@ from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
-_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 #: Functions of a library that only wrap its other functions.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
 #: The file name of a cell compiled by a persistent rank: <in [7], 12>.
@@ -40,7 +40,7 @@ _REQUEST_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _EXECUTION_COUNT = re.compile(r"\[(\d+)\]")
 #: Maximum size of a source file in bytes, and of a displayed line in characters.
-_MAX_SOURCE_BYTES, _MAX_LINE = 4_000_000, 300
+_MAX_SOURCE_BYTES, _MAX_LINE_LENGTH = 4_000_000, 300
 
 
 # threads ----------------------------------------------------------------------------------------
@@ -124,14 +124,14 @@ def parse(text: str) -> tuple[Thread, ...]:
             threads[header[2]] = Thread(header[2], name=header[3] or "", current=header[1] != "Thread")
         elif threads and (call := _FRAME.fullmatch(line)) is not None:
             # faulthandler writes non-ASCII characters as \xe9, \u4e2d.
-            file, name = (_ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
+            file, name = (_ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)), call[part]) for part in (1, 3))
             frames.append(Frame(file, int(call[2]) if call[2].isdigit() else 0, name))
             ident = next(reversed(threads))
             threads[ident] = replace(threads[ident], frames=tuple(frames))
     return tuple(threads.values())
 
 
-class Names:
+class FrameLabeler:
     """Classifies frames as cell, user's file, library or worker, and labels them as tracebacks do.
 
     ``payload`` is the job's payload.json, ``about`` the rank's description, ``sources`` lines by file and number.
@@ -144,7 +144,7 @@ class Names:
         #: A cell that the rank compiles itself has the notebook's line numbers.
         self._compiled_file = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
         folders = (about.get("worker"), about.get("code"), about.get("stdlib"), payload.get("working_directory"))
-        self._worker, self._code, self._stdlib, self._directory = map(_as_prefix, folders)
+        self._worker, self._code, self._stdlib, self._directory = map(_make_prefix, folders)
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
@@ -197,7 +197,7 @@ class Names:
         is_compiled = frame.file == self._compiled_file
         lines = str(cell.get("text", "")).split("\n")
         index = frame.line - 1 - (shift if is_compiled else 0)
-        source = redact.text(lines[index].strip()[:_MAX_LINE]) if frame.line and 0 <= index < len(lines) else ""
+        source = redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if frame.line and 0 <= index < len(lines) else ""
         request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not is_compiled else frame.line
@@ -205,18 +205,18 @@ class Names:
         return replace(frame, kind=kind, label=label, line=line, source=source, cell=int(count[1]) if count else None)
 
 
-def _as_prefix(path: object) -> str:
+def _make_prefix(path: object) -> str:
     return f"{path}/" if path else ""
 
 
-def sources(
+def read_sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
     """Return the lines of the user's files that the dumps in ``texts`` refer to; each has its rank's description."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, about in texts:
-        names, code = Names(payload, about, {}), _as_prefix(about.get("code"))
+        names, code = FrameLabeler(payload, about, {}), _make_prefix(about.get("code"))
         for frame in (frame for thread in parse(text) for frame in names.thread(thread, main=False).frames):
             # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
@@ -224,7 +224,7 @@ def sources(
                 if frame.kind != "user" or path.suffix != ".py" or path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 if line := linecache.getline(str(path), frame.line).strip():
-                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE]
+                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_MAX_LINE_LENGTH]
     return excerpts
 
 
@@ -335,22 +335,22 @@ class StackSnapshot:
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
 
 
-def path(folder: JobFolder, number: int) -> Path:
+def get_path(folder: JobFolder, number: int) -> Path:
     """Return the path of a snapshot."""
     return folder.path / "stacks" / f"{number}.json"
 
 
-def numbers(folder: JobFolder) -> list[int]:
+def list_numbers(folder: JobFolder) -> list[int]:
     """Return the numbers of all snapshots, the oldest first."""
-    names = (file.stem for file in path(folder, 0).parent.glob("*.json"))
+    names = (file.stem for file in get_path(folder, 0).parent.glob("*.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
     """Return a snapshot of a job, the newest by default; None if there is none or it cannot be read."""
-    number = max(numbers(folder), default=0) if number is None else number
+    number = max(list_numbers(folder), default=0) if number is None else number
     try:
-        return parse_snapshot(number, json.loads(path(folder, number).read_text(encoding="utf-8")), payload(folder))
+        return parse_snapshot(number, json.loads(get_path(folder, number).read_text(encoding="utf-8")), read_payload(folder))
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
 
@@ -364,7 +364,7 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     operations, locators = {}, {}
     for rank, report in (data.get("collectives") or {}).items():
         operations[int(rank)], about = collectives.parse_report(report)
-        locators[int(rank)] = Names(code, about, lines).locate
+        locators[int(rank)] = FrameLabeler(code, about, lines).locate
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
     states = {rank: ended.get(rank, "") for rank in sorted({*map(int, data["ranks"]), *missing, *operations, *ended})}
@@ -373,7 +373,7 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     ranks, positions = {}, {}
     for rank, item in sorted((int(rank), item) for rank, item in data["ranks"].items()):
         about, text = item.get("about") or {}, str(item["text"])
-        names, threads = Names(code, about, lines), parse(text)
+        names, threads = FrameLabeler(code, about, lines), parse(text)
         main = str(about.get("main") or "")
         if threads and all(thread.ident != main for thread in threads):
             main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
@@ -392,7 +392,7 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
     return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)
 
 
-def payload(folder: JobFolder) -> dict[str, Any]:
+def read_payload(folder: JobFolder) -> dict[str, Any]:
     """Return the description of the code in the job's payload.json, {} if it cannot be read."""
     try:
         data = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))

@@ -16,11 +16,11 @@ import msgspec
 
 from distdl_jupyter.core.collectives import Collective, CollectiveFinding
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.failure import Failure, RankView, concerns_collectives, first_failure, with_collectives
+from distdl_jupyter.core.failure import Failure, RankView, add_collectives, find_first_failure, may_concern_collectives
 from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State, may_follow
+from distdl_jupyter.core.state import State, can_follow
 
 #: Shorter waits (seconds) are ignored, because passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
@@ -271,7 +271,7 @@ class JobView:
         """Return the initial view of a job with this spec."""
         shared_fields = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
         view = cls(**shared_fields, last_sign=spec.created)
-        view.ranks = _new_ranks(spec.process_count_per_node, range(spec.process_count))
+        view.ranks = _create_ranks(spec.process_count_per_node, range(spec.process_count))
         return view
 
     def apply(self, event: Event) -> None:
@@ -291,12 +291,12 @@ class JobView:
         """The earliest failure with the ranks that ended because of it, None when no rank failed."""
         if self.state in (State.COMPLETED, State.CANCELED, State.CANCELING) or (self.stop and self.stop.is_requested):
             return None  # ranks that end because of a requested stop have not failed
-        failure = first_failure(self.ranks)
+        failure = find_first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
         stacks = next((dump for dump in reversed(self.stacks) if dump.why == "failure" and dump.t >= since), None)
-        if failure is None or stacks is None or not concerns_collectives(failure.error):
+        if failure is None or stacks is None or not may_concern_collectives(failure.error):
             return failure
-        return with_collectives(failure, stacks.collectives, stacks.finding)
+        return add_collectives(failure, stacks.collectives, stacks.finding)
 
     @property
     def restart_count(self) -> int:
@@ -365,7 +365,7 @@ class JobView:
             state = State(event["state"])
         except ValueError:
             return
-        if not may_follow(self.state, state):
+        if not can_follow(self.state, state):
             return
         now = event["t"]
         self.state, self.reason, self.reason_code = state, event.get("reason", ""), event.get("code", "")
@@ -512,7 +512,7 @@ class JobView:
 
     def _on_world(self, event: Event) -> None:
         self.node_count, self.process_count = nodes, count = event["node_count"], event["process_count"]
-        self.ranks = [*self.ranks[:count], *_new_ranks(max(1, count // nodes), range(len(self.ranks), count))]
+        self.ranks = [*self.ranks[:count], *_create_ranks(max(1, count // nodes), range(len(self.ranks), count))]
 
     def _on_restart(self, event: Event) -> None:
         """Reset the ranks after a restart, but keep their reports."""
@@ -549,7 +549,7 @@ class JobView:
             picture.ranks.append(rank)
 
 
-def _new_ranks(per_node: int, numbers: range) -> list[RankView]:
+def _create_ranks(per_node: int, numbers: range) -> list[RankView]:
     return [RankView(rank, node=rank // per_node, local_rank=rank % per_node) for rank in numbers]
 
 

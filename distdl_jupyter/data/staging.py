@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.options import byte_count
+from distdl_jupyter.core.options import parse_size
 from distdl_jupyter.data import packages, sources, stores
 from distdl_jupyter.node.data_cache import fingerprint
 
@@ -189,4 +189,4 @@ class JobStaging:
 def _cache_limit() -> int | None:
     """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
     value = os.environ.get(LIMIT)
-    return 0 if value == "0" else byte_count(value, LIMIT)
+    return 0 if value == "0" else parse_size(value, LIMIT)

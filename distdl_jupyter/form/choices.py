@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.core.options import ABOUT, MAX_RESTARTS
+from distdl_jupyter.core.options import MAX_RESTARTS, OPTIONS
 from distdl_jupyter.form.arguments import option_field
 from distdl_jupyter.form.schema import (
     BackendChoice,
@@ -57,14 +57,14 @@ def all_choices() -> FormChoices:
 
 
 def _option_field(name: str) -> OptionField:
-    about = ABOUT[name]
+    about = OPTIONS[name]
     kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
 
 
 def backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
-    plugins = sorted(registry.backends(), key=lambda plugin: not plugin.communicates)
+    plugins = sorted(registry.load_backends(), key=lambda plugin: not plugin.communicates)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
     ]
@@ -72,7 +72,7 @@ def backends() -> tuple[BackendChoice, ...]:
 
 
 def _backend_choice(label: str) -> BackendChoice:
-    plugin, options = registry.backend(label, {})
+    plugin, options = registry.load_backend(label, {})
     preset = plugin.labels.get(label, {})
     return BackendChoice(
         label=label,
@@ -88,8 +88,8 @@ def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_cou
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
         return next((choice for choice in matching if not choice.reason), matching[0]).label
-    has_default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
-    return registry.DEFAULT if process_count > 1 and has_default else registry.SINGLE
+    has_default = any(choice.label == registry.DEFAULT_BACKEND and not choice.reason for choice in offered)
+    return registry.DEFAULT_BACKEND if process_count > 1 and has_default else registry.SINGLE_PROCESS_BACKEND
 
 
 def clusters() -> tuple[ClusterChoice, ...]:

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import data, machine, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.store import JobStore
@@ -187,7 +187,7 @@ def _run_checks(
     options = {name: value for name, value in options.items() if value is not None}
     checks = {
         name: _run_check(_title(name), partial(about.check, options[name], name))
-        for name, about in ABOUT.items()
+        for name, about in OPTIONS.items()
         if name in options
     }
     if "data" in checks:
@@ -230,12 +230,12 @@ def _to_check(name: str, error: DistDLError) -> FormCheck:
 
 
 def _title(option: str) -> str:
-    return ABOUT[option].label or option.replace("_", " ").capitalize()
+    return OPTIONS[option].label or option.replace("_", " ").capitalize()
 
 
 def _check_data(values: FormValues, folder: Path, cluster: Cluster | None) -> str:
     """Check the addresses of data as text; their content is checked when the job starts."""
-    sources = [data.source(name, address) for name, address in addresses(values.data)]
+    sources = [data.parse_source(name, address) for name, address in addresses(values.data)]
     if cluster is not None:
         jobspec.data_sources(sources, folder, cluster)
     return plural(len(sources), "source")
@@ -267,7 +267,7 @@ def _check_plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tup
         return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
     check = _run_check("Backend and cluster", describe)
-    return replace(check, name=_title(check.field)) if check.field in ABOUT else check, spec
+    return replace(check, name=_title(check.field)) if check.field in OPTIONS else check, spec
 
 
 # derived values -------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
         return 0
     if values.vm_size:
         return azure.find(values.vm_size).whole_gpus
-    return len(machine.gpu_numbers()) if status is None else min_gpus_per_node(status)
+    return len(machine.list_gpu_numbers()) if status is None else min_gpus_per_node(status)
 
 
 def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _advise(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         use_gpu=USE_GPU[values.use_gpu],
         name=values.name,
         cores=cores(),
-        gpus=len(machine.gpu_numbers()),
+        gpus=len(machine.list_gpu_numbers()),
         bills=nodes.bills,
         rate=cost.text if cost else "",
         interruptible=nodes.interruptible,

@@ -343,7 +343,7 @@ def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
         mean, low, high = metric_texts(metric)
         extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
         rows.append((_one_line(label(view, metric.name))[:60], _sparkline(book, metric.name), mean, extent))
-    return table.text(table.WholeRows(rows)).splitlines()
+    return table.format_text(table.WholeRows(rows)).splitlines()
 
 
 def _sparkline(book: SeriesBook, name: str, width: int = 16) -> str:

@@ -10,8 +10,8 @@ from distdl_jupyter.clusters import cluster_configs, queueing
 from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.options import ABOUT, MAX_PRIORITY
-from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, amount, not_queued_error, reason
+from distdl_jupyter.core.options import MAX_PRIORITY, OPTIONS
+from distdl_jupyter.core.queue import ORDER, Holding, QueuedJob, format_amount, format_reason, make_not_queued_error
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import job_list
@@ -119,7 +119,7 @@ class Queue(table.Display):
 
 def _format_holding(job: Holding) -> str:
     parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
-    parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
+    parts += [format_amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
 
 
@@ -139,7 +139,7 @@ def queue() -> Queue:
 def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.entries() if entries is None else entries
-    labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
+    labels = {gpu.uuid: str(gpu.number) for gpu in machine.list_gpus()}
     held = [entry for entry in entries if entry.holds]
     total = queueing.totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}
@@ -181,7 +181,7 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     for scheduled in slots.schedule(slot_entries, slots.limits()):
         entry = entries[scheduled.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        cause = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
+        cause = format_reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
         yield WaitingJob(
             position=scheduled.position,
             id=entry.job,
@@ -209,11 +209,11 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     Raises JobNotFound, JobNotRunning if the job is no longer queued, InvalidSpec for an invalid priority,
     ClusterRefused if its queue does not use these priorities, DiskRefused.
     """
-    value = None if priority is None else ABOUT["priority"].check(priority, "priority")
+    value = None if priority is None else OPTIONS["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
     view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
-        raise not_queued_error(folder.id, view.state)
+        raise make_not_queued_error(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
         text = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
         raise ClusterRefused(

@@ -77,7 +77,7 @@ def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksDisplay:
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
-        raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
+        raise _not_saved_error(folder, "stack traces", "stacks-not-found", stacks.list_numbers(folder), number, hint)
     return StacksDisplay(**vars(saved))
 
 
@@ -87,7 +87,7 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
     Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting; TimeoutError.
     """
     view = read_view()
-    if view.state.ended and stacks.numbers(folder):
+    if view.state.ended and stacks.list_numbers(folder):
         return saved_stacks(folder)
     last_number = max((dump.number for dump in view.stacks), default=0)
     ask_stacks(folder, view)
@@ -131,7 +131,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
     if reason := _cannot_record(view, ranks):
         hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(recorded=True)"
         raise JobNotRunning(
-            f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
+            f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.list_numbers(folder) else ""
         )
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
 
@@ -156,7 +156,7 @@ def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileDispla
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while it trains."
-        raise _not_saved_error(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+        raise _not_saved_error(folder, "profile", "profile-not-found", profiles.list_numbers(folder), number, hint)
     return ProfileDisplay(**vars(saved))
 
 
@@ -168,7 +168,7 @@ def take_profile(
     Raises the errors of ``ask_profile``, JobNotRunning with the reason if no step could be recorded, TimeoutError.
     """
     view = read_view()
-    if view.state.ended and profiles.numbers(folder):
+    if view.state.ended and profiles.list_numbers(folder):
         return saved_profile(folder)
     last_number = max((profile.number for profile in view.profiles), default=0)
     ask_profile(folder, view, steps, ranks)

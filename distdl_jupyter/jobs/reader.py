@@ -24,7 +24,7 @@ from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import MAX_ROWS, LogBook, LogWindow
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook
-from distdl_jupyter.core.series import Earlier, SeriesBook
+from distdl_jupyter.core.series import EarlierJob, SeriesBook
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
@@ -86,7 +86,7 @@ class JobReader:
     def read_once(self, max_bytes: int = _BATCH) -> list[Event]:
         """Read about ``max_bytes`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
-        if events.size(self.folder.events) > self.cursor:
+        if events.get_size(self.folder.events) > self.cursor:
             # Make few calls while there are no new events: each one yields to the main thread of a busy kernel.
             batch, self.cursor = events.read(self.folder.events, self.cursor, max_bytes)
         if self._lines:
@@ -110,7 +110,7 @@ class JobReader:
     def count(self) -> None:
         """Count the lines of the log. Raises JobNotFound if it has an unknown format."""
         try:
-            self.log_cursor = logfile.count(self.folder.log, self.log_cursor, self.view)
+            self.log_cursor = logfile.count_lines(self.folder.log, self.log_cursor, self.view)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise self._unreadable(self.folder.log, error) from error
 
@@ -180,7 +180,7 @@ class JobReader:
                 time.sleep(poll)
 
     @functools.cached_property
-    def earlier(self) -> Earlier | None:
+    def earlier(self) -> EarlierJob | None:
         """The job from whose checkpoints this one continues, with its curves, or None."""
         if not is_id(self.spec.resumed_from):
             return None
@@ -189,7 +189,7 @@ class JobReader:
             reader.catch_up()
         except DistDLError:
             return None
-        return Earlier(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
+        return EarlierJob(reader.book, short_id(self.spec.resumed_from), self.spec.forked_at)
 
 
 class PageReader(JobReader):
@@ -244,7 +244,7 @@ class PageReader(JobReader):
         if not self.has_first_events and self.cursor > before:
             return True
         if not self.has_first_events:
-            self.has_first_events, self._first_end = True, logfile.size(self.folder.log)
+            self.has_first_events, self._first_end = True, logfile.get_size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLES)
@@ -294,7 +294,7 @@ def finalize_abandoned(folder: JobFolder, *, lost_supervisor: Holder | None = No
         for type_, fields in resume.end_events(folder, view, spec.cluster, lost_supervisor):
             _write(folder, type_, **fields)
         with contextlib.suppress(OSError):
-            names = [record.tracker for record in tracking.of_job(folder.path)]
+            names = [record.tracker for record in tracking.read_records(folder.path)]
             control.start_trackers(folder, names, detached=True)
         return True
     finally:

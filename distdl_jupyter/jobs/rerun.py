@@ -18,8 +18,8 @@ from distdl_jupyter.core import checkpoints, events, registry
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, size
-from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.options import OPTIONS
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets
     variables = {name: value for name, value in parameters.items() if name not in flag_of}
     spec = dataclasses.replace(
         sweep,
-        id=new_id(),
+        id=create_id(),
         name=f"{sweep.name}, trial {number}"[:120],
         created=time.time(),
         capture_seconds=0.0,
@@ -227,7 +227,7 @@ def _new_spec(spec: JobSpec, earlier: JobSpec, **changes: Any) -> JobSpec:
     """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
     fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **changes}
-    return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
+    return dataclasses.replace(spec, id=create_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
 def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
@@ -255,7 +255,7 @@ def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, An
     resolved = jobspec.resolved(options)
     variables = {**earlier.environment_variables, **dict(resolved.get("environment_variables") or {})}
     options_of_job: dict[str, Any] = {
-        name: getattr(earlier, name) for name, about in ABOUT.items() if about.is_inherited
+        name: getattr(earlier, name) for name, about in OPTIONS.items() if about.is_inherited
     }
     if resolved.get("compute_target", earlier.compute_target) == earlier.compute_target:
         options_of_job |= earlier.cluster_options
@@ -266,7 +266,7 @@ def _apply_options(folder: JobFolder, earlier: JobSpec, options: Mapping[str, An
     secrets = secrets_of(earlier, variables)
     others = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     new_options = override(options_of_job, others) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
+    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=create_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & resolved.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source

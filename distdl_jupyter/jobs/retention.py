@@ -120,7 +120,7 @@ def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
     except FileNotFoundError:
         if not marker.parent.is_dir():
             return None
-    files.keep(marker, "")
+    files.replace_file(marker, "")
     return prune(older, keep)
 
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import number, plural, short_id
 from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.space import PRUNED, STOPPED
+from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
@@ -138,7 +138,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
     if state in (State.FAILED, State.LOST):
         return state, newest.message
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
-        return State.FAILED, step_times.too_few_steps(newest.name)
+        return State.FAILED, step_times.describe_too_few_steps(newest.name)
     if now - (newest.ended or now) < _NEXT_RUN_SECONDS:
         return State.RUNNING, ""
     return State.CANCELED, ""
@@ -150,7 +150,7 @@ def _efficiency(rates: dict[tuple[str, int], float]) -> float | None:
     Return None if the runs cannot be compared.
     """
     points = sorted((count, rate) for (backend, count), rate in rates.items() if backend == next(iter(rates))[0])
-    return step_times.efficiency(points[0], points[-1]) if len(points) > 1 else None
+    return step_times.compute_efficiency(points[0], points[-1]) if len(points) > 1 else None
 
 
 # sweeps ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     values = [run.group.value for run in runs if run.state == "completed" and run.group and run.group.value is not None]
     state, end = sweep_state(group.id, runs, group.size)
     running = sum(not State(run.state).ended for run in runs)
-    pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED) for run in runs)
+    pruned = sum(run.state == "canceled" and run.message.startswith(PRUNED_PREFIX) for run in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
     if state in (State.RUNNING, State.COMPLETED):
         text = ", ".join(filter(None, counts))
@@ -179,7 +179,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 def _ended(runs: Sequence[JobRow]) -> int:
     """Return the number of ended trials that are not repeated."""
-    return sum(State(run.state).ended and run.state != "lost" and run.message != STOPPED for run in runs)
+    return sum(State(run.state).ended and run.state != "lost" and run.message != STOP_REASON for run in runs)
 
 
 def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
@@ -248,7 +248,7 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
         tries = earlier["tries"] + 1 if earlier["come"] == progress else 1
     except (OSError, ValueError, KeyError, TypeError):
         tries = 1
-    files.write(path, {"come": progress, "tries": tries})
+    files.write_json(path, {"come": progress, "tries": tries})
     return tries > _MAX_TRIES
 
 
@@ -268,7 +268,7 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
-    files.write(folder.path / "end.json", end)
+    files.write_json(folder.path / "end.json", end)
     notify_end(folder.id, state, " ".join(filter(None, (problem, hint))))
 
 

@@ -102,7 +102,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
     args = sweep_parser().parse(rest)
     out = identifier(getattr(args, "out", None))
     options = job_options(args, session.defaults)
-    namespace = {**session.ip.user_ns, **space.first_values(parameters)}
+    namespace = {**session.ip.user_ns, **space.get_first_values(parameters)}
     draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
     plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
     study = sweeps.of_draft(draft, parameters, **plan, **options)

@@ -67,7 +67,7 @@ class Ranks:
     @property
     def setup_call(self) -> str:
         """The call that a cell must make once to connect the ranks ("" if none is needed)."""
-        return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
+        return str(registry.load_backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     def run(
         self,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import registry, step_times
-from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.aliases import ALIASES, TOTAL_NAMES
 from distdl_jupyter.core.errors import (
     DistDLError,
     InvalidSpec,
@@ -31,8 +31,8 @@ from distdl_jupyter.core.errors import (
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, measure_run, too_few_steps
-from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.step_times import WARM_UP_STEPS, Run, ScalingPoint, describe_too_few_steps, measure_run
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, mark
 from distdl_jupyter.supervisor import control
@@ -63,7 +63,7 @@ def scale(
     kwargs: Mapping[str, Any] | None = None,
     *,
     nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT,
+    backends: str | Sequence[str] = registry.DEFAULT_BACKEND,
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingStudy:
@@ -90,7 +90,7 @@ def of_draft(
     processes: Sequence[int],
     *,
     nodes: int | Sequence[int] = 1,
-    backends: str | Sequence[str] = registry.DEFAULT,
+    backends: str | Sequence[str] = registry.DEFAULT_BACKEND,
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingStudy:
@@ -99,10 +99,10 @@ def of_draft(
     node_counts = node_counts if isinstance(nodes, Iterable) else node_counts * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _to_list(backends)
     _check(counts, node_counts, seconds, options)
-    labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
+    labels = [registry.resolve_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT_BACKEND]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": node_counts, "backends": labels, "seconds": seconds, "driver": mark()}
-    group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
+    group = Group(kind=KIND, id=create_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _MAX_FACTOR * seconds + _SPARE_SECONDS)
     return _measure_missing(group, (), lambda **run_options: client.launch(draft, group, **run_options, **options))
 
@@ -152,7 +152,7 @@ def of_options(
 ) -> ScalingStudy:
     """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
     study_options = dict(options)
-    nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT)
+    nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT_BACKEND)
     study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
     return of_draft(draft, processes, **study_options)
 
@@ -189,7 +189,7 @@ def _to_list(value: Any) -> list[Any]:
 
 def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
     for name in options:
-        if (primary := ALIASES.get(name, name)) in (*TOTALS, *_REPLACEMENTS):
+        if (primary := ALIASES.get(name, name)) in (*TOTAL_NAMES, *_REPLACEMENTS):
             raise InvalidSpec(
                 f"{name} cannot be combined with several numbers of processes.",
                 code="scale-option-unsupported",
@@ -259,7 +259,7 @@ def _measure(job: Job, seconds: float) -> Run:
     result = measure_run(times) if times.rows else None
     if result is None:
         raise InvalidSpec(
-            too_few_steps(job.name),
+            describe_too_few_steps(job.name),
             code="scaling-too-few-steps",
             field="function",
             hint="Use longer training code. Each run is stopped as soon as it has been measured.",
@@ -366,7 +366,7 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     run = measure_run(times) if times.rows else None
     if run is None:
         return None, None
-    measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
+    measured_rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP_STEPS]
     return run, step_times.StepTimes(measured_rows).straggler
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
-from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, comparison_points
+from distdl_jupyter.core.space import PRUNED_PREFIX, STOP_REASON, SweepPlan, get_comparison_points
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, rerun
@@ -253,9 +253,9 @@ class Driver:
         self._refusals = self._refusals + 1 if never_started else 0
         if view.state is State.COMPLETED:
             self._finish(number, self._value(running))
-        elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
+        elif view.state is State.CANCELED and view.reason.startswith(PRUNED_PREFIX):
             self._finish(number, None, pruned=True)
-        elif view.state is State.CANCELED and view.reason == STOPPED:
+        elif view.state is State.CANCELED and view.reason == STOP_REASON:
             self._requeue(number, running)
         else:
             self._finish(number, None)
@@ -267,7 +267,7 @@ class Driver:
             return
         rows = running.reader.book.band(self._plan.metric).rows
         is_single = running.reader.view.process_count == 1
-        for step, value in comparison_points(rows, running.step, complete=is_single or ended):
+        for step, value in get_comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
             running.step = step
             if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():
@@ -298,7 +298,7 @@ class Driver:
             f", stopped at step {newest}" if newest > running.step else ""
         )
         with contextlib.suppress(JobNotRunning):
-            client.Job(running.reader.folder).cancel(reason=PRUNED + reason)
+            client.Job(running.reader.folder).cancel(reason=PRUNED_PREFIX + reason)
 
     def _value(self, running: _RunningTrial) -> float | None:
         """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
@@ -368,7 +368,7 @@ class Driver:
         jobs = [client.Job(running.reader.folder) for running in self._running.values()]
         for job in jobs:
             with contextlib.suppress(DistDLError):
-                job.cancel(reason=STOPPED)
+                job.cancel(reason=STOP_REASON)
         for job in jobs:
             with contextlib.suppress(DistDLError):
                 job.wait()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.space import PRUNED, Study, SweepPlan, Trial, thinned
+from distdl_jupyter.core.space import PRUNED_PREFIX, Study, SweepPlan, Trial, sample_points
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import job_list, study_rows
@@ -55,8 +55,8 @@ class SweepTrial(Trial):
 
         resolved, spec = jobspec.resolved(options), self.job.spec
         processes = resolved.get("process_count_per_node", 1), resolved.get("node_count", 1)
-        if spec.distributed_backend == registry.SINGLE and processes != (1, 1):
-            resolved.setdefault("distributed_backend", registry.DEFAULT)
+        if spec.distributed_backend == registry.SINGLE_PROCESS_BACKEND and processes != (1, 1):
+            resolved.setdefault("distributed_backend", registry.DEFAULT_BACKEND)
         return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **resolved})
 
 
@@ -149,7 +149,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         return None
     if spec.trial is None:
         return None
-    pruned = row.state == "canceled" and row.message.startswith(PRUNED)
+    pruned = row.state == "canceled" and row.message.startswith(PRUNED_PREFIX)
     done = row.done if row.done is not None else points[-1][0] if points else None
     return SweepTrial(
         number=spec.trial,
@@ -159,7 +159,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
         value=value,
         created=row.created,
         ended=row.ended,
-        message=row.message.removeprefix(PRUNED),
+        message=row.message.removeprefix(PRUNED_PREFIX),
         done=done,
         total=row.total,
         points=points,
@@ -175,4 +175,4 @@ def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], flo
         return (), None
     band = reader.book.band(metric)
     value = band.last if band.last is not None and math.isfinite(band.last) else None
-    return tuple(thinned(band.rows)), value
+    return tuple(sample_points(band.rows)), value

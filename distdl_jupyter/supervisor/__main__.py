@@ -73,13 +73,13 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
     """
     for descriptor in spare:
         os.close(descriptor)
-    remedy = limits.remedy(error)
+    remedy = limits.find_remedy(error)
     if not remedy or can_attach(folder):
         return
     with contextlib.suppress(OSError):
         processes.kill_job(folder.id, orphans=True)
         view = JobView.of(folder.spec())
-        for batch, _ in events.batches(folder.events):
+        for batch, _ in events.read_batches(folder.events):
             for event in batch:
                 view.apply(event)
         if not view.state.ended:

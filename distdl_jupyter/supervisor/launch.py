@@ -25,7 +25,7 @@ from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.plan import Placement
-from distdl_jupyter.core.queue import AFTER, MOVED, QueueView, reason
+from distdl_jupyter.core.queue import AFTER, MOVED_PREFIX, QueueView, format_reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -88,7 +88,7 @@ class Launch:
 
     def _load_plugins(self) -> None:
         self.cluster = registry.get("clusters", self._spec.cluster)
-        self.backend, self._options = registry.backend(self._spec.distributed_backend, self._spec.backend_options)
+        self.backend, self._options = registry.load_backend(self._spec.distributed_backend, self._spec.backend_options)
 
     def _start(self) -> Run:
         recorder, spec = self._recorder, self._spec
@@ -350,7 +350,7 @@ class QueueRecorder:
         """
         view = dataclasses.replace(view or QueueView(), priority=self.priority)
         if names := tuple(predecessors):
-            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=reason({}, (AFTER,), names))
+            view = dataclasses.replace(view, lacks=(AFTER,), names=names, why=format_reason({}, (AFTER,), names))
         self.number = view.number if view.number is not None else self.number
         # Other users can change a job's position any number of times, so the number of events is limited.
         now = time.monotonic()
@@ -394,7 +394,7 @@ class Predecessor:
         for event in new_events:
             self._view.apply(event)
         state = self._view.state
-        if state is State.CANCELED and self._view.reason.startswith(MOVED):
+        if state is State.CANCELED and self._view.reason.startswith(MOVED_PREFIX):
             self._follow_moved()
         elif state in _END_TEXTS:
             raise self._canceled(_END_TEXTS[state])

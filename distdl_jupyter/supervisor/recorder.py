@@ -20,7 +20,7 @@ from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE_PREFIX, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
-from distdl_jupyter.core.redact import Redactor, masked_arguments
+from distdl_jupyter.core.redact import Redactor, find_masked_arguments
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -83,7 +83,7 @@ class EventRecorder:
         self._first_lines: int | None = None
         self._has_dropped_lines = False
         #: Bytes of text left to write before the next count of the log's lines.
-        self._uncounted = logfile.COUNT_EVERY
+        self._uncounted = logfile.COUNT_INTERVAL_BYTES
         self.connected: set[int] = set()
         self.ready: set[int] = set()
         self.in_rendezvous: set[int] = set()
@@ -111,7 +111,7 @@ class EventRecorder:
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
         #: The problem of each experiment tracker, and the time of the next check.
-        self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
+        self._troubles = {record.tracker: record.trouble for record in tracking.read_records(folder.path)}
         self._next_troubles = 0.0
         #: Output of a launcher that the run has not processed yet.
         self.launcher_output: list[str] = []
@@ -238,7 +238,7 @@ class EventRecorder:
         self._writer.check()
         if time.monotonic() > self._next_troubles:
             self._next_troubles = time.monotonic() + _TRACKER_SECONDS
-            for record in tracking.of_job(self.folder.path):
+            for record in tracking.read_records(self.folder.path):
                 if record.trouble != self._troubles.get(record.tracker, ""):
                     self._troubles[record.tracker] = record.trouble
                     text = record.trouble or f"{tracking.TITLES[record.tracker]} is up to date again."
@@ -319,7 +319,7 @@ class EventRecorder:
         self._write_log(stream, item, content[:-1].decode())
         self._uncounted -= len(content)
         if self._uncounted < 0:
-            self._uncounted = logfile.COUNT_EVERY
+            self._uncounted = logfile.COUNT_INTERVAL_BYTES
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
         if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
             self._read_metrics(view.rank, text)
@@ -428,4 +428,4 @@ def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str,
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
             arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     unmasked = arguments if isinstance(arguments, list) else []
-    return Redactor.of(os.environ, {**secret_variables, **masked_arguments(spec.script_arguments, unmasked)})
+    return Redactor.of(os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)})

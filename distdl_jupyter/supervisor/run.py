@@ -53,7 +53,7 @@ class Supervisor:
         self.redactor = redactor_of(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
         self._history = resume.History()
-        for batch, _ in chain(events.batches(folder.events), logfile.batches(folder.log)):
+        for batch, _ in chain(events.read_batches(folder.events), logfile.read_batches(folder.log)):
             for event in batch:
                 self._history.add(event)
                 self._recorder.fold(event)
@@ -106,7 +106,7 @@ class Supervisor:
     def _start_trackers(self) -> None:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""
         running = [name for name, process in self._trackers.items() if process.poll() is None]
-        names = [name for name in user_settings.trackers_of(self._spec) if name not in running]
+        names = [name for name in user_settings.get_trackers(self._spec) if name not in running]
         with contextlib.suppress(OSError):
             variables = {**self._spec.environment_variables, **self._secret_variables}
             self._trackers |= control.start_trackers(self._folder, names, variables)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.core.events import Event, batches
+from distdl_jupyter.core.events import Event, read_batches
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -106,7 +106,7 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
 def report(folder: JobFolder) -> str:
     """Send the job of a folder and return a sentence about it."""
     try:
-        events = (event for batch, _ in batches(folder.events) for event in batch)
+        events = (event for batch, _ in read_batches(folder.events) for event in batch)
         is_sent = send(folder.id, *summarize(folder.spec(), events))
     except ImportError:
         extra = "azure-monitor" if os.environ.get(CONNECTION_STRING) else "otlp"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.series import Band, Earlier, RankCurve, Row, SeriesBook
+from distdl_jupyter.core.series import Band, EarlierJob, RankCurve, Row, SeriesBook
 from distdl_jupyter.core.view import JobView
 
 #: Maximum number of points of all lines together, and of one line.
@@ -64,7 +64,7 @@ def label(view: JobView, name: str) -> str:
 
 
 def curve(
-    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: Earlier | None = None
+    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: EarlierJob | None = None
 ) -> Curve:
     """Return a metric for a page."""
     band = book.band(metric)

@@ -267,7 +267,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 def write_summary(folder: JobFolder, entry: ListedJob) -> None:
     """Store the row of an ended job in its folder, so that lists need not read its events. Ignores disk errors."""
     with contextlib.suppress(OSError):
-        files.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
+        files.replace_file(folder.summary, msgspec.json.encode((VERSION, entry)))
 
 
 _decoder = msgspec.json.Decoder(tuple[str, ListedJob])

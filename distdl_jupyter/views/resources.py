@@ -11,8 +11,8 @@ from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
     NodeFacts,
-    NodeUse,
-    RankUse,
+    NodeUsage,
+    RankUsage,
     ResourceBook,
     ResourceMark,
     ResourceSample,
@@ -91,7 +91,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
             for sample in self
             for rank, use in sorted(sample.ranks.items())
         ]
-        numbers = [*RankUse.__dataclass_fields__, *(f"node_{name}" for name in NodeUse.__dataclass_fields__)]
+        numbers = [*RankUsage.__dataclass_fields__, *(f"node_{name}" for name in NodeUsage.__dataclass_fields__)]
         frame = pd.DataFrame(rows, columns=["time", "rank", "host", *numbers]).astype(dict.fromkeys(numbers, "float64"))
         frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
         return frame

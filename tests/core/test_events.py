@@ -215,9 +215,9 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
     writer.close()
     log = log.with_name("log.jsonl")
     for near in (*range(0, starts[-1], 9973), *starts, starts[-1] + 50):
-        begin = logfile.line_from(log, near, log.stat().st_size)
+        begin = logfile.find_line(log, near, log.stat().st_size)
         assert begin == min((at for at in starts if at >= near), default=log.stat().st_size)
-    assert len(logfile.read(log, logfile.line_from(log, starts[36] + 1, log.stat().st_size))[0]) == 3
+    assert len(logfile.read(log, logfile.find_line(log, starts[36] + 1, log.stat().st_size))[0]) == 3
 
 
 @pytest.mark.parametrize("together", [False, True])

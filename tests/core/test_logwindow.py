@@ -113,7 +113,7 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
             number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
         )
     write(path, story)
-    assert path.stat().st_size > 2 * log.MAX_UNREAD
+    assert path.stat().st_size > 2 * log.MAX_UNREAD_BYTES
     window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
     real = logfile.read_bytes
     monkeypatch.setattr(logfile, "read_bytes", lambda p, at, limit: read.append(limit) or real(p, at, limit))

@@ -9,7 +9,7 @@ import urllib.parse
 
 import pytest
 
-from distdl_jupyter.core.redact import MASK, Redactor, is_secret, mask_arguments, mask_spec, text
+from distdl_jupyter.core.redact import MASK, Redactor, is_secret, mask_arguments, mask_spec, mask_text
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
@@ -108,23 +108,23 @@ Downloading: 100%|██████████| 440M/440M [00:12<00:00, 35.1MB
 
 @pytest.mark.parametrize("said", SECRETS)
 def test_a_secret_is_known_by_its_form(said):
-    shown = text(said)
+    shown = mask_text(said)
     assert SECRETS[said] not in shown
     assert MASK in shown
-    assert text(shown) == shown, "masking twice changes nothing"
+    assert mask_text(shown) == shown, "masking twice changes nothing"
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_only_looks_like_a_secret_stays_readable(line):
-    assert text(line) == line
+    assert mask_text(line) == line
 
 
 def test_what_stands_around_a_secret_stays():
     assert (
-        text("see https://bob:pw12@db/x?sig=abcdefgh1234567890&se=2 now")
+        mask_text("see https://bob:pw12@db/x?sig=abcdefgh1234567890&se=2 now")
         == f"see https://bob:{MASK}@db/x?sig={MASK}&se=2 now"
     )
-    assert text('{"password": "hunter2000", "lr": 0.1}') == f'{{"password": "{MASK}", "lr": 0.1}}'
+    assert mask_text('{"password": "hunter2000", "lr": 0.1}') == f'{{"password": "{MASK}", "lr": 0.1}}'
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ PILES = (
 @pytest.mark.parametrize("pile", PILES)
 def test_no_text_takes_long(pile):
     begun = time.process_time()
-    text(pile * (200_000 // len(pile)))
+    mask_text(pile * (200_000 // len(pile)))
     assert time.process_time() - begun < 20.0
 
 

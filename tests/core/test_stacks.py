@@ -6,7 +6,7 @@ import os
 import threading
 
 from distdl_jupyter.core import stacks
-from distdl_jupyter.core.stacks import Names
+from distdl_jupyter.core.stacks import FrameLabeler
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.views.stacks import StacksDisplay
 from distdl_jupyter.views.stacks import stacks as shown_stacks
@@ -121,7 +121,7 @@ def test_a_rank_that_gave_none_differs():
 
 
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
-    names = Names(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
+    names = FrameLabeler(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
     text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
     frame = names.thread(stacks.parse(text)[0], main=True).user_frame
     assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
@@ -129,7 +129,7 @@ def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
 
 def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
     warm = '  File "/env/distdl_jupyter/warm/template.py", line 1 in _start\n  File "<frozen runpy>", line 1 in _run\n'
-    names = Names(PAYLOAD, ABOUT, {})
+    names = FrameLabeler(PAYLOAD, ABOUT, {})
     thread = names.thread(stacks.parse(HELPER + warm)[0], main=True)
     assert [frame.kind for frame in thread.frames if frame.kind != "worker"] == ["cell", "cell"]
 
@@ -137,9 +137,9 @@ def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
 def folder_with(tmp_path, **files):
     folder = JobFolder(tmp_path)
     (tmp_path / "payload.json").write_text(json.dumps(PAYLOAD))
-    stacks.path(folder, 1).parent.mkdir()
+    stacks.get_path(folder, 1).parent.mkdir()
     for name, content in files.items():
-        (stacks.path(folder, 1).parent / f"{name}.json").write_text(content)
+        (stacks.get_path(folder, 1).parent / f"{name}.json").write_text(content)
     return folder
 
 
@@ -179,7 +179,7 @@ def test_ranks_that_have_not_reached_the_users_code_keep_the_frames_of_this_pack
 def test_the_newest_that_is_kept_is_read(tmp_path):
     whole = json.dumps(file_of([HELPER], host="node-a", pid=7, step=3, silent=1.5, state="running"))
     folder = folder_with(tmp_path, **{"1": whole, "2": whole, "10": whole, ".11": whole, "x": whole, "²": whole})
-    assert stacks.numbers(folder) == [1, 2, 10]
+    assert stacks.list_numbers(folder) == [1, 2, 10]
     assert stacks.read(folder).number == 10
     rank = stacks.read(folder, 2).ranks[0]
     assert (rank.host, rank.pid, rank.step, rank.silent, rank.state) == ("node-a", 7, 3, 1.5, "running")
@@ -203,7 +203,7 @@ def test_lines_of_the_users_files_are_found_here_also_those_that_travelled(tmp_p
     secret.write_text("d\n")
     frames = [("/far/code/model.py", 2), (script, 1), (secret, 1), ("/nowhere.py", 1), (script, 99)]
     text = "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{f}", line {n} in g\n' for f, n in frames)
-    found = stacks.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
+    found = stacks.read_sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
     assert found == {"/far/code/model.py": {"2": "b = 1"}, os.fspath(script): {"1": "c"}}
 
 

@@ -9,7 +9,7 @@ import pytest
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
-from distdl_jupyter.core.store import JobFolder, JobStore, is_id, new_id
+from distdl_jupyter.core.store import JobFolder, JobStore, create_id, is_id
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def store(tmp_path):
 
 def make(store, id_=None):
     spec = JobSpec(
-        id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=CodeSource(code="1")
+        id=id_ or create_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=CodeSource(code="1")
     )
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())
@@ -27,7 +27,7 @@ def make(store, id_=None):
 
 
 def test_a_folder_is_private_and_visible_only_when_published(store):
-    folder = store.prepare(new_id())
+    folder = store.prepare(create_id())
     assert store.ids() == []
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     published = store.publish(folder)
@@ -68,11 +68,11 @@ def test_a_path_is_not_an_id(store, text):
 
 
 def test_ids_are_unique_in_the_same_moment():
-    assert len({new_id(1.0) for _ in range(200)}) > 190
+    assert len({create_id(1.0) for _ in range(200)}) > 190
 
 
 def test_ids_sort_by_time_within_a_second():
-    ids = [new_id(1_795_229_352 + milliseconds / 1000) for milliseconds in range(0, 1000, 5)]
+    ids = [create_id(1_795_229_352 + milliseconds / 1000) for milliseconds in range(0, 1000, 5)]
     assert ids == sorted(ids)
 
 
@@ -109,7 +109,7 @@ def test_a_sweep_keeps_jobs_new_folders_and_foreign_folders(store):
 
 
 def test_a_prepared_folder_can_be_discarded_and_a_job_cannot(store):
-    prepared = store.prepare(new_id())
+    prepared = store.prepare(create_id())
     store.discard(prepared)
     assert not prepared.path.exists()
     job, _ = make(store)

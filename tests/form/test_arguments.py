@@ -7,7 +7,7 @@ import pytest
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.core.options import OPTIONS
 from distdl_jupyter.form.arguments import cell_parser, job_options, value_of, without_secrets
 from distdl_jupyter.magic.commands import configured
 
@@ -52,7 +52,7 @@ def test_at_most_five_flags_answer_an_unknown_one(line):
 def test_every_common_option_and_every_alias_is_a_flag():
     parser = cell_parser()
     parser.complete()
-    assert set(ABOUT) <= {action.dest for action in parser._actions}
+    assert set(OPTIONS) <= {action.dest for action in parser._actions}
     flags = {flag for action in parser._actions for flag in action.option_strings}
     for alias in ALIASES:
         assert f"--{alias.replace('_', '-')}" in flags or alias == "useGpu", alias

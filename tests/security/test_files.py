@@ -18,7 +18,7 @@ from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore, create_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.node import run_dir
@@ -133,7 +133,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
     plan = SweepPlan(parameters=space.check_space({"lr": [1, 2]}), trials=2, metric="loss")
     for kind in ("jobs", "sweeps"):
         store = JobStore(kind=kind)
-        folder = store.publish(store.prepare(new_id()))
+        folder = store.publish(store.prepare(create_id()))
         group = Group(kind="sweep", id=folder.id, name="n", size=2, plan=plan) if kind == "sweeps" else None
         spec = JobSpec(id=folder.id, name="n", cluster="ssh", compute_target="ssh", python=str(program), group=group)
         folder.spec_file.write_text(spec.dumps())

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.events import number_to_json
+from distdl_jupyter.core.events import encode_number
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -76,7 +76,7 @@ def test_curves_and_view_of_thinned_metrics_are_those_of_all(folder, ranks, diso
         for rank in range(ranks):
             at = step - pick.randrange(500) if pick.random() < disorder else step
             reports.append((rank, at, values_of(pick, step)))
-            values = {name: number_to_json(value) for name, value in reports[-1][2].items()}
+            values = {name: encode_number(value) for name, value in reports[-1][2].items()}
             recorder.take(STREAMS[rank], [RankReport({"type": "metric", "step": at, "values": values})])
     recorder.close()
     written = metrics(folder)
