@@ -216,7 +216,7 @@ def metrics(
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
-    return {metric: reader.book.lines(metric, points) for metric in reader.book.names if name in ("", metric)}
+    return {metric: reader.book.get_curves(metric, points) for metric in reader.book.names if name in ("", metric)}
 
 
 @get("/jobs/{id}/log")
@@ -240,9 +240,9 @@ def log(
         return Download(text, "text/plain; charset=utf-8", name)
     end = reader.log.next if before is None else before
     if rank is None:
-        rows = [row for row in reader.window.before(end, limit) if row.n >= first]
+        rows = [row for row in reader.window.read_rows_before(end, limit) if row.n >= first]
     else:
-        rows = [row for row in reader.log.rows_between(first, end) if rank in row.lines][-limit:]
+        rows = [row for row in reader.log.get_rows(first, end) if rank in row.lines][-limit:]
     return job_page.log_changes(reader.view, reader.log, rows)
 
 
@@ -345,7 +345,7 @@ def compare_jobs(
     metric = metric or job_table.default_metric(names)
     return JobComparison(
         metric=metric,
-        bands=tuple(reader.book.band(metric) for reader in readers),
+        bands=tuple(reader.book.get_band(metric) for reader in readers),
         jobs=tuple(job_table.list_entry(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.differing_rows([(reader.spec, reader.folder.read_environment()) for reader in readers]),

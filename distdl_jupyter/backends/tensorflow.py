@@ -97,7 +97,7 @@ def keras_fit(code: CodeAnalysis, spec: JobSpec, environment: Mapping[str, str] 
     Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
     """
-    strategy, fit = code.called(*STRATEGY), code.called("fit")
+    strategy, fit = code.find_call(*STRATEGY), code.find_call("fit")
     if spec.process_count == 1 or strategy is None or fit is None:
         return None
     version, legacy = keras_version(), any(LEGACY_KERAS in piece.text for piece in code.texts)

@@ -176,7 +176,7 @@ def _logs(args: argparse.Namespace) -> None:
 
 def _count_lines(view: Any, rank: int | None) -> int:
     """Return the current number of lines of one rank, or of the job if ``rank`` is None."""
-    source = view if rank is None else view.rank(rank)
+    source = view if rank is None else view.find_rank(rank)
     return int(source.lines) if source else 0
 
 
@@ -268,7 +268,7 @@ def _stop(args: argparse.Namespace) -> None:
     if args.no_wait:
         print(f"{'Killing' if args.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
         return
-    if (supervisor := job.folder.supervisor()).is_elsewhere:
+    if (supervisor := job.folder.read_supervisor()).is_elsewhere:
         print(supervisor.describe(), file=sys.stderr)
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 

@@ -84,7 +84,7 @@ def add_to(commands: Any) -> None:
 
 def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argparse.Namespace], Job]) -> Parser:
     command = add_command(commands, name, lambda args: _report(start(find(args.id), args), args), text, job="required")
-    arguments.add_job_flags(command, by_default="as in the old job")
+    arguments.add_job_flags(command, default_text="as in the old job")
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
     return command
 

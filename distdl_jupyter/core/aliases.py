@@ -14,7 +14,7 @@ from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Aliases of the options of every job, with the primary name.
-ALIASES: dict[str, str] = {alias: name for name, about in options.OPTIONS.items() for alias in about.aliases}
+ALIASES: dict[str, str] = {alias: name for name, option in options.OPTIONS.items() for alias in option.aliases}
 
 #: Aliases for the total number of processes, which is divided by the number of nodes.
 TOTAL_NAMES = ("np", "num_proc", "num_processes", "num_workers")

@@ -99,7 +99,7 @@ def read_inherited_curves(folder: JobFolder) -> SeriesBook:
     ancestors: list[JobFolder] = []
     current = folder
     with contextlib.suppress(DistDLError):  # removed or unreadable
-        while is_id(id_ := current.spec().resumed_from) and id_ not in {job.id for job in ancestors}:
+        while is_id(id_ := current.read_spec().resumed_from) and id_ not in {job.id for job in ancestors}:
             current = JobFolder(current.path.with_name(id_))
             ancestors.append(current)
     book = SeriesBook()
@@ -112,7 +112,7 @@ def read_inherited_curves(folder: JobFolder) -> SeriesBook:
 
 def find_checkpoints(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited_curves``."""
-    curves = {name: book.band(name).rows for name in book.names}
+    curves = {name: book.get_band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
         latest: dict[str, Row] = {}

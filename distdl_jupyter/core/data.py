@@ -62,14 +62,14 @@ class DataSource:
         return VARIABLE_PREFIX + self.name.upper()
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether it is in remote storage, not at a path."""
         return self.scheme not in ("path", "shared")
 
     @property
     def address(self) -> str:
         """The address without ``?`` options."""
-        if self.stored:
+        if self.is_stored:
             account = f"{self.account}/" if self.account else ""
             return f"{self.scheme}://{account}{self.container}" + (f"/{self.prefix}" if self.prefix else "")
         return f"shared:{self.path}" if self.scheme == "shared" else self.path

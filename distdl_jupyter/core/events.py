@@ -59,7 +59,7 @@ mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: begi
 position   ``rank``, ``stream``: a rank has sent many reports in its output without printing anything
 attempt    all ranks are restarted; each attempt has a ``restart`` event
 count      the number of ``lines`` before it and ``counts`` {rank: [lines, lines on stderr]}, at intervals of
-           logfile.COUNT_EVERY; also the first line of each part, with ``first``: lines of the first file
+           logfile.COUNT_INTERVAL_BYTES; also the first line of each part, with ``first``: lines of the first file
 =========  ==================================================================================================
 Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte offset in that output.
 """

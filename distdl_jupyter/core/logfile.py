@@ -223,7 +223,7 @@ class LineFile:
         #: Whether the last line is incomplete because its writer died, so that a newline must precede the next one.
         self._is_torn = bool(end) and not end.endswith(b"\n")
         #: The time of the last line (epoch seconds), 0 if there is none.
-        self.last_moment = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
+        self.last_time = max((float(match[1]) for match in _LINE_START.finditer(end)), default=0.0)
 
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
@@ -278,7 +278,7 @@ class EventWriter:
         self._log_path = path.with_name("log.jsonl")
         begin, file = find_newest_part(self._log_path)
         self.log, self.events = LineFile(file, begin), LineFile(path)
-        self._clock = Clock(max(self.events.last_moment, self.log.last_moment))
+        self._clock = Clock(max(self.events.last_time, self.log.last_time))
         #: The events inside ``together`` and their time, None outside.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
@@ -296,7 +296,7 @@ class EventWriter:
         return event
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def batch_events(self) -> Iterator[None]:
         """Collect the events written inside; append them with one timestamp and one write per file."""
         if self._batch is not None:
             yield

@@ -27,7 +27,7 @@ class Holding:
     memory: float = 0
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """The job's name, with its user if the job belongs to another user."""
         return f"{self.name} of {self.user}" if self.user else self.name
 

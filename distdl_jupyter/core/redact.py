@@ -81,13 +81,13 @@ class Redactor:
         self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
-    def of(cls, *environments: Mapping[str, str]) -> Redactor:
+    def from_environments(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
         *named, secrets = environments
         values = [value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)]
         return cls(value for value in (*values, *secrets.values()) if not _is_plain(value))
 
-    def text(self, string: str) -> str:
+    def mask_text(self, string: str) -> str:
         """Return the text without secrets."""
         if len(string) > _MIN_CACHED_BLOCK and self._is_clean(string):
             return string
@@ -110,32 +110,32 @@ class Redactor:
                 self._clean_lines |= new
         return True
 
-    def data(self, document: Any) -> Any:
+    def mask_data(self, document: Any) -> Any:
         """Return JSON data with the secrets in its strings masked."""
         if isinstance(document, str):
-            return self.text(document) if len(document) >= MIN_SECRET_LENGTH else document
+            return self.mask_text(document) if len(document) >= MIN_SECRET_LENGTH else document
         if isinstance(document, dict):
-            return {self.data(name): self._mask_entry(name, value) for name, value in document.items()}
-        return type(document)(map(self.data, document)) if isinstance(document, list | tuple) else document
+            return {self.mask_data(name): self._mask_entry(name, value) for name, value in document.items()}
+        return type(document)(map(self.mask_data, document)) if isinstance(document, list | tuple) else document
 
     def _mask_entry(self, name: Any, value: Any) -> Any:
         is_secret = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
-        return MASK if is_secret and len(value) >= MIN_SECRET_LENGTH and "•" not in value else self.data(value)
+        return MASK if is_secret and len(value) >= MIN_SECRET_LENGTH and "•" not in value else self.mask_data(value)
 
-    def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def mask_event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
         if type_ == "handle":  # attaching to a job needs its exact values
             return fields
         if type_ != "metric":
-            return {name: self.data(value) for name, value in fields.items()}
+            return {name: self.mask_data(value) for name, value in fields.items()}
         if self._clean_names.issuperset(fields["values"]):
             return fields
-        names = {name: self.text(name) for name in fields["values"]}
+        names = {name: self.mask_text(name) for name in fields["values"]}
         if len(self._clean_names) < _MAX_CLEAN_NAMES:
             self._clean_names.update(name for name, masked in names.items() if masked == name)
         return {**fields, "values": {names[name]: value for name, value in fields["values"].items()}}
 
-    def lines(self, stream: Any, block: str) -> str:
+    def mask_lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spans several calls."""
         if stream in self._open_keys:
             key, end, rest = block.partition(_END_MARKER)
@@ -145,9 +145,9 @@ class Redactor:
             block = f"{MASK}\n{end}{rest}" if end else MASK
         if _KEY_MARKER in block and block.rfind(_BEGIN_MARKER) > block.rfind(_END_MARKER):
             self._open_keys[stream] = _MAX_KEY_LINES
-        return self.text(block)
+        return self.mask_text(block)
 
-    def safe_end(self, line: str) -> int:
+    def find_safe_end(self, line: str) -> int:
         """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([MAX_HELD_LENGTH, *sizes]))
@@ -158,9 +158,9 @@ class Redactor:
             default=stop,
         )
 
-    def cut(self, line: str) -> str:
+    def mask_unfinished(self, line: str) -> str:
         """Return an unfinished line for display, without secrets and without the beginning of a known secret."""
-        masked = self.text(line)
+        masked = self.mask_text(line)
         for value in self._values:
             for size in range(min(len(value) - 1, len(masked)), 3, -1):
                 if masked.endswith(value[:size]):
@@ -216,12 +216,12 @@ def _is_plain(value: str) -> bool:
 def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     """Return the spec to store. Its code, command and arguments are only for display; the job runs an unmasked copy."""
     source = dataclasses.replace(
-        job.source, code=redactor.text(job.source.code), command=redactor.text(job.source.command),
+        job.source, code=redactor.mask_text(job.source.code), command=redactor.mask_text(job.source.command),
     )  # fmt: skip
-    captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in job.captured)
+    captured = tuple(dataclasses.replace(variable, detail=redactor.mask_text(variable.detail)) for variable in job.captured)
     return dataclasses.replace(
-        job, name=redactor.text(job.name), source=source, captured=captured,
-        findings=redactor.data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.text),
+        job, name=redactor.mask_text(job.name), source=source, captured=captured,
+        findings=redactor.mask_data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.mask_text),
     )  # fmt: skip
 
 

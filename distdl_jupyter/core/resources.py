@@ -235,7 +235,7 @@ class ResourceBook:
             if values := {name: value for name, value in values.items() if value is not None}:
                 self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
-    def marks(self) -> list[ResourceMark]:
+    def find_marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
         marks: list[ResourceMark] = []
         for node, samples in self._recent.items():

@@ -177,7 +177,7 @@ class _Series:
         if self.first is None or point[:2] < self.first[:2]:
             self.first = point
 
-    def forget(self, numbers: Iterable[int], step: float) -> None:
+    def remove(self, numbers: Iterable[int], step: float) -> None:
         """Remove buckets, and the first and last point if they are at ``step`` or later."""
         for number in numbers:
             self.buckets.pop(number, None)
@@ -221,7 +221,7 @@ class Metric:
             self._max_buckets = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_RANK_BUCKETS // len(self.series)))
         self.count += points
         series.count_points(points, (step, time, value))
-        number = self._bucket_number(step)
+        number = self._find_bucket(step)
         span = self._spans.get(number)
         if span is None:
             self._spans[number] = _Span(step, step, time)
@@ -239,36 +239,36 @@ class Metric:
         if len(self._spans) > self._max_buckets:
             self._coarsen()
 
-    def _bucket_number(self, step: float) -> int:
+    def _find_bucket(self, step: float) -> int:
         # Multiplying by ``_RESOLUTION`` is exact; a smaller factor would round the smallest steps to 0.
         return math.floor(step * _RESOLUTION) >> self._doublings
 
-    def extends(self, rank: int, step: float) -> bool:
+    def can_merge(self, rank: int, step: float) -> bool:
         """Return whether a point belongs to the bucket of the rank's last point, and is not before that point."""
         series = self.series.get(rank)
         is_current = self._current_ranks is None or rank in self._current_ranks
         if series is None or series.last is None or not is_current:
             return False
         last_step = series.last[0]
-        return step >= last_step and self._bucket_number(step) == self._bucket_number(last_step)
+        return step >= last_step and self._find_bucket(step) == self._find_bucket(last_step)
 
     def _drop_repeated(self, rank: int, step: float, current_ranks: set[int]) -> None:
         """Remove the points that a rank repeats after a restart; the first rank to report decides for all ranks."""
         if not current_ranks:
             self._repeated_from = step
             for other in self.series:
-                self.forget_from(other, step)
+                self.remove_from(other, step)
             self._spans = {number: span for number, span in self._spans.items() if span.low < step}
             for span in self._spans.values():
                 span.high = min(span.high, step)
         elif step < self._repeated_from:
-            self.forget_from(rank, step)
+            self.remove_from(rank, step)
         current_ranks.add(rank)
 
-    def forget_from(self, rank: int, step: float) -> None:
+    def remove_from(self, rank: int, step: float) -> None:
         """Remove the reports of one rank for this step and later ones, by buckets that begin there."""
         if rank in self.series:
-            self.series[rank].forget([number for number, span in self._spans.items() if span.low >= step], step)
+            self.series[rank].remove([number for number, span in self._spans.items() if span.low >= step], step)
 
     def _group_buckets(self, limit: int) -> tuple[int, dict[int, list[int]]]:
         """Return by how many doublings the buckets fit into at most ``limit`` groups, and these groups in order."""
@@ -297,7 +297,7 @@ class Metric:
 
     # ---- curves from buckets ----
 
-    def band(self) -> Band:
+    def get_band(self) -> Band:
         """Return the metric over all ranks."""
         ranked = sorted(self.series.items())
         if not ranked or not self._spans:
@@ -331,7 +331,7 @@ class Metric:
             rows.append(Row(end, row.time, _clamp(last, low, high), low, low_rank, high, high_rank))
         return Band(rows, marks, [rank for rank, _ in ranked], self.count, last, end)
 
-    def lines(self, max_points: int) -> list[RankCurve]:
+    def get_curves(self, max_points: int) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more)."""
         _, groups = self._group_buckets(max_points - 2)  # plus the exact first and last point
         return [self._build_curve(rank, series, groups.values()) for rank, series in sorted(self.series.items())]
@@ -421,33 +421,33 @@ class SeriesBook:
                     continue
                 metric = self.metrics[name] = Metric()
             if event.get("replace"):
-                metric.forget_from(rank, step)
+                metric.remove_from(rank, step)
             if folded is None:
                 metric.add(rank, step, float(value), time)
             else:
                 metric.add(rank, step, float(value), time, folded[number], int(event["reports"]))
 
-    def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
+    def can_merge(self, rank: int, step: float, names: Iterable[str]) -> bool:
         """Return whether a report of these metrics can be merged with the previous one without changing a curve."""
         metrics = self.metrics
-        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].extends(rank, step) for name in names)
+        return abs(step) <= MAX_STEP and all(name in metrics and metrics[name].can_merge(rank, step) for name in names)
 
     @property
     def names(self) -> list[str]:
         """Names of all metrics in the order of their first report."""
         return list(self.metrics)
 
-    def count(self, name: str) -> int:
+    def count_points(self, name: str) -> int:
         """Return the number of points of a metric over all ranks; views redraw when it changes."""
         return self.metrics[name].count if name in self.metrics else 0
 
-    def band(self, name: str) -> Band:
+    def get_band(self, name: str) -> Band:
         """Return the metric over all ranks; an unknown name gives an empty band."""
-        return self.metrics[name].band() if name in self.metrics else Band()
+        return self.metrics[name].get_band() if name in self.metrics else Band()
 
-    def lines(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
+    def get_curves(self, name: str, max_points: int = MAX_POINTS) -> list[RankCurve]:
         """Return the curve of each rank with at most ``max_points`` points (3 or more); [] for an unknown name."""
-        return self.metrics[name].lines(max_points) if name in self.metrics else []
+        return self.metrics[name].get_curves(max_points) if name in self.metrics else []
 
 
 # the figure of ``job.figure()``; pages draw theirs themselves --------------------------------------
@@ -470,19 +470,19 @@ def build_figure(
     The plotly figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of
     the job ``earlier`` is grey. Only the title contains user text. It is escaped, because plotly renders markup.
     """
-    band = book.band(metric)
+    band = book.get_band(metric)
     finite = [row for row in band.rows if row.low is not None]
     x, has_band = [row.step for row in finite], any(row.low != row.high for row in finite)
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
     name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
-    lines = [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
+    lines = [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.get_curves(metric)] if each_rank else []
     data = [
         _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
         _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),
         *(lines or [_build_trace(name, [row.step for row in band.rows], [row.mean for row in band.rows])]),
     ]
-    if earlier is not None and (rows := earlier.book.band(metric).rows):
+    if earlier is not None and (rows := earlier.book.get_band(metric).rows):
         grey = {"color": "grey", "width": 1}
         data.append(_build_trace(earlier.name, [row.step for row in rows], [row.mean for row in rows], line=grey))
     notes = []

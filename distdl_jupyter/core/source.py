@@ -100,11 +100,11 @@ class CodeAnalysis:
     #: Labels of the training code itself, without modules that are sent with it.
     training_labels: set[str] = field(default_factory=set)
 
-    def called(self, *last: str) -> Call | None:
+    def find_call(self, *last: str) -> Call | None:
         """Return the first call whose last part is one of these."""
         return next((call for call in self.calls if call.last in last), None)
 
-    def helper(self) -> Call | None:
+    def find_helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
         known = {call.function for call in self.calls}
         calls = (call for call in self.calls if _HELPER_NAME.search(call.name) and call.name not in known)

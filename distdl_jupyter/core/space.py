@@ -237,7 +237,7 @@ class SweepPlan:
     flags: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, group: Group) -> SweepPlan:
+    def from_group(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
         plan = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
@@ -309,17 +309,17 @@ class Study:
     def best(self) -> Trial | None:
         """The best completed trial, None if no trial has completed."""
         completed = [trial for trial in self.trials if trial.state == "completed" and trial.value is not None]
-        return min(completed, key=lambda trial: self.order(trial.value), default=None)
+        return min(completed, key=lambda trial: self.get_sort_key(trial.value), default=None)
 
-    def order(self, value: float | None) -> float:
+    def get_sort_key(self, value: float | None) -> float:
         """Return the sort key of a value; better values sort first."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.plan.maximize else value
 
-    def sorted(self) -> list[Trial]:
+    def sort_trials(self) -> list[Trial]:
         """Return the trials by value, the best first."""
-        return sorted(self.trials, key=lambda trial: (self.order(trial.value), trial.number))
+        return sorted(self.trials, key=lambda trial: (self.get_sort_key(trial.value), trial.number))
 
     @property
     def elapsed(self) -> float:

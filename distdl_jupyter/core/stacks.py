@@ -94,16 +94,16 @@ class Thread:
         return next((frame for frame in self.frames if frame.is_user_code), None)
 
     @property
-    def inside(self) -> tuple[Frame, ...]:
+    def library_frames(self) -> tuple[Frame, ...]:
         """The library calls made by the user's newest call, newest first; all calls if there is none."""
         return tuple(itertools.takewhile(lambda frame: not frame.is_user_code, self.frames))
 
     @property
-    def waits_in(self) -> str:
+    def awaited_call(self) -> str:
         """The collective operation in which the thread waits for other ranks ("hvd.allreduce"), "" for none."""
-        if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
+        if any(frame.file.startswith("<frozen importlib") for frame in self.library_frames):
             return ""  # the module is being imported, so nothing waits
-        for frame in reversed(self.inside):
+        for frame in reversed(self.library_frames):
             module = next((module for folder, module in COLLECTIVES if f"/{folder}" in frame.file), "")
             if module and not frame.function.startswith(("_", "<")) and frame.function not in _WRAPPERS:
                 return f"{module}.{frame.function}"
@@ -147,31 +147,31 @@ class FrameLabeler:
         self._worker, self._code, self._stdlib, self._directory = map(_make_prefix, folders)
         self._sources = sources
 
-    def thread(self, thread: Thread, *, main: bool) -> Thread:
+    def label_thread(self, thread: Thread, *, main: bool) -> Thread:
         """Return the thread with labeled frames, without frames of this package that the user's code calls.
 
         The omitted frames are hooks around calls of torch and Horovod; ``RankStacks.text`` has all frames.
         """
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
-            kind, is_hook = self._kind(frame.file), self._is_package(frame.file)
+            kind, is_hook = self._classify(frame.file), self._is_package(frame.file)
             if is_hook and kind in ("worker", "library") and any(outer.is_user_code for outer in frames):
                 continue
             is_startup = is_hook or frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py"))
             if main and is_startup and all(outer.kind == "worker" for outer in frames):
                 kind = "worker"  # callers of the user's code: this package and Python's startup
-            frames.append(self._label(frame, kind))
+            frames.append(self._label_frame(frame, kind))
         return replace(thread, frames=tuple(reversed(frames)), main=main)
 
     def locate(self, calls: Sequence[collectives.Call]) -> str:
         """Return the location of the user's newest call in a stack, "" if there is none."""
-        frame = self.thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
+        frame = self.label_thread(Thread("", tuple(Frame(*call) for call in calls)), main=True).user_frame
         return "" if frame is None else frame.location
 
     def _is_package(self, file: str) -> bool:
         return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))
 
-    def _kind(self, file: str) -> str:
+    def _classify(self, file: str) -> str:
         if file in self._cells or _REQUEST_CELL.fullmatch(file):
             return "cell"
         if self._worker and file.startswith(self._worker):
@@ -183,7 +183,7 @@ class FrameLabeler:
         is_installed = "site-packages/" in file or "dist-packages/" in file or file.startswith("<")
         return "library" if is_installed or (self._stdlib and file.startswith(self._stdlib)) else "user"
 
-    def _label(self, frame: Frame, kind: str) -> Frame:
+    def _label_frame(self, frame: Frame, kind: str) -> Frame:
         if kind != "cell":
             source = self._sources.get(frame.file, {}).get(str(frame.line), "") if kind == "user" else ""
             roots = (self._code, self._stdlib, self._directory)
@@ -217,7 +217,7 @@ def read_sources(
     linecache.checkcache()
     for text, about in texts:
         names, code = FrameLabeler(payload, about, {}), _make_prefix(about.get("code"))
-        for frame in (frame for thread in parse(text) for frame in names.thread(thread, main=False).frames):
+        for frame in (frame for thread in parse(text) for frame in names.label_thread(thread, main=False).frames):
             # Modules that were sent with the job are in its folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
@@ -266,21 +266,21 @@ class RankGroup:
     @property
     def position(self) -> str:
         """Return the position for display: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        frames, waits = self.thread.frames, self.thread.waits_in
+        frames, waits = self.thread.frames, self.thread.awaited_call
         if frames and all(frame.kind == "worker" for frame in frames):
             return "code outside the job"
         frame = self.thread.user_frame or next(iter(frames), None)
         location = "native code" if frame is None else frame.location
         return f"{waits} ({location})" if waits else location
 
-    def clause(self, awaited: str = "") -> str:
+    def format_clause(self, awaited: str = "") -> str:
         """Return the position as a clause: "rank 0 waits for it in hvd.allreduce (In [7], line 12)".
 
         ``awaited`` are the ranks they wait for: "it", "them", or "" if unknown.
         """
         verb = ("is", "waits") if len(self.ranks) == 1 else ("are", "wait")
-        suffix = f" for {awaited}" if awaited and self.thread.waits_in else ""
-        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.waits_in)]}{suffix} in {self.position}"
+        suffix = f" for {awaited}" if awaited and self.thread.awaited_call else ""
+        return f"{format_ranks(self.ranks)} {verb[bool(self.thread.awaited_call)]}{suffix} in {self.position}"
 
 
 @dataclass(frozen=True)
@@ -309,12 +309,12 @@ class StackSnapshot:
         by_position: dict[object, list[int]] = {}
         for rank in sorted(self.ranks):
             main = self.ranks[rank].main
-            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.inside[:1]]
-            position = (call and (call.file, call.line), main.waits_in or tuple(library))
+            call, library = main.user_frame, [(frame.file, frame.function) for frame in main.library_frames[:1]]
+            position = (call and (call.file, call.line), main.awaited_call or tuple(library))
             by_position.setdefault(position, []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
-        return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
+        return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0])))
 
     @property
     def outliers(self) -> tuple[int, ...]:
@@ -326,10 +326,10 @@ class StackSnapshot:
         """Return where the ranks are and which ranks they wait for, as a clause without a period; "" without stacks."""
         groups = self.groups()
         awaited = ("", "it", "them")[min(2, len(self.outliers))]
-        if any(group.thread.waits_in for group in groups[:-1]):
+        if any(group.thread.awaited_call for group in groups[:-1]):
             awaited = ""  # they wait in different operations
         clauses = [f"{format_ranks(sorted(self.missing))} sent no stacks"] if self.missing else []
-        clauses += [group.clause(awaited if group is groups[-1] else "") for group in groups]
+        clauses += [group.format_clause(awaited if group is groups[-1] else "") for group in groups]
         if len(clauses) < 2:
             return "".join(clauses)
         return f"{', '.join(clauses[:-1][:3])}{', ...' if len(clauses) > 4 else ''}, while {clauses[-1]}"
@@ -378,15 +378,15 @@ def parse_snapshot(number: int, data: Mapping[str, Any], code: Mapping[str, Any]
         if threads and all(thread.ident != main for thread in threads):
             main = threads[-1].ident  # CPython lists the newest thread first, so the main thread comes last
         labeled = sorted(
-            (names.thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
+            (names.label_thread(thread, main=thread.ident == main) for thread in threads), key=lambda t: not t.main
         )
-        if labeled and any("/torch/" in frame.file for frame in labeled[0].inside):
+        if labeled and any("/torch/" in frame.file for frame in labeled[0].library_frames):
             labeled[0] = replace(labeled[0], collective=waiting.get(rank, ""))
         details = {name: item.get(name) for name in ("pid", "step", "silent")}
         host, state = str(item.get("host") or ""), str(item.get("state") or "")
         stacks = ranks[rank] = RankStacks(rank, tuple(labeled), host=host, state=state, text=text, **details)
         frame = stacks.main.user_frame
-        if frame is not None and not stacks.main.waits_in:
+        if frame is not None and not stacks.main.awaited_call:
             positions[rank] = f"{frame.location} ({frame.source})" if frame.source else frame.location
     finding = None if "raised" in ended.values() else collectives.explain(last_calls, operations, positions)
     return StackSnapshot(number, float(data["t"]), str(data.get("why", "request")), ranks, missing, last_calls, finding)

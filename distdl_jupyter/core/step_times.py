@@ -218,7 +218,7 @@ def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = Fa
     """Return the steps of a job so far, in order of attempts, steps and ranks."""
     reader = StepTimesReader(path)
     reader.read()
-    return reader.times(hosts, ended=ended)
+    return reader.get_times(hosts, ended=ended)
 
 
 class StepTimesReader:
@@ -256,7 +256,7 @@ class StepTimesReader:
                         del self._records[key_to_drop]
         return self.count > count_before
 
-    def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
+    def get_times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return the steps read so far, in order of attempts, steps and ranks.
 
         Ranks that wait for each other run the same steps but report them at different times, so steps that a rank has
@@ -345,7 +345,7 @@ class Run:
         """The measured time in seconds."""
         return self.steps * self.batch / self.rate
 
-    def is_whole(self, state: State, seconds: float) -> bool:
+    def is_complete(self, state: State, seconds: float) -> bool:
         """Return whether a run in this state was measured to its end, or for ``seconds`` if it was stopped."""
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 

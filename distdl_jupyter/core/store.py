@@ -124,7 +124,7 @@ class JobFolder:
     summary = _define_path("summary.json")
     pictures = _define_path("pictures")
 
-    def spec(self) -> JobSpec:
+    def read_spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if it is missing or invalid, and DiskRefused."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_bytes()))
@@ -143,7 +143,7 @@ class JobFolder:
         """The time of the last write to events or log (epoch seconds), 0 if they do not exist."""
         return locks.get_last_write(self.events, self.log)
 
-    def supervisor(self) -> locks.Holder:
+    def read_supervisor(self) -> locks.Holder:
         """Return the holder of the job's lock, with the time when lock or log were last written."""
         return locks.read_holder(self.lock, self.events, self.log)
 
@@ -230,9 +230,9 @@ class JobStore:
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
         self.jobs = (root or get_home()) / kind
 
-    def later_id(self, id_: str) -> str:
+    def advance_id(self, id_: str) -> str:
         """Return the id, or one that sorts after all existing jobs if the clock was set back."""
-        newest = next(iter(self.ids()), "")
+        newest = next(iter(self.list_ids()), "")
         if id_[:_TIME_LENGTH] > newest[:_TIME_LENGTH]:
             return id_
         try:
@@ -274,7 +274,7 @@ class JobStore:
         elif published:
             self.remove(folder)
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """Delete hidden folders whose process died while it created or removed them.
 
         The creating process holds the folder's lock; a folder newer than ``_FRESH_SECONDS`` may not be locked yet.
@@ -290,7 +290,7 @@ class JobStore:
                 if holder.is_dead if path.name.startswith(_NEW_PREFIX) else not holder.is_held:
                     _delete(path)
 
-    def ids(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """Return all ids, newest first."""
         try:
             names = [entry.name for entry in os.scandir(self.jobs)]
@@ -300,12 +300,12 @@ class JobStore:
             raise files.make_disk_error(error, self.jobs, "read") from error
         return sorted(filter(is_id, names), reverse=True)
 
-    def folders(self) -> Iterator[JobFolder]:
+    def list_folders(self) -> Iterator[JobFolder]:
         """Yield the folders of all jobs, newest first."""
-        for id_ in self.ids():
-            yield self.folder(id_)
+        for id_ in self.list_ids():
+            yield self.get_folder(id_)
 
-    def folder(self, id_: str) -> JobFolder:
+    def get_folder(self, id_: str) -> JobFolder:
         """Return the folder of the job with this full id, which may not exist."""
         return JobFolder(self.jobs / id_)
 
@@ -316,7 +316,7 @@ class JobStore:
         """
         if is_id(id_) and (self.jobs / id_).is_dir():
             return JobFolder(self.jobs / id_)
-        matches = [known for known in self.ids() if id_ and known.rsplit("-", 1)[1] == id_]
+        matches = [known for known in self.list_ids() if id_ and known.rsplit("-", 1)[1] == id_]
         if len(matches) > 1:
             message = f"{len(matches)} jobs have an id that ends in {id_!r}: {', '.join(matches)}."
             raise JobNotFound(message, code="job-id-ambiguous", hint="Use the whole id.")

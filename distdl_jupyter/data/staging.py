@@ -75,7 +75,7 @@ class JobStaging:
                 account = self._accounts[name] = self._open_account(source.account)
                 self._listings[name] = sources.list_blobs(account, source)
                 self._sign(source)
-            elif source.stored:
+            elif source.is_stored:
                 self._listings[name] = sources.list_store(source)
             else:
                 self._record_path(source)
@@ -126,7 +126,7 @@ class JobStaging:
 
     def _source_order(self, source: DataSource, node: int) -> dict[str, Any]:
         common = {"name": source.name, "variable": source.variable}
-        if not source.stored:
+        if not source.is_stored:
             return {**common, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
         listing, account = self._listings[source.name], self._accounts.get(source.name)
         return {

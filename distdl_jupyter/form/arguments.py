@@ -236,16 +236,16 @@ def _add_plugin_flags(parser: Parser) -> None:
             parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
 
 
-def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
-    """Add the flags of every job. ``by_default`` replaces the descriptions of all defaults."""
+def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
+    """Add the flags of every job. ``default_text`` replaces the descriptions of all defaults."""
     names = {"clusters": ", ".join(registry.list_names("clusters")), "backends": _BACKENDS_PLACEHOLDER}
     for name, about in OPTIONS.items():
-        default = by_default or about.by_default
+        default = default_text or about.default_text
         default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        kwargs: dict[str, Any] = {"type": _count_or_auto if about.auto else about.value_type, "metavar": about.metavar}
-        if about.repeats:
+        kwargs: dict[str, Any] = {"type": _count_or_auto if about.allows_auto else about.value_type, "metavar": about.metavar}
+        if about.is_repeatable:
             kwargs = {"action": "append", "metavar": about.metavar}
-        elif about.switch:
+        elif about.is_switch:
             kwargs = {"action": argparse.BooleanOptionalAction}
         text = f"{about.help.format_map(names)}{default_text}."
         parser.add_argument(*list_flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)

@@ -58,7 +58,7 @@ def all_choices() -> FormChoices:
 
 def _option_field(name: str) -> OptionField:
     about = OPTIONS[name]
-    kind: OptionKind = "flag" if about.switch else "number" if about.value_type in (int, float) else "text"
+    kind: OptionKind = "flag" if about.is_switch else "number" if about.value_type in (int, float) else "text"
     return OptionField(name, about.label, about.help, kind)
 
 

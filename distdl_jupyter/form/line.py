@@ -147,7 +147,7 @@ def option_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(value, bool):
             parts.append(flag if value else flag.replace("--", "--no-", 1))
             continue
-        texts = value if name in OPTIONS and OPTIONS[name].repeats else [value]
+        texts = value if name in OPTIONS and OPTIONS[name].is_repeatable else [value]
         if name == "environment_variables":
             texts = filter(None, (_assignment(variable, str(text)) for variable, text in value.items()))
         for text in texts:

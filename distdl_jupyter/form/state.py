@@ -333,7 +333,7 @@ def past_jobs() -> list[PastJob]:
     jobs: list[PastJob] = []
     for row in (listed.row for listed in job_list.here().all(job_list.TURN)[:_MAX_PAST_JOBS]):
         with contextlib.suppress(JobNotFound):
-            spec = store.folder(row.id).spec()
+            spec = store.get_folder(row.id).read_spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))
             job = PastJob(
                 id=row.id,

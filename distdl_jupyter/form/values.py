@@ -28,12 +28,12 @@ _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 def other_options() -> list[str]:
     """Return the options of a job that have no separate control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
-    return [name for name, about in OPTIONS.items() if about.in_form and name not in fields]
+    return [name for name, about in OPTIONS.items() if about.is_in_form and name not in fields]
 
 
 def names_in_form() -> set[str]:
     """Return the primary names of all options that the form can show."""
-    return {*(name for name, about in OPTIONS.items() if about.in_form), *jobspec.option_names("backends")}
+    return {*(name for name, about in OPTIONS.items() if about.is_in_form), *jobspec.option_names("backends")}
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -54,7 +54,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     values["data"] = tuple(_data_rows(common.get("data")))
     values["outputs"] = mask_signature(str(primary.get("outputs") or ""))
     values["other_options"] = {
-        name: ",".join(common[name]) if OPTIONS[name].repeats else primary[name]
+        name: ",".join(common[name]) if OPTIONS[name].is_repeatable else primary[name]
         for name in other_options()
         if name in common
     }
@@ -83,7 +83,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
 def _parse_option(name: str, value: Any) -> Any:
     """Return the value of an option that was entered as text, None if empty; lists are separated by commas."""
     if isinstance(value, str):
-        value = tuple(filter(None, map(str.strip, value.split(",")))) if OPTIONS[name].repeats else value.strip()
+        value = tuple(filter(None, map(str.strip, value.split(",")))) if OPTIONS[name].is_repeatable else value.strip()
     return None if value in ("", ()) else value
 
 

@@ -103,10 +103,10 @@ def _collectives(view: JobView) -> dict[str, Any] | None:
 
 
 def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
-    name = next((name for name in view.metrics if book.count(name) > view.process_count), None)
+    name = next((name for name in view.metrics if book.count_points(name) > view.process_count), None)
     if name is None:
         return None
-    band = book.band(name)
+    band = book.get_band(name)
     return {
         "address": data_url(curve.svg(band, name, points=_MAX_POINTS).encode(), "svg+xml"),
         "caption": summary(name, band),
@@ -125,7 +125,7 @@ def _picture(picture: Picture, data: bytes, form: str) -> dict[str, Any]:
 
 def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines of the rank that failed first, or of all ranks if it has none."""
-    rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
+    rank_rows = log.get_rank_rows(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_MAX_LINES:]
 
 
@@ -180,8 +180,8 @@ def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
 
 def elapsed_facts(view: JobView, now: float) -> list[str]:
     """Return the elapsed time of a job and, if it failed, its progress."""
-    waited = view.waiting_time(now)
-    elapsed = humanize.ran_and_waited(view.run_time(now), waited)
+    waited = view.compute_wait(now)
+    elapsed = humanize.ran_and_waited(view.compute_run_time(now), waited)
     progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
     return [elapsed if waited else f"ran {elapsed}", f"stopped at {progress_text}"] if progress_text else [elapsed]
 
@@ -307,8 +307,8 @@ def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", 
 
 def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
     """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
-    state_name, waited = humanize.STATE_WORDS[shown_state(view)], view.waiting_time(now)
-    elapsed = humanize.duration(view.run_time(now))
+    state_name, waited = humanize.STATE_WORDS[shown_state(view)], view.compute_wait(now)
+    elapsed = humanize.duration(view.compute_run_time(now))
     ending = f"{state_name} after {elapsed}" if view.state.ended else f"{state_name}, {elapsed} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
     stall = view.stall.text if view.stall is not None and not view.state.ended else ""
@@ -348,7 +348,7 @@ def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
 
 def _sparkline(book: SeriesBook, name: str, width: int = 16) -> str:
     """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
-    means = [row.mean for row in curve.thin(book.band(name).rows, width)]
+    means = [row.mean for row in curve.thin(book.get_band(name).rows, width)]
     numbers = [mean for mean in means if mean is not None]
     low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:

@@ -201,7 +201,7 @@ class Job:
                 f"Job {self.id} has ended ({self.state.value}), so it cannot be canceled.", code="nothing-to-cancel"
             )
         control.request(self.folder.control, "cancel", now=now, **({"reason": reason} if reason else {}))
-        supervisor = self.folder.supervisor()
+        supervisor = self.folder.read_supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
             raise JobStillRunning(
                 f"Job {self.id} was asked to stop. {supervisor.describe()}",
@@ -217,7 +217,7 @@ class Job:
         """
         if self.view().state.ended:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
-        supervisor = self.folder.supervisor()
+        supervisor = self.folder.read_supervisor()
         if supervisor.is_held or (supervisor.host and not supervisor.is_silent):
             description = supervisor.describe() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
@@ -238,7 +238,7 @@ class Job:
                 hint="Submit the code again.",
             )
         if not self.view().state.ended:
-            supervisor = self.folder.supervisor()
+            supervisor = self.folder.read_supervisor()
             hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
@@ -310,7 +310,7 @@ class Job:
         """
         from distdl_jupyter.views.resources import ResourceTable
 
-        is_pending = not self.view().state.ended and self.folder.spec().cluster != "azureml"
+        is_pending = not self.view().state.ended and self.folder.read_spec().cluster != "azureml"
         return ResourceTable(self.folder.resources, is_pending=is_pending)
 
     def environment(self) -> JobEnvironment:
@@ -472,7 +472,7 @@ class Jobs(list[Job]):
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
     ended = {id_: entry.row for id_, entry in job_list.here().ended().items()}
-    return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
+    return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().list_folders())
 
 
 def rows() -> list[JobRow]:
@@ -602,7 +602,7 @@ def publish(
     succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
     with explain_interrupt(not_started_message), files.explain_disk_errors(store.jobs):
-        store.sweep()
+        store.clean_up()
         spec, folder = _prepare_folder(store, spec)
     lock = None
     try:
@@ -631,7 +631,7 @@ def publish(
 def _prepare_folder(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
     """Return the spec with a new unique id that sorts after all existing ids, and the job's hidden folder."""
     while True:
-        spec = dataclasses.replace(spec, id=store.later_id(spec.id))
+        spec = dataclasses.replace(spec, id=store.advance_id(spec.id))
         try:
             return spec, store.prepare(spec.id)
         except FileExistsError:

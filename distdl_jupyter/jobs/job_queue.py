@@ -93,7 +93,7 @@ class Queue(table.Display):
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
     def _parts(self) -> Iterator[str | table.Rows]:
-        if running := [(_format_holding(job), short_id(job.job), job.called) for job in self.holding]:
+        if running := [(_format_holding(job), short_id(job.job), job.label) for job in self.holding]:
             yield from (table.WholeRows([_HOLDING_HEAD, *running]), "")
         waiting_rows = self._waiting_rows()
         yield table.WholeRows([_WAITING_HEAD, *waiting_rows]) if waiting_rows else "No jobs are queued."

@@ -49,7 +49,7 @@ def build(
     dry_run()
     redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
     arguments = redact.find_masked_arguments(spec.script_arguments, draft.true_arguments)
-    redactor = Redactor.of(os.environ, {**secret_values, **arguments})
+    redactor = Redactor.from_environments(os.environ, {**secret_values, **arguments})
     return redact.mask_spec(_with_findings(spec, draft), redactor), secret_values
 
 
@@ -209,7 +209,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
     refused = data_refusal(cluster)
     if data and refused:
         raise refused
-    sharded = next((source for source in data if source.shard and not source.stored), None)
+    sharded = next((source for source in data if source.shard and not source.is_stored), None)
     if sharded is not None:
         raise InvalidSpec(
             f"{sharded.name} uses ?shard, which works only with object storage.",

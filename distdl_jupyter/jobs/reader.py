@@ -63,8 +63,8 @@ class JobReader:
 
     def __init__(self, folder: JobFolder, *, curves: bool = False, lines: bool = False) -> None:
         self.folder = folder
-        self.spec = folder.spec()
-        self.view = JobView.of(self.spec)
+        self.spec = folder.read_spec()
+        self.view = JobView.from_spec(self.spec)
         self.book = SeriesBook()
         self._curves, self._lines = curves, lines
         #: Read positions in the events and in the log, in bytes.
@@ -151,7 +151,7 @@ class JobReader:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
             # A reader without write access cannot end the job; try again after the next timeout.
-            if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
+            if self.folder.read_supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
                 self.fold(_unsaved_end(error))
             ended = False
         self._note_writer()
@@ -159,7 +159,7 @@ class JobReader:
 
     def _note_writer(self) -> None:
         """Note the writer's host in the view if the writer cannot be checked from here."""
-        writer = self.folder.supervisor()
+        writer = self.folder.read_supervisor()
         self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def catch_up(self) -> JobView:
@@ -245,7 +245,7 @@ class PageReader(JobReader):
             return True
         if not self.has_first_events:
             self.has_first_events, self._first_end = True, logfile.get_size(self.folder.log)
-        moved = self.window.step(self.view)
+        moved = self.window.read_more(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
         samples = self.resources.read(_PAGE_SAMPLES)
         has_steps = self.steps.read()

@@ -124,7 +124,7 @@ Start = tuple["JobSpec", dict[str, str], EarlierCode]
 
 def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> Start:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
-    sweep = folder.spec()
+    sweep = folder.read_spec()
     flag_of = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
     flags = [text for name, value in parameters.items() if name in flag_of for text in (flag_of[name], str(value))]
     variables = {name: value for name, value in parameters.items() if name not in flag_of}
@@ -148,7 +148,7 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
     options, else from this process's environment. Raises InvalidSpec if one is missing or an option is invalid,
     PluginUnavailable, JobNotFound.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     spec, secrets = _apply_options(folder, earlier, options)
     spec = _new_spec(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
@@ -160,7 +160,7 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
     It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``resume``, and InvalidSpec
     for a run of a study.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     if earlier.group is not None:
         raise InvalidSpec(
             f"Job {folder.id} is part of {earlier.group.name} and must stay on its cluster.",
@@ -175,7 +175,7 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
         resumed_from=earlier.resumed_from,
         forked_at=earlier.forked_at,
         check=earlier.check,
-        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().folder(id_).path.exists()),
+        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().get_folder(id_).path.exists()),
         moved_from=folder.id,
     )
     if folder.has_checkpoints:
@@ -195,7 +195,7 @@ def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint
     ``options`` replace those of the earlier job. Raises InvalidSpec, also if there is no checkpoint, PluginUnavailable,
     JobNotFound.
     """
-    earlier = folder.spec()
+    earlier = folder.read_spec()
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",

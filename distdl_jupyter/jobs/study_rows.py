@@ -56,12 +56,12 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return a row for each sweep without a trial: it has just started, or failed before its first trial."""
     with_trials = {row.group.id for row in jobs if row.group is not None}
     store, studies = JobStore(kind="sweeps"), []
-    for id_ in store.ids():
+    for id_ in store.list_ids():
         if id_ not in with_trials:
             with contextlib.suppress(JobNotFound):  # has been removed
-                spec = store.folder(id_).spec()
+                spec = store.get_folder(id_).read_spec()
                 if spec.group is not None:
-                    studies.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
+                    studies.append(_row(job_row(JobView.from_spec(spec), spec, time.time()), ()))
     return studies
 
 
@@ -187,14 +187,14 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
 
     If its driver has died, another one is started.
     """
-    folder = JobStore(kind="sweeps").folder(id_)
+    folder = JobStore(kind="sweeps").get_folder(id_)
     if not folder.path.exists():
         is_running, is_done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
         return State.RUNNING if is_running else State.COMPLETED if is_done else State.LOST, {
             "problem": "The folder of the sweep was deleted, so no more trials start. Its finished trials are kept.",
             "hint": "" if is_done else "Start a new sweep for more.",
         }
-    holder = folder.supervisor()
+    holder = folder.read_supervisor()
     if holder.is_held:
         return State.RUNNING, {}
     if end := _read_end(folder):
@@ -218,7 +218,7 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
     id_ = short_id(folder.id)
     hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'
     try:
-        spec = folder.spec()
+        spec = folder.read_spec()
         secrets = rerun.secrets_of(spec)
         lock = JobLock.acquire(folder.lock)
         if lock is None:
@@ -263,7 +263,7 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
     if not folder.path.exists():
         return
     with contextlib.suppress(DistDLError, OSError):  # jobs queued for trials end without it
-        spec = folder.spec()
+        spec = folder.read_spec()
         assert spec.group is not None, "it belongs to a sweep"
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
@@ -283,8 +283,8 @@ def notify_end(id_: str, state: State, problem: str = "") -> None:
     except (DistDLError, StopIteration):
         return
     alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
-    sweep = JobStore(kind="sweeps").folder(id_)
-    runs = (JobStore().folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
+    sweep = JobStore(kind="sweeps").get_folder(id_)
+    runs = (JobStore().get_folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
     control.notify(sweep if sweep.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 

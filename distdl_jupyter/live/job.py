@@ -150,16 +150,16 @@ class LiveJob:
 
     def _log(self, mark: int) -> Encoded:
         book = self._open_reader.log
-        if not book.knows(mark):
+        if not book.has_mark(mark):
             return self._newest(SKIP_TO_ROWS if mark else _FIRST_ROWS)
-        rows, mark, more = book.changes(mark, _MAX_ROWS)
+        rows, mark, more = book.get_changes(mark, _MAX_ROWS)
         if more > MAX_LAG:
             return self._newest(SKIP_TO_ROWS)
         return self._rows(rows, mark, whole=False, more=more > 0)
 
     def _newest(self, count: int) -> Encoded:
         book = self._open_reader.log
-        return self._rows(book.rows_between(book.next - count, book.next), book.mark, whole=True)
+        return self._rows(book.get_rows(book.next - count, book.next), book.mark, whole=True)
 
     def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
         changes = job_page.log_changes(self._open_reader.view, self._open_reader.log, rows)
@@ -171,7 +171,7 @@ class LiveJob:
         with self._lock:
             book = self._open_reader.book
             metric = request.metric or default_metric(book.names)
-            count = book.count(metric)
+            count = book.count_points(metric)
         return f"{metric} {count}" if count else ""
 
     def curve(self, request: CurveRequest, key: str) -> Encoded:
@@ -202,7 +202,7 @@ class LiveJob:
         reading = self._open_reader
         usage = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
-        times = reading.steps.times(hosts, ended=self.ended)
+        times = reading.steps.get_times(hosts, ended=self.ended)
         step_time = steps.job_time(times, 0) if times.rows else None
         return Encoded(
             encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=step_time)), key

@@ -51,7 +51,7 @@ def backend(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, selected: An
     if not usage.initializers:
         return Check(name, f"{registry.resolve_label(spec.distributed_backend)} initializes it")
     finding = _mismatch(code, spec, selected)
-    if finding is None and (call := code.helper()) is not None:
+    if finding is None and (call := code.find_helper()) is not None:
         return Check(name, f"{call.last}() in {call.location} may initialize it")
     finding = finding or _not_initialized(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
@@ -205,11 +205,11 @@ def gradients(code: CodeAnalysis, spec: JobSpec, usage: Any) -> Check:
         return Check(name, _NOT_READ)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
-    call = code.called("backward")
+    call = code.find_call("backward")
     if call is None:
         return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averaging_names):
-        if (helper := code.helper()) is not None:
+        if (helper := code.find_helper()) is not None:
             return Check(name, f"{helper.last}() in {helper.location} may average them")
         finding = Finding(
             "warning",
@@ -233,7 +233,7 @@ def data(code: CodeAnalysis, draft: CapturedCode, spec: JobSpec, usage: Any) -> 
     if not code.read:
         return Check(name, _NOT_READ)
     batch = tuple(_global_batch(code, draft, spec))
-    loader, sampler = code.called("DataLoader"), code.called("DistributedSampler")
+    loader, sampler = code.find_call("DataLoader"), code.find_call("DistributedSampler")
     if sampler is not None:
         return Check(name, f"split by the sampler in {sampler.location}", (*_order(code, sampler), *batch))
     if loader is None or code.uses(*_RANK_NAMES) or code.needs(*usage.trainers):

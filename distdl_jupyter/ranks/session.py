@@ -318,9 +318,9 @@ def current(only: str = "") -> Ranks | None:
         # The session of a killed supervisor may still be running in a Slurm allocation; then its address files exist.
         sessions = (
             Ranks(client.Job(folder))
-            for folder in JobStore().folders()
+            for folder in JobStore().list_folders()
             if (folder.path / NOTES).is_dir()
-            and not (supervisor := folder.supervisor()).host
+            and not (supervisor := folder.read_supervisor()).host
             and (supervisor.is_held or stamps(folder))
         )
         return next(filter(_is_alive, sessions), None)
@@ -328,7 +328,7 @@ def current(only: str = "") -> Ranks | None:
     if job.spec.kind != "ranks":
         message, hint = f"Job {job.id} is not a session of ranks.", "Start one with ranks.start()."
         raise JobNotFound(message, code="job-without-ranks", hint=hint)
-    if (host := job.folder.supervisor().host) and not job.state.ended:
+    if (host := job.folder.read_supervisor().host) and not job.state.ended:
         message, hint = f"The ranks of job {job.id} were started on {host}.", f"Log in to {host} to use them."
         raise JobNotRunning(message, code="ranks-elsewhere", hint=hint)
     session = Ranks(job)

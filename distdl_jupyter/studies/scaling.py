@@ -243,7 +243,7 @@ def _measure(job: Job, seconds: float) -> Run:
     reader = step_times.StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
-            if reader.read() and _is_enough(measure_run(reader.times()), seconds):
+            if reader.read() and _is_enough(measure_run(reader.get_times()), seconds):
                 break
             time.sleep(_POLL)
     finally:  # also after an interrupt
@@ -255,7 +255,7 @@ def _measure(job: Job, seconds: float) -> Run:
         job.result()
         raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
-    times = reader.times()
+    times = reader.get_times()
     result = measure_run(times) if times.rows else None
     if result is None:
         raise InvalidSpec(
@@ -296,7 +296,7 @@ class ScalingStudy(ScalingView):
 
             def start(**run_options: Any) -> Job:
                 backend = run_options["distributed_backend"]
-                matches = [folder for folder in folders if folder.spec().distributed_backend == backend]
+                matches = [folder for folder in folders if folder.read_spec().distributed_backend == backend]
                 job = client.Job((matches or folders)[-1])
                 return client.relaunch(job, group=group, **{**job.spec.backend_options, **run_options})
 
@@ -323,7 +323,7 @@ class _StudyRun:
 def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - like all calls that take an id
     """Return the scaling study with this id or the last part of it, by default the newest. Raises JobNotFound."""
     listed = _jobs_of(id)
-    spec = JobStore().folder(listed[0].row.id).spec()
+    spec = JobStore().get_folder(listed[0].row.id).read_spec()
     assert spec.group is not None
     runs = _runs(listed, spec.group)
     study = ScalingStudy(spec.group.name, _points(runs))
@@ -348,9 +348,9 @@ def _jobs_of(id_: str) -> list[ListedJob]:
 def _runs(listed: Sequence[ListedJob], group: Group) -> list[_StudyRun]:
     store, runs = JobStore(), []
     for job in listed:
-        folder = store.folder(job.row.id)
+        folder = store.get_folder(job.row.id)
         run, straggler = _steps_of(folder) if job.active else _steps_of_ended(str(folder.path))
-        is_whole = run is not None and run.is_whole(State(job.row.state), group.plan.get("seconds", 0.0))
+        is_whole = run is not None and run.is_complete(State(job.row.state), group.plan.get("seconds", 0.0))
         runs.append(_StudyRun(job.row, run, straggler, is_whole))
     return runs
 
@@ -411,8 +411,8 @@ def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], set[tuple[str, int]
     missing.
     """
     listed = _jobs_of(id_)
-    folders = [JobStore().folder(job.row.id) for job in listed]
-    spec = folders[-1].spec()
+    folders = [JobStore().get_folder(job.row.id) for job in listed]
+    spec = folders[-1].read_spec()
     group = spec.group
     assert group is not None
     complete = _complete(_runs(listed, group))

@@ -150,9 +150,9 @@ class Driver:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._folder, self._secrets = folder, secrets
-        self._spec = folder.spec()
+        self._spec = folder.read_spec()
         assert self._spec.group is not None
-        self._id, self._plan = self._spec.group.id, SweepPlan.of(self._spec.group)
+        self._id, self._plan = self._spec.group.id, SweepPlan.from_group(self._spec.group)
         self._control = ControlReader(folder.control, folder.lock)
         # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
@@ -213,7 +213,7 @@ class Driver:
             if row is None:
                 self._launch(trial)
             else:
-                self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
+                self._follow(trial, JobStore().get_folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
         while len(self._running) < self._plan.parallel and self._count() < self._plan.trials:
@@ -265,7 +265,7 @@ class Driver:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
         if self._plan.metric not in running.reader.book.metrics:
             return
-        rows = running.reader.book.band(self._plan.metric).rows
+        rows = running.reader.book.get_band(self._plan.metric).rows
         is_single = running.reader.view.process_count == 1
         for step, value in get_comparison_points(rows, running.step, complete=is_single or ended):
             running.trial.report(value, step)
@@ -304,7 +304,7 @@ class Driver:
         """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
         book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:
-            value = book.band(metric).last
+            value = book.get_band(metric).last
             return value if value is not None and math.isfinite(value) else None
         self._finish(running.trial.number, None)
         self._stop()

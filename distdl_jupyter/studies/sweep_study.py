@@ -43,7 +43,7 @@ class SweepTrial(Trial):
     @property
     def job(self) -> Job:
         """Return the job of the trial."""
-        return Job(JobStore().folder(self.id))
+        return Job(JobStore().get_folder(self.id))
 
     def run(self, **options: Any) -> Job:
         """Start a new job with the values of this trial, for example with more processes, and return its handle.
@@ -67,13 +67,13 @@ def store() -> JobStore:
 
 def folder(id_: str) -> JobFolder:
     """Return the folder of the sweep with this full id, which need not exist."""
-    return store().folder(id_)
+    return store().get_folder(id_)
 
 
 def find(id_: str = "") -> str:
     """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
     groups = (candidate.row.group for candidate in job_list.here().all())
-    ids = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
+    ids = {*store().list_ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
         (candidate for candidate in ids if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
     )
@@ -90,13 +90,13 @@ def read(id_: str) -> Study:
     """Return the sweep with this full id. Raises JobNotFound."""
     sweep_folder, rows = folder(id_), rows_of(id_)
     try:
-        spec = sweep_folder.spec()
+        spec = sweep_folder.read_spec()
     except JobNotFound:
         if not rows:
             raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
-        spec = _spec(str(JobStore().folder(rows[0].id).path))
+        spec = _spec(str(JobStore().get_folder(rows[0].id).path))
     assert spec.group is not None
-    plan = SweepPlan.of(spec.group)
+    plan = SweepPlan.from_group(spec.group)
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
     runs = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
@@ -126,7 +126,7 @@ def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     newest: dict[int, JobRow] = {}
     for row in rows:
         try:
-            number = _spec(str(JobStore().folder(row.id).path)).trial
+            number = _spec(str(JobStore().get_folder(row.id).path)).trial
         except DistDLError:  # has been removed
             continue
         if number is not None:
@@ -137,11 +137,11 @@ def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
 @functools.lru_cache(maxsize=4096)
 def _spec(path: str) -> JobSpec:
     """Return the spec of a job, which never changes."""
-    return JobFolder(Path(path)).spec()
+    return JobFolder(Path(path)).read_spec()
 
 
 def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
-    path = str(JobStore().folder(row.id).path)
+    path = str(JobStore().get_folder(row.id).path)
     try:
         spec = _spec(path)
         points, value = (_curve if State(row.state).ended else _curve.__wrapped__)(path, plan.metric)
@@ -173,6 +173,6 @@ def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], flo
     reader.catch_up()
     if metric not in reader.book.metrics:
         return (), None
-    band = reader.book.band(metric)
+    band = reader.book.get_band(metric)
     value = band.last if band.last is not None and math.isfinite(band.last) else None
     return tuple(sample_points(band.rows)), value

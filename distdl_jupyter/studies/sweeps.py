@@ -176,7 +176,7 @@ class Sweep:
         secret variable is missing, JobNotFound if the folder of the sweep was deleted.
         """
         folder = sweep_study.folder(self.id)
-        spec = folder.spec()
+        spec = folder.read_spec()
         secrets, study = rerun.secrets_of(spec), self.study
         limit = space.count_combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
         total = study.plan.trials if trials is None else min(_check_count(trials, "trials"), limit or MAX_PROCESSES)
@@ -310,7 +310,7 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
 
 
 def _extend(folder: JobFolder, trials: int) -> None:
-    spec = folder.spec()
+    spec = folder.read_spec()
     assert spec.group is not None
     group = dataclasses.replace(spec.group, size=trials, plan={**spec.group.plan, "trials": trials})
     files.write_json(folder.spec_file, dataclasses.replace(spec, group=group).to_json())

@@ -58,7 +58,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
         supervisor.run()
     except Exception as error:
         if supervisor is not None:  # printed like an uncaught exception, with secrets masked
-            sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
+            sys.stderr.write(supervisor.redactor.mask_text(traceback.format_exc()))
         _fail_fast(folder, error, spare)
         if supervisor is not None:
             raise SystemExit(1) from None
@@ -78,7 +78,7 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
         return
     with contextlib.suppress(OSError):
         processes.kill_job(folder.id, orphans=True)
-        view = JobView.of(folder.spec())
+        view = JobView.from_spec(folder.read_spec())
         for batch, _ in events.read_batches(folder.events):
             for event in batch:
                 view.apply(event)

@@ -84,7 +84,7 @@ class Attempt:
         self._backend = backend
         self._control = control
         self._clock = clock
-        self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.safe_end)
+        self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.find_safe_end)
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
@@ -140,7 +140,7 @@ class Attempt:
         if exits := self._run.poll():
             self._reader.drain({exit_.rank for exit_ in exits})
             self._forward_launcher_output()
-            with self._recorder.together():
+            with self._recorder.batch_events():
                 for exit_ in exits:
                     # A reattached run returns every exit, including those already recorded.
                     if exit_.rank in self._running:

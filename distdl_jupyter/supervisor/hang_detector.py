@@ -152,7 +152,7 @@ class HangDetector:
         number = max([0, *stacks.list_numbers(folder), *(earlier.number for earlier in recorder.view.stacks)]) + 1
         code, data = stacks.read_payload(folder), self._stacks_data(why)
         texts = [(dump["text"], dump["about"]) for dump in data["ranks"].values()]
-        data["sources"] = recorder.redactor.data(stacks.read_sources(folder, code, texts))
+        data["sources"] = recorder.redactor.mask_data(stacks.read_sources(folder, code, texts))
         with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
             path = stacks.get_path(folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -119,7 +119,7 @@ class Launch:
         recorder.phase("start", f"0 of {plural(spec.process_count, 'process')}")
         run = cluster.start(spec, placement, plan, context)
         self._record_handle(run.handle())
-        with recorder.together():
+        with recorder.batch_events():
             for slot in placement.ranks:
                 slot_fields = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
                 recorder.write("rank", rank=slot.rank, status="waiting", **slot_fields)
@@ -143,7 +143,7 @@ class Launch:
         # An earlier supervisor may have seen them complete, and they may have been deleted since then.
         is_done = bool(earlier.restart_count) or (earlier.queue is not None and AFTER not in earlier.queue.lacks)
         store = JobStore(self._folder.path.parent.parent)
-        predecessors = [] if is_done else [Predecessor(store.folder(id_)) for id_ in self._spec.after]
+        predecessors = [] if is_done else [Predecessor(store.get_folder(id_)) for id_ in self._spec.after]
         while True:
             predecessors = [predecessor for predecessor in predecessors if not predecessor.has_completed()]
             names = [predecessor.name for predecessor in predecessors]
@@ -384,7 +384,7 @@ class Predecessor:
         self._next_poll = time.monotonic() + _PREDECESSOR_SECONDS
         try:
             if self._view is None:
-                self._view = JobView.of(self._folder.spec())
+                self._view = JobView.from_spec(self._folder.read_spec())
                 self.name = f"{self._view.name} ({self.name})"
             new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
@@ -398,7 +398,7 @@ class Predecessor:
             self._follow_moved()
         elif state in _END_TEXTS:
             raise self._canceled(_END_TEXTS[state])
-        elif new_events or not self._folder.supervisor().is_dead:
+        elif new_events or not self._folder.read_supervisor().is_dead:
             self._appears_until = None
         else:
             # If no process reads that job, it is never marked as lost, and this job would wait forever.
@@ -409,9 +409,9 @@ class Predecessor:
 
     def _follow_moved(self) -> None:
         """Follow the job that has replaced this one on another cluster; it may not exist yet."""
-        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, self._store.folders()):
+        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, self._store.list_folders()):
             with contextlib.suppress(DistDLError):
-                if folder.spec().moved_from == self._folder.id:
+                if folder.read_spec().moved_from == self._folder.id:
                     self._follow(folder)
                     return
         self._appears_until = self._appears_until or time.monotonic() + _MOVE_SECONDS

@@ -60,7 +60,7 @@ class ReportMerger:
         """Add a metric report; with ``replace`` it replaces earlier ones. Return the events to write now."""
         merged = self._metrics.get(rank)
         book = self._book if self._report_count >= _UNMERGED and not replace else None
-        is_mergeable = book is not None and book.extends(rank, step, values)
+        is_mergeable = book is not None and book.can_merge(rank, step, values)
         if not is_mergeable or (merged is not None and not merged.accepts(step, values)):
             fields = {"rank": rank, "step": step, "values": values, **({"replace": True} if replace else {})}
             return [*(self._take_metrics(rank) if merged is not None else ()), ("metric", fields, origin)]

@@ -236,7 +236,7 @@ class ResourceRecorder(ReportStore):
         if samples and time.monotonic() >= self._next_check and self._recorder.view.state is State.RUNNING:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             # Pages show a problem while it lasts (``views.resources``); these notes are permanent.
-            for mark in self._book.marks():
+            for mark in self._book.find_marks():
                 self._note_once(mark.kind, mark.rank, mark.text, CODES[mark.kind])
             for about in self._book.about.values():
                 if about.no_gpus:

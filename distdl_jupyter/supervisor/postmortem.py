@@ -131,4 +131,4 @@ def _crashed_thread(folder: JobFolder, payload: dict[str, Any], dump: str) -> Th
     files = [frame.file for other in threads for frame in other.frames if "-packages/" not in frame.file]
     worker, stdlib = (next((match[0] for file in files if (match := pattern.match(file))), "") for pattern in _FOLDERS)
     about = {"worker": worker, "code": str(folder.code), "stdlib": stdlib or sysconfig.get_paths()["stdlib"]}
-    return FrameLabeler(payload, about, read_sources(folder, payload, [(dump, about)])).thread(thread, main=True)
+    return FrameLabeler(payload, about, read_sources(folder, payload, [(dump, about)])).label_thread(thread, main=True)

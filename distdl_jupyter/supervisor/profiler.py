@@ -175,7 +175,7 @@ class ProfileCollector:
         if summaries:
             missing = {str(rank): why for rank, why in profile.missing.items()}
             data = {"t": round(profile.t, 3), "steps": profile.steps, "ranks": summaries, "missing": missing}
-            files.replace_file(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
+            files.replace_file(folder / "profile.json", json.dumps(self._recorder.redactor.mask_data(data)))
             for rank in ranks:
                 (folder / f"rank-{rank}.json").unlink(missing_ok=True)
 
@@ -186,7 +186,7 @@ class ProfileCollector:
                 raise ValueError(f"{name} is larger than {profiles.MAX_TRACE_BYTES // 1000000} MB.")
         summary: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
         profiles.parse_profile(0, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is invalid
-        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
+        profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.mask_text)
         return summary
 
     def _record(self, profile: _Profile, status: str, why: str = "") -> None:

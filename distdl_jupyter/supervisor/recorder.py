@@ -70,7 +70,7 @@ class EventRecorder:
     """Writes events and folds them immediately, so that the supervisor acts on the view that every reader sees."""
 
     def __init__(self, folder: JobFolder, spec: JobSpec, redactor: Redactor | None = None) -> None:
-        self.view = JobView.of(spec)
+        self.view = JobView.from_spec(spec)
         self.spec = spec
         self.redactor = redactor or Redactor()
         self.folder = folder
@@ -143,9 +143,9 @@ class EventRecorder:
         if type_ in _AFTER_METRICS:
             self._write_merged(self._merger.flush(only_metrics=True))
         if type_ == "log":
-            self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
+            self._put(type_, **{**fields, "text": self.redactor.mask_text(fields["text"])})
         else:
-            self._put(type_, **self.redactor.event(type_, fields))
+            self._put(type_, **self.redactor.mask_event(type_, fields))
 
     def _put(self, type_: str, /, **fields: Any) -> None:
         if self._earlier_positions and "at" in self._origin and type_ not in LOG_TYPES:
@@ -277,13 +277,13 @@ class EventRecorder:
 
     # items of streams -------------------------------------------------------------------------
 
-    def together(self) -> AbstractContextManager[None]:
+    def batch_events(self) -> AbstractContextManager[None]:
         """Batch the events recorded inside into one write per file; a nested call does nothing."""
-        return self._writer.together()
+        return self._writer.batch_events()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Process items of one stream (as the sink of a ``LogReader``)."""
-        with self.together():
+        with self.batch_events():
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
                 if isinstance(item, LogText):
@@ -305,9 +305,9 @@ class EventRecorder:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
             is_whole = len(item.text) < _MAX_OPEN
-            text = self.redactor.cut(item.text if is_whole else item.text[: self.redactor.safe_end(item.text)])
+            text = self.redactor.mask_unfinished(item.text if is_whole else item.text[: self.redactor.find_safe_end(item.text)])
         else:
-            text = self.redactor.lines((stream.rank, stream.name), item.text)
+            text = self.redactor.mask_lines((stream.rank, stream.name), item.text)
         content = text.encode() + b"\n"
         if len(content) > self._free_bytes:
             whole_lines, newline, rest = content[: max(0, self._free_bytes)].rpartition(b"\n")
@@ -321,7 +321,7 @@ class EventRecorder:
         if self._uncounted < 0:
             self._uncounted = logfile.COUNT_INTERVAL_BYTES
             self._writer.write("count", lines=self.view.lines, counts=self._counts())
-        if self._reads_output and (view := self.view.rank(stream.rank)) is not None:
+        if self._reads_output and (view := self.view.find_rank(stream.rank)) is not None:
             self._read_metrics(view.rank, text)
 
     def _write_log(self, stream: Stream, item: LogText, text: str) -> None:
@@ -346,7 +346,7 @@ class EventRecorder:
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
     def _record_report(self, stream: Stream, item: RankReport) -> None:
-        view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
+        view = self.view.find_rank(stream.rank if stream.rank is not None else item.data.get("rank"))
         with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
             report = item.parsed or reports.parse(item.data)
             if report is not None and view is not None:
@@ -428,4 +428,4 @@ def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str,
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
             arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     unmasked = arguments if isinstance(arguments, list) else []
-    return Redactor.of(os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)})
+    return Redactor.from_environments(os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)})

@@ -48,7 +48,7 @@ class Supervisor:
 
     def __init__(self, folder: JobFolder, secret_variables: Mapping[str, str], wake: int) -> None:
         self._folder = folder
-        self._spec = folder.spec()
+        self._spec = folder.read_spec()
         #: Masks secrets in everything that is written about the job.
         self.redactor = redactor_of(folder, self._spec, secret_variables)
         self._recorder = EventRecorder(folder, self._spec, self.redactor)
@@ -101,7 +101,7 @@ class Supervisor:
         state = git_state(self._spec.working_directory)
         if state is not None and self._folder.read_environment().git is None:
             with contextlib.suppress(OSError):
-                self._folder.add_environment(git=self.redactor.data(dataclasses.asdict(state)))
+                self._folder.add_environment(git=self.redactor.mask_data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""

@@ -125,8 +125,8 @@ class RunWriter:
         if tracker.is_rewritten:
             self._record = replace(self._record, events=0)
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
-        self._spec = folder.spec()
-        self._view = JobView.of(self._spec)
+        self._spec = folder.read_spec()
+        self._view = JobView.from_spec(self._spec)
         self._fold = MeanFold(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
@@ -164,7 +164,7 @@ class RunWriter:
                     title = tracking.TITLES[self._record.tracker]
                     self._update_record(trouble=explain(title, self._tracker.location, error))
                 pause = min(2 * pause, _MAX_PAUSE)
-            has_ended = self._view.state.ended or self._folder.supervisor().is_dead
+            has_ended = self._view.state.ended or self._folder.read_supervisor().is_dead
             ended_at = (ended_at or time.monotonic()) if has_ended else None
             if ended_at and time.monotonic() - ended_at > PATIENCE:
                 return self._record.trouble or "the supervisor of the job has ended"
@@ -239,7 +239,7 @@ def write(folder: JobFolder, name: str) -> str:
     record.write(folder.path)
     try:
         settings = user_settings.SETTINGS.read()
-        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
+        writer = RunWriter(folder, KINDS[name](folder.read_spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()
     except ImportError:

@@ -45,7 +45,7 @@ def destinations() -> list[str]:
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
     """Return the spans of a job, the whole job first, and their attributes."""
-    view, dequeued = JobView.of(spec), None
+    view, dequeued = JobView.from_spec(spec), None
     for event in events:
         if event["type"] not in ("metric", "progress"):
             view.apply(event)
@@ -107,7 +107,7 @@ def report(folder: JobFolder) -> str:
     """Send the job of a folder and return a sentence about it."""
     try:
         events = (event for batch, _ in read_batches(folder.events) for event in batch)
-        is_sent = send(folder.id, *summarize(folder.spec(), events))
+        is_sent = send(folder.id, *summarize(folder.read_spec(), events))
     except ImportError:
         extra = "azure-monitor" if os.environ.get(CONNECTION_STRING) else "otlp"
         return f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"

@@ -67,10 +67,10 @@ def curve(
     book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: EarlierJob | None = None
 ) -> Curve:
     """Return a metric for a page."""
-    band = book.band(metric)
+    band = book.get_band(metric)
     points = min(_MAX_POINTS, max(40, _MAX_TOTAL_POINTS // max(1, len(band.ranks))))
-    lines = book.lines(metric, points) if mode == "ranks" else []
-    earlier_rows = earlier.book.band(metric).rows if earlier else []
+    lines = book.get_curves(metric, points) if mode == "ranks" else []
+    earlier_rows = earlier.book.get_band(metric).rows if earlier else []
     return Curve(
         metric=metric,
         mode=mode,

@@ -120,7 +120,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
         ("distributed_backend", "Backend", spec.distributed_backend),
         ("price_per_hour", "Price", price),
         *((name, name, str(value)) for name, value in plugin_options.items()),
-        *((name, option.label, option.shown(getattr(spec, name))) for name, option in OPTIONS.items()
+        *((name, option.label, option.format_value(getattr(spec, name))) for name, option in OPTIONS.items()
           if option.label and getattr(spec, name) != DEFAULTS[name]),
         ("environment_variables", "Environment", ", ".join(f"{name}={value}" for name, value in variables.items())),
         ("resumed_from", "Continues", origin_text(spec)),

@@ -97,7 +97,7 @@ def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, An
     """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
-        "remaining": view.remaining(now),
+        "remaining": view.estimate_remaining(now),
         "can_rerun": view.state.ended,
         "can_resume": view.state.ended and has_checkpoints,
     }
@@ -170,7 +170,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits keep a list of a thousand jobs small.
     """
-    means = metric.sparkline(_SPARK_POINTS) if metric is not None else []
+    means = metric.sample_means(_SPARK_POINTS) if metric is not None else []
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
@@ -261,7 +261,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 
     times = step_times.read(folder.steps)
     run = step_times.measure_run(times) if times.rows else None
-    return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
+    return run.rate if run and run.is_complete(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 
 def write_summary(folder: JobFolder, entry: ListedJob) -> None:

@@ -54,7 +54,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
     @property
     def marks(self) -> list[ResourceMark]:
         """The problems at the last sample."""
-        return self.book.marks()
+        return self.book.find_marks()
 
     def _parts(self) -> list[str | table.Rows]:
         return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._empty_text]
@@ -105,7 +105,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         height = max(1, len(names))
         figure = make_subplots(rows=height, cols=1, shared_xaxes=True, subplot_titles=names)
         for row, name in enumerate(names, 1):
-            for line in curves.lines(name):
+            for line in curves.get_curves(name):
                 label = f"rank {line.rank}"
                 if name in ("disk", "network"):
                     label = self._host(self.book.ranks[line.rank][0]) or "node"
@@ -122,9 +122,9 @@ def resources(book: ResourceBook, *, running: bool) -> Resources:
     return Resources(
         samples=tuple(sample for _, sample in sorted(book.nodes.items())),
         about=dict(book.about),
-        marks=tuple(book.marks()) if running else (),
+        marks=tuple(book.find_marks()) if running else (),
         strips={
-            name: tuple(map(_rounded, book.curves.lines(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_rounded, book.curves.get_curves(name, points))) for name in CURVES if name in book.curves.names
         },
     )
 

@@ -53,7 +53,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     The reason for a cold start is written to the job's log as one sentence, unless warm starts do not apply (remote
     cluster, not Linux, inside a rank, or disabled). Raises OSError if the supervisor cannot be started.
     """
-    spec, files = folder.spec(), files_of(python)
+    spec, files = folder.read_spec(), files_of(python)
     # Forked ranks can be marked on Linux only (see ``fork.ArgvBuffer``). A job inside a rank belongs to that rank's
     # processes and must end with them.
     is_applicable = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ

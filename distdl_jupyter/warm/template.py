@@ -265,7 +265,7 @@ def _await_ranks(job: JobFolder) -> Sequence[str]:
             if states and states[-1] not in _STARTING:
                 break
             time.sleep(0.1)
-        spec = job.spec()
+        spec = job.read_spec()
         backend, options = registry.load_backend(spec.distributed_backend, spec.backend_options)
         return tuple(backend.modules(options))
     return ()

@@ -80,8 +80,8 @@ def test_jobs_start_in_their_order_and_another_one_changes_it(tmp_path, capsys, 
     assert (now.total["cores"], now.free["cores"]) == (cores(), 0)
 
     assert processes.send_marked(third.folder.lock.read_text(), signal.SIGKILL)
-    wait_for(lambda: third.folder.supervisor().is_dead, 20, "the end of the third job's supervisor")
-    wait_for(lambda: third.state is State.QUEUED and third.folder.supervisor().is_held, 60, "another supervisor")
+    wait_for(lambda: third.folder.read_supervisor().is_dead, 20, "the end of the third job's supervisor")
+    wait_for(lambda: third.state is State.QUEUED and third.folder.read_supervisor().is_held, 60, "another supervisor")
     wait_for(lambda: [one.name for one in queue().waiting] == ["third", "second"], 30, "its place")
 
     (tmp_path / "first").touch()

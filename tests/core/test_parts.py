@@ -26,7 +26,7 @@ class Writing:
         self.folder = JobFolder(path)
         self.folder.spec_file.write_text(json.dumps(SPEC.to_json()))
         self.writer = EventWriter(self.folder.events)
-        self.view = JobView.of(SPEC)
+        self.view = JobView.from_spec(SPEC)
         self.lines, self.first, self.steps = [], None, 0
 
     def log(self, rank, text, stream="out"):
@@ -88,7 +88,7 @@ def lines(found):
 
 
 def fold(found):
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for event in found:
         view.apply(event)
     return view
@@ -174,11 +174,11 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 
     for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": 1000, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
-    window, view = LogWindow(long.folder.log, 2, 20), JobView.of(SPEC)
-    while window.step(view):
+    window, view = LogWindow(long.folder.log, 2, 20), JobView.from_spec(SPEC)
+    while window.read_more(view):
         pass
-    rows = window.before(window.book.next, 10_000)
-    while earlier := window.before(rows[0].n, 7):
+    rows = window.read_rows_before(window.book.next, 10_000)
+    while earlier := window.read_rows_before(rows[0].n, 7):
         assert earlier[-1].n < rows[0].n
         rows[:0] = earlier
     kept = [text for _, text in long.lines[:50] + long.lines[150:]]
@@ -198,15 +198,15 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
     for name, n in {"MAX_UNREAD": 2000, "MAX_BACKLOG": behind, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, n)
     made = Writing(tmp_path)
-    window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.of(SPEC), {}
+    window, view, seen = LogWindow(made.folder.log, 2, 20), JobView.from_spec(SPEC), {}
     for seed in range(40):
         made.some(seed, 7)
         if seed % 7 == 6:
             made.part()
-        while window.step(view):
+        while window.read_more(view):
             seen |= {row.n: row.text for row in window.book.rows}
-    rows = window.before(window.book.next, 10_000)
-    while earlier := window.before(rows[0].n, 7):
+    rows = window.read_rows_before(window.book.next, 10_000)
+    while earlier := window.read_rows_before(rows[0].n, 7):
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
@@ -228,6 +228,6 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
         made.some(seed)
     assert logfile.find_deleted_range(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
-    assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
+    assert reader.book.count_points("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()
     assert reader.view.lines == made.view.lines

@@ -40,7 +40,7 @@ def fold(tmp_path):
         path.write_bytes(b"".join(lines))
         book = ResourceBook(path)
         book.read()
-        return book, book.marks()
+        return book, book.find_marks()
 
     return fold
 

@@ -35,7 +35,7 @@ def test_ranges_and_lists_are_understood_and_kept():
     assert (found["of"], found["whole"]) == (Range(1e-3, 1, log=True), Range(1, 8, whole=True))
     plan = SweepPlan(parameters=found, trials=2, metric="loss")
     data = json.loads(json.dumps(dataclasses.asdict(plan)))
-    assert SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
+    assert SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
     assert space.get_first_values(found)["depth"] == 1
     assert space.count_combinations(found) is None
     assert space.count_combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12
@@ -118,5 +118,5 @@ def test_a_deeply_nested_line_is_read_or_refused(text):
 @pytest.mark.parametrize("plan", [{}, {"parameters": {"lr": [1, 2]}, "trials": 2}, {"parameters": {}, "trials": 2}])
 def test_a_plan_of_another_version_is_refused_in_one_sentence(plan):
     with pytest.raises(JobNotFound) as refused:
-        SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
+        SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
     assert refused.value.code == "sweep-plan-invalid"

@@ -88,7 +88,7 @@ def test_cells_are_called_as_in_tracebacks():
     assert [frame.kind for frame in helper.frames] == ["cell", "cell", "worker", "worker", "worker", "worker"]
     assert (helper.user_frame.location, helper.user_frame.source) == ("In [5], line 4", "wait()")
     assert (helper.frames[1].location, helper.frames[1].source) == ("In [7], line 3", "hvd.init()")
-    assert (waits.user_frame.location, waits.user_frame.source, waits.waits_in) == (
+    assert (waits.user_frame.location, waits.user_frame.source, waits.awaited_call) == (
         "In [7], line 4",
         "hvd.allreduce(x)",
         "hvd.allreduce",
@@ -123,14 +123,14 @@ def test_a_rank_that_gave_none_differs():
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
     names = FrameLabeler(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
     text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
-    frame = names.thread(stacks.parse(text)[0], main=True).user_frame
+    frame = names.label_thread(stacks.parse(text)[0], main=True).user_frame
     assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
 
 
 def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
     warm = '  File "/env/distdl_jupyter/warm/template.py", line 1 in _start\n  File "<frozen runpy>", line 1 in _run\n'
     names = FrameLabeler(PAYLOAD, ABOUT, {})
-    thread = names.thread(stacks.parse(HELPER + warm)[0], main=True)
+    thread = names.label_thread(stacks.parse(HELPER + warm)[0], main=True)
     assert [frame.kind for frame in thread.frames if frame.kind != "worker"] == ["cell", "cell"]
 
 
@@ -163,7 +163,7 @@ def test_hooks_of_this_package_above_the_users_code_are_left_out_of_every_thread
     assert [frame.function for frame in rank.main.frames[:4]] == ["all_reduce", "wrapper", "<module>", "_run"]
     (other,) = rank.others
     assert [frame.function for frame in other.frames] == ["helper", "run"]
-    assert rank.main.waits_in == "torch.distributed.all_reduce"
+    assert rank.main.awaited_call == "torch.distributed.all_reduce"
     display = StacksDisplay(**vars(taken(HOOKED)))
     for shown in (str(display), display._repr_html_(), str(to_json(shown_stacks(taken(HOOKED))))):
         assert "watched" not in shown
@@ -214,4 +214,4 @@ def test_a_module_that_is_imported_waits_for_nobody():
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
   File "{CELL}", line 2 in <module>
 """
-    assert stacks.parse_snapshot(1, file_of([text]), PAYLOAD).ranks[0].main.waits_in == ""
+    assert stacks.parse_snapshot(1, file_of([text]), PAYLOAD).ranks[0].main.awaited_call == ""

@@ -28,15 +28,15 @@ def make(store, id_=None):
 
 def test_a_folder_is_private_and_visible_only_when_published(store):
     folder = store.prepare(create_id())
-    assert store.ids() == []
+    assert store.list_ids() == []
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     published = store.publish(folder)
-    assert store.ids() == [published.id]
+    assert store.list_ids() == [published.id]
 
 
 def test_a_spec_survives_the_disk(store):
     folder, spec = make(store)
-    assert folder.spec() == spec
+    assert folder.read_spec() == spec
 
 
 def test_fields_of_a_newer_version_are_ignored():
@@ -49,7 +49,7 @@ def test_fields_of_a_newer_version_are_ignored():
 def test_jobs_are_listed_newest_first_and_found_by_their_last_part(store):
     make(store, "20260101-000000-aaaa")
     make(store, "20260102-000000-bbbb")
-    assert store.ids() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
+    assert store.list_ids() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
     assert store.find("aaaa").id == "20260101-000000-aaaa"
 
 
@@ -90,10 +90,10 @@ def hidden(store, name, age=3600.0):
 def test_a_hidden_folder_is_swept_when_nobody_holds_it(store, name):
     folder = hidden(store, name)
     lock = JobLock.acquire(folder.lock)
-    store.sweep()
+    store.clean_up()
     assert folder.path.is_dir(), "it is being made"
     lock.release()
-    store.sweep()
+    store.clean_up()
     assert not folder.path.exists()
 
 
@@ -103,7 +103,7 @@ def test_a_sweep_keeps_jobs_new_folders_and_foreign_folders(store):
     foreign = [hidden(store, name) for name in (".cache", ".new-thesis", ".old-", ".old-20260101-000000-aaaa-2")]
     elsewhere = hidden(store, "elsewhere")
     (store.jobs / ".old-20260101-000000-bbbb").symlink_to(elsewhere.path)
-    store.sweep()
+    store.clean_up()
     assert all(folder.path.is_dir() for folder in (job, fresh, *foreign, elsewhere))
     assert elsewhere.payload.exists()
 
@@ -114,4 +114,4 @@ def test_a_prepared_folder_can_be_discarded_and_a_job_cannot(store):
     assert not prepared.path.exists()
     job, _ = make(store)
     store.discard(job)
-    assert store.ids() == [job.id]
+    assert store.list_ids() == [job.id]

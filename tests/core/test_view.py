@@ -16,7 +16,7 @@ SPEC = JobSpec(id="20261121-024912-k3f9", name="digits", node_count=2, process_c
 
 
 def fold(*events):
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for number, event in enumerate(events):
         view.apply({"v": 1, "t": 101.0 + number, **event})
     return view
@@ -64,9 +64,9 @@ def test_metrics_show_the_newest_value_of_each_rank():
 
 def test_time_left_follows_the_mean_pace():
     view = fold(state("running"), *({"type": "progress", "rank": 0, "done": n, "total": 10} for n in (1, 2, 3)))
-    assert view.remaining(view.progress_at) == pytest.approx(7.0)
-    assert view.remaining(view.progress_at + 2.0) == pytest.approx(5.0)
-    assert view.elapsed(110.0) == 10.0
+    assert view.estimate_remaining(view.progress_at) == pytest.approx(7.0)
+    assert view.estimate_remaining(view.progress_at + 2.0) == pytest.approx(5.0)
+    assert view.compute_elapsed(110.0) == 10.0
 
 
 def test_unknown_events_ranks_and_fields_change_nothing():
@@ -235,7 +235,7 @@ def test_what_a_launcher_stops_because_another_rank_crashed_after_its_work():
 
 def test_time_in_a_queue_is_neither_run_time_nor_paid():
     spec = dataclasses.replace(SPEC, node_count=1, price_per_hour=3600.0, currency="USD")
-    view = JobView.of(spec)
+    view = JobView.from_spec(spec)
     events = [
         ("state", 100.0, {"state": "queued"}),
         ("queue", 100.0, {"position": 1, "of": 1}),
@@ -249,11 +249,11 @@ def test_time_in_a_queue_is_neither_run_time_nor_paid():
     seen = {}
     for type_, t, fields in events:
         view.apply({"type": type_, "t": t, **fields})
-        seen[t] = (view.waiting_time(t), view.run_time(t), view.cost(t))
+        seen[t] = (view.compute_wait(t), view.compute_run_time(t), view.compute_cost(t))
     assert seen[147.0] == (47.0, 0.0, 0.0)
     assert seen[150.0] == (47.0, 3.0, 3.0)
-    assert (view.waiting_time(160.0), view.run_time(160.0)) == (77.0, 6.0)  # it has ended: any moment is the end
+    assert (view.compute_wait(160.0), view.compute_run_time(160.0)) == (77.0, 6.0)  # it has ended: any moment is the end
     assert seen[183.0] == (77.0, 6.0, 6.0)
-    waiting = JobView.of(spec)
+    waiting = JobView.from_spec(spec)
     waiting.apply({"type": "phase", "t": 100.0, "phase": "start", "detail": "Resources"})  # of Slurm, for example
-    assert (waiting.waiting_time(100.5), waiting.waiting_time(130.0), waiting.run_time(130.0)) == (0.0, 30.0, 0.0)
+    assert (waiting.compute_wait(100.5), waiting.compute_wait(130.0), waiting.compute_run_time(130.0)) == (0.0, 30.0, 0.0)

@@ -71,7 +71,7 @@ def test_magics_command_line_and_defaults_have_it(capsys: pytest.CaptureFixture[
 
 
 def test_an_option_that_says_so_has_no_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIONS, "tea_minutes", replace(TEA, in_form=False))
+    monkeypatch.setitem(OPTIONS, "tea_minutes", replace(TEA, is_in_form=False))
     shown = asked("%%distributed -p 1 --tea-minutes 5\n1")
     assert "tea_minutes" not in [one["name"] for one in shown["choices"]["options"]]
     assert shown["magic"].endswith("--tea-minutes 5")

@@ -145,7 +145,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
         assert "belongs to another user (uid 4321)" in why
     time.sleep(0.5)
     assert not (tmp_path / "started").exists()
-    assert not JobStore().folder(jobs()[0].id).summary.exists()
+    assert not JobStore().get_folder(jobs()[0].id).summary.exists()
 
 
 def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
@@ -207,7 +207,7 @@ def let_others_write(folder, name, mode):
 def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, name, mode):
     """``mode`` None stands for a symbolic link."""
     earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
-    code = EarlierCode(earlier, earlier.spec())
+    code = EarlierCode(earlier, earlier.read_spec())
     code.write(new)
     if mode is None:
         (earlier.path / name).rename(earlier.path / "elsewhere")
@@ -228,7 +228,7 @@ def test_files_of_another_user_never_become_the_user_s_own(tmp_path, name):
     os.chown(earlier.path / name, 4321, 4321)
     shutil.rmtree(new.checkpoints)
     with pytest.raises(JobNotFound, match="belongs to another user"):
-        EarlierCode(earlier, earlier.spec(), checkpoints="all").write(new)
+        EarlierCode(earlier, earlier.read_spec(), checkpoints="all").write(new)
     assert not new.checkpoints.exists()
 
 

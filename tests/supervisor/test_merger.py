@@ -43,10 +43,10 @@ def curves(reports, restarts=()):
 def shown(book):
     return {
         name: [
-            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in book.band(name).rows],
-            book.band(name).marks, book.count(name), repr(book.band(name).last), book.band(name).last_step,
-            [(n.rank, n.steps, n.count, repr(n.last)) for n in book.lines(name)],
-            [[value and round(value, 9) for value in one.values] for one in book.lines(name)],
+            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in book.get_band(name).rows],
+            book.get_band(name).marks, book.count_points(name), repr(book.get_band(name).last), book.get_band(name).last_step,
+            [(n.rank, n.steps, n.count, repr(n.last)) for n in book.get_curves(name)],
+            [[value and round(value, 9) for value in one.values] for one in book.get_curves(name)],
         ]
         for name in book.names
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_curves_and_view_of_thinned_metrics_are_those_of_all(folder, ranks, diso
     assert len(written) < 0.9 * len(reports)
     assert sum(event.get("reports", 1) for event in written) == len(reports)
     assert read_curves(folder) == curves(reports)
-    view = JobView.of(SPEC)
+    view = JobView.from_spec(SPEC)
     for event in events_of(folder):
         view.apply(event)
     assert view.to_json() == recorder.view.to_json()

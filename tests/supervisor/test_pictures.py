@@ -54,7 +54,7 @@ def test_a_picture_is_kept_and_its_line_says_where(folder):
     assert not any("iVBOR" in str(event) for event in events)
     for lines in (read_last_lines(folder.log, 3)[0], list(split_lines(events, folder.path))):
         assert [line.text for line in lines] == ["before", f"[picture 1: 640×480] {file}", "after"]
-    view = JobView.of(spec())
+    view = JobView.from_spec(spec())
     for event in events:
         view.apply(event)
     (shown,) = view.pictures

@@ -250,7 +250,7 @@ class AzureMLCluster(Cluster, Provisioner):
         if handle:
             workspace = Workspace(**handle["workspace"])
         else:
-            workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).spec().cluster_options))
+            workspace = Workspace.of(AzureMLOptions(**JobStore().find(job_id).read_spec().cluster_options))
         name = job.run_name(job_id)
         if not workspace.cancel(name):
             return []

@@ -370,7 +370,7 @@ def claim_task(
     group, number = spec.group, spec.trial
     if group is None or number is None or not _sweep_folder(group).path.exists():
         return ""
-    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.of(group)
+    sweep, plan = JobDirectory(_sweep_folder(group), options.directory), SweepPlan.from_group(group)
     sweep.make()
     with _locked(sweep.run):
         arrays = _list_arrays(sweep.run)
@@ -429,7 +429,7 @@ def close_array(group: Group, options: SlurmOptions) -> None:
 
 
 def _sweep_folder(group: Group) -> JobFolder:
-    return JobStore(kind="sweeps").folder(group.id)
+    return JobStore(kind="sweeps").get_folder(group.id)
 
 
 @contextlib.contextmanager
