@@ -44,7 +44,9 @@ def capture_script(
     text = _read_script(script)
     tree = parse(text)
     arguments, secret_indices = _to_arguments(script_params)
-    local = local_modules(find_imports(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
+    local = local_modules(
+        find_imports(tree), {script.parent: "in the script's folder", folder: "in the source directory"}
+    )
     entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, (), CodeLocation())
     return CapturedCode(

@@ -127,7 +127,9 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
     selected_id = settings.read().subscription_id
     rows = [("*" if item.id == selected_id else "", item.name, item.id, item.state) for item in subscriptions]
     message = "The account has no access to any subscription."
-    return Reply(subscriptions, table.format_text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message)
+    return Reply(
+        subscriptions, table.format_text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else message
+    )
 
 
 # sizes and prices -------------------------------------------------------------------------------------

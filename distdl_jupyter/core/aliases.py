@@ -19,7 +19,9 @@ ALIASES: dict[str, str] = {alias: name for name, option in options.OPTIONS.items
 #: Aliases for the total number of processes, which is divided by the number of nodes.
 TOTAL_NAMES = ("np", "num_proc", "num_processes", "num_workers")
 #: Maps the command-line flag of each alias to its name, except ``--env`` and ``--use-gpu``, which are primary flags.
-OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTAL_NAMES) if name not in ("env", "useGpu")}
+OTHER_FLAGS = {
+    f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTAL_NAMES) if name not in ("env", "useGpu")
+}
 
 
 def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:

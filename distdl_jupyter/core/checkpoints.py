@@ -110,7 +110,7 @@ def read_inherited_curves(folder: JobFolder) -> SeriesBook:
     return book
 
 
-def find_checkpoints(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
+def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited_curves``."""
     curves = {name: book.get_band(name).rows for name in book.names}
     checkpoints = []
@@ -229,7 +229,10 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
             if path.is_symlink():
                 if path.readlink().name in names:
                     destination.symlink_to(source.name)
-            elif path.stat().st_size <= _MAX_POINTER_BYTES and path.read_bytes().strip().decode("utf-8", "replace") in names:
+            elif (
+                path.stat().st_size <= _MAX_POINTER_BYTES
+                and path.read_bytes().strip().decode("utf-8", "replace") in names
+            ):
                 destination.write_text(source.name, encoding="utf-8")
             else:
                 copy_file(str(path), str(destination))

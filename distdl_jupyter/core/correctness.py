@@ -489,7 +489,7 @@ class _Comparer:
         """Compare weights and gradients across ranks and with a single process."""
         result, optimizers, is_same_start = self._result, list(self._iter_optimizer_steps()), True
         for step, index, names, records in optimizers:
-            if step == 0 and (indices := _find_differing_tensors([record["before"] for record in records])):
+            if step == 0 and (indices := _find_unequal([record["before"] for record in records])):
                 is_same_start = False
                 fields = _format_spread(names, records, "weights", indices)
                 self._add("different-start", self._creation_line(index), step=0, **fields)
@@ -499,7 +499,7 @@ class _Comparer:
         is_averaged = self._compare_gradients(optimizers)
         for step, index, names, records in optimizers if is_averaged and is_same_start else ():
             # The first step after which weights differ although the gradients were the same.
-            if indices := _find_differing_tensors([record.get("after", record["before"]) for record in records]):
+            if indices := _find_unequal([record.get("after", record["before"]) for record in records]):
                 fields = _format_spread(names, records, "weights_after", indices)
                 rates = listing([f"{rate:.4g}" for rate in sorted({record["rates"][0] for record in records})])
                 self._add("weights-depart", self._creation_line(index), step=step, rates=rates, **fields)
@@ -544,9 +544,9 @@ class _Comparer:
                     "runs outside no_sync(), each rank trains its own model."
                 )
             elif (
-                (all(hashes_after) and not _find_differing_tensors(hashes_before) and not _find_differing_tensors(hashes_after))
+                (all(hashes_after) and not _find_unequal(hashes_before) and not _find_unequal(hashes_after))
                 or any(rank.get("averages_weights") for rank in self._ranks)
-                or any(not _find_differing_tensors([record["before"] for record in entries]) for entries in later_steps)
+                or any(not _find_unequal([record["before"] for record in entries]) for entries in later_steps)
             ):
                 self._result.left_out.append(
                     "The ranks step with different gradients but have the same weights after the step or some steps "
@@ -662,7 +662,7 @@ def _has_repeats(samples: Sequence[str]) -> bool:
     return len(samples) > 1 and len(set(samples)) <= len(samples) / 2
 
 
-def _find_differing_tensors(digests: Sequence[Sequence[str]]) -> list[int]:
+def _find_unequal(digests: Sequence[Sequence[str]]) -> list[int]:
     return [index for index, values in enumerate(zip(*digests, strict=True)) if len(set(values)) > 1]
 
 
@@ -672,7 +672,10 @@ def _format_spread(names: Sequence[str], records: Sequence[Record], key: str, in
     for index in indices:
         first, *others = [record[key][index] or [0.0] for record in records]
         # Relative to the larger of both norms.
-        gaps = [_compute_norm([_subtract(first, other)]) / (max(_compute_norm([first]), _compute_norm([other])) or 1.0) for other in others]
+        gaps = [
+            _compute_norm([_subtract(first, other)]) / (max(_compute_norm([first]), _compute_norm([other])) or 1.0)
+            for other in others
+        ]
         sizes[index] = max(gaps)
     worst = max(indices, key=lambda i: sizes[i])
     text = f"{names[worst]} differs"

@@ -206,7 +206,9 @@ def parse_blob(text: str, field: str) -> DataSource:
         raise _make_error("blob-address-invalid", f"{text!r} is not a valid Azure Blob address.", hint, field)
     if not _ACCOUNT.fullmatch(account):
         hint = f"Use 3 to 24 lowercase letters and digits: {_BLOB_PATTERN}."
-        raise _make_error("storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field)
+        raise _make_error(
+            "storage-account-name-invalid", f"{account!r} is not a valid storage account name.", hint, field
+        )
     if not _CONTAINER.fullmatch(container):
         hint = f"Use 3 to 63 lowercase letters, digits and single dashes: {_BLOB_PATTERN}."
         raise _make_error("blob-container-name-invalid", f"{container!r} is not a valid container name.", hint, field)

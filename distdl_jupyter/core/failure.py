@@ -207,7 +207,9 @@ def has_failed(rank: RankView) -> bool:
         return True
     if has_crashed_at_end(rank) or (rank.ok is True and rank.evidence == _STOPPED):
         return False
-    return rank.status == "ended" and (bool(rank.code) or rank.signal is not None or is_lost(rank) or has_ended_early(rank))
+    return rank.status == "ended" and (
+        bool(rank.code) or rank.signal is not None or is_lost(rank) or has_ended_early(rank)
+    )
 
 
 def has_ended_early(rank: RankView) -> bool:

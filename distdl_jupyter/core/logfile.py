@@ -102,7 +102,9 @@ def count_lines(path: Path, begin: int, view: JobView, end: int | None = None) -
 
     In a long log, only the lines after the last ``count`` are read.
     """
-    for lines, position, cursor in _read_backward(path, get_size(path) if end is None else end, begin, 3 * COUNT_INTERVAL_BYTES):
+    for lines, position, cursor in _read_backward(
+        path, get_size(path) if end is None else end, begin, 3 * COUNT_INTERVAL_BYTES
+    ):
         counts = [index for index, line in enumerate(lines) if line["type"] == "count"]
         if counts or position == begin:
             for line in lines[counts[-1] if counts else 0 :]:

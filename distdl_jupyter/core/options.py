@@ -195,7 +195,7 @@ class JobOptions:
     )  # fmt: skip
     process_count_per_node: int = _option(
         1, lambda value, field: value if value == "auto" else check_count(value, field),
-        "Processes on each node; allows_auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
+        "Processes on each node; auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
         allows_auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...

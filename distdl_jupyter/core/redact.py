@@ -81,7 +81,7 @@ class Redactor:
         self._multiline_values = [value for value in self._values if "\n" in value]
 
     @classmethod
-    def from_environments(cls, *environments: Mapping[str, str]) -> Redactor:
+    def from_variables(cls, *environments: Mapping[str, str]) -> Redactor:
         """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
         *named, secrets = environments
         values = [value for mapping in named for name, value in mapping.items() if _has_secret_name(name, value)]
@@ -218,7 +218,9 @@ def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     source = dataclasses.replace(
         job.source, code=redactor.mask_text(job.source.code), command=redactor.mask_text(job.source.command),
     )  # fmt: skip
-    captured = tuple(dataclasses.replace(variable, detail=redactor.mask_text(variable.detail)) for variable in job.captured)
+    captured = tuple(
+        dataclasses.replace(variable, detail=redactor.mask_text(variable.detail)) for variable in job.captured
+    )
     return dataclasses.replace(
         job, name=redactor.mask_text(job.name), source=source, captured=captured,
         findings=redactor.mask_data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.mask_text),

@@ -83,7 +83,9 @@ def make_options(form: type, values: Mapping[str, Any], owner: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in values.items():
         if key not in fields:
-            raise InvalidSpec(describe_unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key)
+            raise InvalidSpec(
+                describe_unknown(key, fields, "option", f"of {owner}"), code="plugin-option-unknown", field=key
+            )
         choices = fields[key].metadata.get("choices")
         if choices and value not in choices:
             message = f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}."

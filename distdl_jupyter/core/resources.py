@@ -278,7 +278,9 @@ def _find_gpu_problems(samples: Sequence[ResourceSample], host: str) -> Iterator
         if use.gpu_limit and rate:
             seconds = max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate
             text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            tensors_grow = _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0) or use.torch_allocated is None
+            tensors_grow = (
+                _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0) or use.torch_allocated is None
+            )
             remedy = _KEEP_NUMBERS if tensors_grow else _FREE_GPU_MEMORY
             yield ResourceMark("gpu_memory", rank, host, f"{text}{duration(seconds)}. {remedy}")
         busy = [value for _, value in _get_values(samples, rank, "gpu") if value is not None]

@@ -476,7 +476,11 @@ def build_figure(
     edge = {"line": {"width": 0}, "hoverinfo": "skip", "visible": has_band}
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
     name = f"mean of {len(band.ranks)}" if len(band.ranks) > 1 else "mean"
-    lines = [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.get_curves(metric)] if each_rank else []
+    lines = (
+        [_build_trace(f"rank {line.rank}", line.steps, line.values) for line in book.get_curves(metric)]
+        if each_rank
+        else []
+    )
     data = [
         _build_trace("min", x, [row.low for row in finite], showlegend=False, **edge),
         _build_trace("min to max", x, [row.high for row in finite], **edge, **fill),

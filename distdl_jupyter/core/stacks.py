@@ -197,7 +197,9 @@ class FrameLabeler:
         is_compiled = frame.file == self._compiled_file
         lines = str(cell.get("text", "")).split("\n")
         index = frame.line - 1 - (shift if is_compiled else 0)
-        source = redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if frame.line and 0 <= index < len(lines) else ""
+        source = (
+            redact.mask_text(lines[index].strip()[:_MAX_LINE_LENGTH]) if frame.line and 0 <= index < len(lines) else ""
+        )
         request = _REQUEST_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not is_compiled else frame.line
@@ -314,7 +316,9 @@ class StackSnapshot:
             by_position.setdefault(position, []).append(rank)
         groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in by_position.values()]
         # Of two otherwise equal groups, the one with the lower ranks comes last, because the last one is the reference.
-        return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0])))
+        return tuple(
+            sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.awaited_call), -group.ranks[0]))
+        )
 
     @property
     def outliers(self) -> tuple[int, ...]:
@@ -350,7 +354,9 @@ def read(folder: JobFolder, number: int | None = None) -> StackSnapshot | None:
     """Return a snapshot of a job, the newest by default; None if there is none or it cannot be read."""
     number = max(list_numbers(folder), default=0) if number is None else number
     try:
-        return parse_snapshot(number, json.loads(get_path(folder, number).read_text(encoding="utf-8")), read_payload(folder))
+        return parse_snapshot(
+            number, json.loads(get_path(folder, number).read_text(encoding="utf-8")), read_payload(folder)
+        )
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return None
 

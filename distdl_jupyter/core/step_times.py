@@ -135,7 +135,10 @@ class StepTimes:
             by_rank[row.rank].append(row)
         means = []
         for rank, rows in sorted(by_rank.items()):
-            parts = {part: _average_weighted([(getattr(row, part), row.steps) for row in rows]) for part in ("seconds", *PARTS)}
+            parts = {
+                part: _average_weighted([(getattr(row, part), row.steps) for row in rows])
+                for part in ("seconds", *PARTS)
+            }
             steps, samples = sum(row.steps for row in rows), sum(row.samples * row.steps for row in rows)
             means.append(RankTime(rank, self.hosts.get(rank, ""), steps, **parts, samples=round(samples)))
         return means
@@ -170,15 +173,15 @@ class StepTimes:
             rows = sorted(group, key=lambda row: row.waiting)
             waits = [row.waiting for row in rows]
             for index, row in enumerate(rows if len(rows) == len(means) else ()):
-                delays[row.rank].append(
-                    (_find_median(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps)
-                )
+                delays[row.rank].append((_find_median(waits[:index] + waits[index + 1 :]) - row.waiting, row.steps))
         if not delays:
             return None
         rank = max(delays, key=lambda candidate: _average_weighted(delays[candidate]))
         seconds, step = _average_weighted(delays[rank]), means[rank].seconds
         pauses = _find_pauses(delays, rank, max(_MIN_PAUSE_SECONDS, _MIN_PAUSE_STEPS * (step - seconds)))
-        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(delays[rank])
+        variance = _average_weighted([((delay - seconds) ** 2, steps) for delay, steps in delays[rank]]) / len(
+            delays[rank]
+        )
         is_clear = bool(pauses) or seconds >= _MIN_SIGMA * math.sqrt(variance)
         if seconds < max(_MIN_SECONDS, _MIN_SHARE * step) or not is_clear:
             return None
@@ -366,7 +369,10 @@ def measure_run(times: StepTimes) -> Run | None:
     amounts = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
     durations = [_average([row.seconds for row in record]) * record[0].steps for record in records]
     rate = sum(amounts) / sum(durations)
-    blocks = [slice(len(amounts) * index // _BLOCK_COUNT, len(amounts) * (index + 1) // _BLOCK_COUNT) for index in range(_BLOCK_COUNT)]
+    blocks = [
+        slice(len(amounts) * index // _BLOCK_COUNT, len(amounts) * (index + 1) // _BLOCK_COUNT)
+        for index in range(_BLOCK_COUNT)
+    ]
     rates = [sum(amounts[block]) / sum(durations[block]) for block in blocks if durations[block]]
     mean_rate, count = _average(rates), len(rates)
     variance = math.fsum((value - mean_rate) ** 2 for value in rates) / max(1, count - 1)

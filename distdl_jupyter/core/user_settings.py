@@ -111,7 +111,9 @@ SETTINGS = SettingsFile(
 )
 
 
-def change_settings(names: Sequence[str] = (*MONITORING_NAMES, *TRACKING_NAMES), /, **changes: Any) -> ReportingSettings:
+def change_settings(
+    names: Sequence[str] = (*MONITORING_NAMES, *TRACKING_NAMES), /, **changes: Any
+) -> ReportingSettings:
     """Change the given settings, which must be in ``names``, and return all; an empty value restores a default.
 
     Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.

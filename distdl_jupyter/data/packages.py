@@ -139,7 +139,9 @@ class PackageEnvironment:
             files.append(self._folder / "packages.txt")
             files[-1].write_text("\n".join(self._request.pip) + "\n", encoding="utf-8")
         if self._request.requirements:
-            files.append(self._folder / ("pylock.toml" if is_lock_file(self._request.requirements) else "requirements.txt"))
+            files.append(
+                self._folder / ("pylock.toml" if is_lock_file(self._request.requirements) else "requirements.txt")
+            )
             files[-1].write_text(self._request.requirements, encoding="utf-8")
         options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--no-warn-script-location"]
         pip = [sys.executable, "-m", "pip", "--python", python, "install", *options]

@@ -242,7 +242,10 @@ def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
     for name, about in OPTIONS.items():
         default = default_text or about.default_text
         default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        kwargs: dict[str, Any] = {"type": _count_or_auto if about.allows_auto else about.value_type, "metavar": about.metavar}
+        kwargs: dict[str, Any] = {
+            "type": _count_or_auto if about.allows_auto else about.value_type,
+            "metavar": about.metavar,
+        }
         if about.is_repeatable:
             kwargs = {"action": "append", "metavar": about.metavar}
         elif about.is_switch:

@@ -402,7 +402,7 @@ class Job:
         reader = JobReader(self.folder, curves=True)
         reader.book = checkpoints.read_inherited_curves(self.folder)
         reader.catch_up()
-        return CheckpointList(checkpoints.find_checkpoints(self.folder, reader.book))
+        return CheckpointList(checkpoints.find_all(self.folder, reader.book))
 
     def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
         """Start a new job that continues from one checkpoint of this job, and return its handle.

@@ -181,7 +181,9 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     for scheduled in slots.schedule(slot_entries, slots.limits()):
         entry = entries[scheduled.key]
         row = rows.pop(entry.job, None) if entry.is_own else None
-        cause = format_reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
+        cause = format_reason(
+            queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries)
+        )
         yield WaitingJob(
             position=scheduled.position,
             id=entry.job,

@@ -49,7 +49,7 @@ def build(
     dry_run()
     redact.refuse_secrets({**spec.cluster_options, **spec.backend_options})
     arguments = redact.find_masked_arguments(spec.script_arguments, draft.true_arguments)
-    redactor = Redactor.from_environments(os.environ, {**secret_values, **arguments})
+    redactor = Redactor.from_variables(os.environ, {**secret_values, **arguments})
     return redact.mask_spec(_with_findings(spec, draft), redactor), secret_values
 
 
@@ -71,7 +71,9 @@ def planned(
     if per_node == "auto":
         per_node = cluster.process_count_per_node(cluster_options, use_gpu=values.get("use_gpu"))
     label = registry.resolve_label(
-        values.pop("distributed_backend", registry.DEFAULT_BACKEND if nodes * per_node > 1 else registry.SINGLE_PROCESS_BACKEND)
+        values.pop(
+            "distributed_backend", registry.DEFAULT_BACKEND if nodes * per_node > 1 else registry.SINGLE_PROCESS_BACKEND
+        )
     )
     backend_values = _select_options("backends", registry.load_backend(label, {})[0].name, resolved_options)
     backend, backend_options = registry.load_backend(label, backend_values)

@@ -282,7 +282,10 @@ def track(
     names = tracking.split_names(tracking.check_trackers(trackers, "trackers") or "")
     before = {name: tracking.read_record(folder.path, name) for name in tracking.TITLES}
     deadline = None if timeout is None else time.monotonic() + timeout
-    default = [*(record.tracker for record in tracking.read_records(folder.path)), *user_settings.get_trackers(folder.read_spec())]
+    default = [
+        *(record.tracker for record in tracking.read_records(folder.path)),
+        *user_settings.get_trackers(folder.read_spec()),
+    ]
     processes = control.start_trackers(folder, names or default, detached=True)
     while any(process.poll() is None for process in processes.values()):
         records = [tracking.read_record(folder.path, name) for name in processes]

@@ -152,7 +152,10 @@ def of_options(
 ) -> ScalingStudy:
     """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
     study_options = dict(options)
-    nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT_BACKEND)
+    nodes, backends = (
+        study_options.pop("node_count", 1),
+        study_options.pop("distributed_backend", registry.DEFAULT_BACKEND),
+    )
     study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
     return of_draft(draft, processes, **study_options)
 

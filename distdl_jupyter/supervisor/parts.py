@@ -292,7 +292,7 @@ class CheckpointKeeper:
             for event in new_events:
                 book.apply(event)
             now = math.inf if has_ended else time.time()
-            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_checkpoints(self._folder, book), now):
+            for checkpoint in checkpoints.find_superfluous(self._keep, checkpoints.find_all(self._folder, book), now):
                 with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                     checkpoints.remove(checkpoint)
                     self.removed += 1

@@ -80,7 +80,9 @@ class ProfileCollector:
             return
         view = self._recorder.view
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
-        number = max([0, *profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
+        number = (
+            max([0, *profiles.list_numbers(self._recorder.folder), *(earlier.number for earlier in view.profiles)]) + 1
+        )
         self._profile = _Profile(number, steps, running)
         self._record(self._profile, "requested")
         self._work = self._collect(self._profile)

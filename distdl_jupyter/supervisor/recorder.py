@@ -305,7 +305,9 @@ class EventRecorder:
             self.launcher_output.append(item.text + "\n")
         if item.redraws and not item.closed:  # an unfinished line, whose end may be part of a secret
             is_whole = len(item.text) < _MAX_OPEN
-            text = self.redactor.mask_unfinished(item.text if is_whole else item.text[: self.redactor.find_safe_end(item.text)])
+            text = self.redactor.mask_unfinished(
+                item.text if is_whole else item.text[: self.redactor.find_safe_end(item.text)]
+            )
         else:
             text = self.redactor.mask_lines((stream.rank, stream.name), item.text)
         content = text.encode() + b"\n"
@@ -428,4 +430,6 @@ def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str,
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the unmasked ones are stored with the code
             arguments = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     unmasked = arguments if isinstance(arguments, list) else []
-    return Redactor.from_environments(os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)})
+    return Redactor.from_variables(
+        os.environ, {**secret_variables, **find_masked_arguments(spec.script_arguments, unmasked)}
+    )

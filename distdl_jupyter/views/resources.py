@@ -124,7 +124,9 @@ def resources(book: ResourceBook, *, running: bool) -> Resources:
         about=dict(book.about),
         marks=tuple(book.find_marks()) if running else (),
         strips={
-            name: tuple(map(_rounded, book.curves.get_curves(name, points))) for name in CURVES if name in book.curves.names
+            name: tuple(map(_rounded, book.curves.get_curves(name, points)))
+            for name in CURVES
+            if name in book.curves.names
         },
     )
 

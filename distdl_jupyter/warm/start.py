@@ -26,7 +26,7 @@ import msgspec
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import locks, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.files import write_json as write_json
+from distdl_jupyter.core.files import write_json
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret

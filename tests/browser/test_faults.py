@@ -53,7 +53,9 @@ class Story:
         self.book.run_all()
         self.says("Running")
         store = lab.store
-        self.folder = wait_for(lambda: next((one for one in store.list_folders() if one.read_spec().name == name), None))
+        self.folder = wait_for(
+            lambda: next((one for one in store.list_folders() if one.read_spec().name == name), None)
+        )
         self.moves()
         self.book.save()
 

@@ -49,5 +49,7 @@ def test_shortage_is_told_with_its_remedy(room, level, says):
 
 
 def test_room_that_is_enough_or_unlimited_is_no_shortage():
-    assert not list(limits.find_shortages(600, {"files": 1200, "processes": 1200, "tasks": 1200, "memory": 200 * GIGABYTE}))
+    assert not list(
+        limits.find_shortages(600, {"files": 1200, "processes": 1200, "tasks": 1200, "memory": 200 * GIGABYTE})
+    )
     assert not list(limits.find_shortages(600, {"files": None, "processes": None, "tasks": None, "memory": None}))

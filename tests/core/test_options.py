@@ -24,7 +24,10 @@ def test_the_command_line_takes_every_option(command, capsys):
 
 def test_what_is_as_by_default_is_left_out():
     assert check_options({"max_restarts": None, "name": "", "outputs": "", "vm_size": "", "use_gpu": None}) == {}
-    assert check_options({"max_restarts": 0, "use_gpu": False, "transport": "gloo"}) == {"max_restarts": 0, "use_gpu": False}
+    assert check_options({"max_restarts": 0, "use_gpu": False, "transport": "gloo"}) == {
+        "max_restarts": 0,
+        "use_gpu": False,
+    }
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_what_stands_around_a_secret_stays():
     "value", ["correct horse battery", "pä$$w\"ö'rd\\n%", "a/b+c=d&e=f", "line one of it!!!\nline two of it!!!"]
 )
 def test_a_known_value_is_masked_however_it_is_written(value):
-    redactor = Redactor.from_environments({}, {"MY_TOKEN": value})
+    redactor = Redactor.from_variables({}, {"MY_TOKEN": value})
     ways = [value, repr(value), urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)]
     ways += [base64.b64encode(value.encode()).decode(), ascii(value)]
     for way in ways:
@@ -143,7 +143,7 @@ def test_a_known_value_is_masked_however_it_is_written(value):
 
 @pytest.mark.parametrize("value", ["a<b>&c\"d'e12345", "pä<ss>/wörd&'q", "x/y?z='1'&\"2\""])
 def test_a_known_value_is_masked_as_pages_and_scripts_escape_it(value):
-    redactor = Redactor.from_environments({}, {"MY_TOKEN": value})
+    redactor = Redactor.from_variables({}, {"MY_TOKEN": value})
     quoted = urllib.parse.quote(value, safe="")
     ways = [
         html.escape(value),
@@ -169,7 +169,7 @@ def test_the_environment_gives_values_of_variables_whose_name_looks_secret(tmp_p
         "PIN_KEY": "1234",
         "SHORT_KEY": "qwertz",
     }
-    redactor = Redactor.from_environments(environment, {})
+    redactor = Redactor.from_variables(environment, {})
     assert redactor.mask_text(f"s3cret-of-mine /home/somebody {tmp_path / 'token'} 1234 qwertz") == (
         f"{MASK} /home/somebody {tmp_path / 'token'} 1234 {MASK}"
     )
@@ -184,7 +184,10 @@ def test_every_text_of_an_event_is_masked():
     assert "top-secret" not in str(shown)
     assert shown["error"]["password"] == MASK
     assert shown["error"]["token"] == 5
-    assert redactor.mask_event("metric", {"values": {"loss": 1.0, "top-secret": 2.0}})["values"] == {"loss": 1.0, MASK: 2.0}
+    assert redactor.mask_event("metric", {"values": {"loss": 1.0, "top-secret": 2.0}})["values"] == {
+        "loss": 1.0,
+        MASK: 2.0,
+    }
 
 
 def test_a_private_key_that_comes_in_several_pieces_is_masked_up_to_its_end():
@@ -268,11 +271,13 @@ def test_a_plural_with_a_number_is_a_count():
     assert not is_secret("PROMPT_TOKENS", "131072")
     assert is_secret("API_TOKENS", "a131072")
     assert is_secret("DB_PASS", "131072")
-    assert Redactor.from_environments({"PROMPT_TOKENS": "131072"}, {}).mask_text("131072 tokens") == "131072 tokens"
+    assert Redactor.from_variables({"PROMPT_TOKENS": "131072"}, {}).mask_text("131072 tokens") == "131072 tokens"
 
 
 def test_switches_stay_words():
-    assert Redactor.from_environments({"DB_AUTH": "Kerberos"}, {}).mask_text("Kerberos of DB_AUTH") == "Kerberos of DB_AUTH"
+    assert (
+        Redactor.from_variables({"DB_AUTH": "Kerberos"}, {}).mask_text("Kerberos of DB_AUTH") == "Kerberos of DB_AUTH"
+    )
 
 
 @pytest.mark.fault("entry", "a secret in the middle of base64 is masked")

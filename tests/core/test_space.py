@@ -35,7 +35,9 @@ def test_ranges_and_lists_are_understood_and_kept():
     assert (found["of"], found["whole"]) == (Range(1e-3, 1, log=True), Range(1, 8, whole=True))
     plan = SweepPlan(parameters=found, trials=2, metric="loss")
     data = json.loads(json.dumps(dataclasses.asdict(plan)))
-    assert SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
+    assert (
+        SweepPlan.from_group(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=data)) == plan
+    )
     assert space.get_first_values(found)["depth"] == 1
     assert space.count_combinations(found) is None
     assert space.count_combinations({"a": choice([1, 2, 3]), "b": integers(1, 4)}) == 12

@@ -252,8 +252,15 @@ def test_time_in_a_queue_is_neither_run_time_nor_paid():
         seen[t] = (view.compute_wait(t), view.compute_run_time(t), view.compute_cost(t))
     assert seen[147.0] == (47.0, 0.0, 0.0)
     assert seen[150.0] == (47.0, 3.0, 3.0)
-    assert (view.compute_wait(160.0), view.compute_run_time(160.0)) == (77.0, 6.0)  # it has ended: any moment is the end
+    assert (view.compute_wait(160.0), view.compute_run_time(160.0)) == (
+        77.0,
+        6.0,
+    )  # it has ended: any moment is the end
     assert seen[183.0] == (77.0, 6.0, 6.0)
     waiting = JobView.from_spec(spec)
     waiting.apply({"type": "phase", "t": 100.0, "phase": "start", "detail": "Resources"})  # of Slurm, for example
-    assert (waiting.compute_wait(100.5), waiting.compute_wait(130.0), waiting.compute_run_time(130.0)) == (0.0, 30.0, 0.0)
+    assert (waiting.compute_wait(100.5), waiting.compute_wait(130.0), waiting.compute_run_time(130.0)) == (
+        0.0,
+        30.0,
+        0.0,
+    )

@@ -45,7 +45,10 @@ def every(kind):
 
 def options():
     plugins = {
-        field.name for kind in registry.KINDS for name in registry.list_names(kind) for field in registry.get_options(kind, name)
+        field.name
+        for kind in registry.KINDS
+        for name in registry.list_names(kind)
+        for field in registry.get_options(kind, name)
     }
     return {*OPTIONS, *ALIASES, *TOTAL_NAMES, *plugins}
 

@@ -232,7 +232,7 @@ def test_printed_progress_is_taken_until_a_rank_reports_its_own(folder):
 
 
 def test_name_of_a_printed_metric_holds_no_secret(folder):
-    recorder = EventRecorder(folder, SPEC, Redactor.from_environments({}, {"MY_TOKEN": "correct-horse-battery"}))
+    recorder = EventRecorder(folder, SPEC, Redactor.from_variables({}, {"MY_TOKEN": "correct-horse-battery"}))
     printed(recorder, '{"loss": 0.5, "correct-horse-battery": 3}')
     recorder.close()
     assert "loss" in recorder.view.metrics

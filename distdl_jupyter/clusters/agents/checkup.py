@@ -260,7 +260,9 @@ def _check_capacity(survey: Survey) -> Iterator[NodeCheck]:
             yield report.check_row("Slots", text, "warning", remedy, "host-slots")
         shortages = [*limits.find_shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
-            excess = limits.check_rank_count(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
+            excess = limits.check_rank_count(
+                survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots
+            )
             shortages = [excess, *shortages] if excess else shortages
         for shortage in shortages:
             yield report.check_row("Capacity", shortage.message, shortage.level, shortage.remedy, "host-room")
