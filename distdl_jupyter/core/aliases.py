@@ -79,7 +79,7 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spellings: d
 
 
 def override(options: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``options`` updated with ``later``; an alias replaces its primary name, and vice versa."""
+    """Return ``options`` updated with ``updates``; an alias replaces its primary name, and vice versa."""
     replaced = {_primary_name(name) for name in updates}
     return {name: value for name, value in options.items() if _primary_name(name) not in replaced} | dict(updates)
 

@@ -22,7 +22,7 @@ from distdl_jupyter.core.packages import check_packages
 #: Checks a value (neither None nor "") of a field and returns it. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: Maximum restarts (more would be an endless loop), GPUs and cores of a process, and absolute priority of a queued job.
+#: Maximum restarts (more would in practice be endless), GPUs and cores of a process, absolute priority of a queued job.
 MAX_RESTARTS, MAX_GPUS, MAX_CORES, MAX_PRIORITY = 1000, 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP_RULE = re.compile(
@@ -137,7 +137,7 @@ class KeepRule:
 
 
 def more_is_better(metric: str) -> bool:
-    """Return whether a metric is maximized by default, by its name."""
+    """Return whether the name of a metric suggests that higher values are better."""
     return _MORE_IS_BETTER.search(metric) is not None
 
 
@@ -157,23 +157,23 @@ def parse_keep_rule(text: str, field: str = "keep_checkpoints") -> KeepRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionInfo:
-    """The metadata of an option, in addition to its type and default."""
+    """The metadata of an option, in addition to its type and default value."""
 
     check: Check
     #: The description, without a full stop at the end, and a description of the default ("" for none).
     help: str
     default_text: str = ""
-    #: The flags and the metavar of the value; a switch also has ``--no-...``.
+    #: The flags and the metavar of the value; a switch also has a ``--no-...`` flag.
     flags: tuple[str, ...] = ()
     metavar: str = ""
-    #: The type of the flag's value: int, float or str; ``auto`` also allows the word auto.
+    #: The type of the flag's value: int, float or str; ``allows_auto`` also allows the word auto.
     value_type: type = str
     allows_auto: bool = False
     is_repeatable: bool = False
     is_switch: bool = False
     #: Names of the option in other tools.
     aliases: tuple[str, ...] = ()
-    #: The display name, and the function that formats the value; default values are not format_value.
+    #: The display name, and the function that formats the value; a default value is not shown.
     label: str = ""
     format_value: Callable[[Any], str] = str
     #: Whether the form shows the option, and whether a resumed job inherits it.
@@ -190,12 +190,12 @@ class JobOptions:
     """The options of every job, in the order of a ``%%distributed`` line; durations are in seconds."""
 
     node_count: int = _option(
-        1, check_count, "Nodes", default_text="1", flags=("-N",), metavar="N", value_type=int,
+        1, check_count, "Number of nodes", default_text="1", flags=("-N",), metavar="N", value_type=int,
         aliases=("num_nodes", "nnodes", "instance_count", "nodeCount"),
     )  # fmt: skip
     process_count_per_node: int = _option(
         1, lambda value, field: value if value == "auto" else check_count(value, field),
-        "Processes on each node; auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
+        "Processes per node; auto: one per GPU", default_text="1", flags=("-p",), metavar="N", value_type=int,
         allows_auto=True, aliases=("nproc_per_node", "process_count_per_instance", "numGpus"),
     )  # fmt: skip
     #: The canonical label: ``plain``, ``torch``, ``horovod-gloo``, ``horovod-mpi``, ...
@@ -229,8 +229,8 @@ class JobOptions:
         default_text="one per process, if there are enough", metavar="N", value_type=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, check_range(1, MAX_CORES), "Cores per process, reserved while it runs", default_text="not limited", metavar="N",
-        value_type=int, label="Cores per process",
+        None, check_range(1, MAX_CORES), "Cores per process, reserved while it runs", default_text="not limited",
+        metavar="N", value_type=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
         None, parse_size, 'Memory per process, reserved while it runs: "24 GB"', default_text="not limited",
@@ -241,9 +241,9 @@ class JobOptions:
         default_text="0", metavar="N", value_type=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
-        (), _parse_jobs, "Start after this job has completed; if it fails, this job is canceled. Can be repeated",
-        metavar="ID", is_repeatable=True, label="Starts after", format_value=lambda ids: ", ".join(map(humanize.short_id, ids)),
-        is_inherited=False,
+        (), _parse_jobs,
+        "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated", metavar="ID", is_repeatable=True, is_inherited=False, label="Starts after",
+        format_value=lambda ids: ", ".join(map(humanize.short_id, ids)),
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
         None, _check_positive, "Stop the job after S seconds", metavar="S", value_type=float, aliases=("timeout",),
@@ -253,22 +253,22 @@ class JobOptions:
     hang_timeout_seconds: float | None = _option(
         None, _check_positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
-        value_type=float, aliases=("hang_timeout",), label="Hangs after", format_value=humanize.duration,
+        value_type=float, aliases=("hang_timeout",), label="Hang timeout", format_value=humanize.duration,
     )  # fmt: skip
     idle_timeout_seconds: float | None = _option(
         None, _check_positive, "Stop a session's ranks after S seconds without a cell",
         default_text="never on this machine, 2 h on other clusters", metavar="S", value_type=float,
-        aliases=("idle_timeout",), is_in_form=False, label="Ends when idle for", format_value=humanize.duration,
+        aliases=("idle_timeout",), is_in_form=False, label="Idle timeout", format_value=humanize.duration,
     )  # fmt: skip
     max_restarts: int = _option(
         0, check_range(0, MAX_RESTARTS),
         "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are kept", default_text="0",
-        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value=lambda count: f"up to {count}",
+        metavar="N", value_type=int, aliases=("reset_limit",), label="Restarts", format_value="up to {}".format,
     )  # fmt: skip
     keep_checkpoints: str = _option(
         "", lambda value, field: parse_keep_rule(str(value), field).text,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
-        "before the metric to choose)", default_text="all", metavar="WHICH", is_in_form=False, label="Keeps checkpoints",
+        "before the metric to choose)", default_text="all", metavar="RULE", is_in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
@@ -276,18 +276,19 @@ class JobOptions:
         format_value=", ".join,
     )  # fmt: skip
     track: str = _option(
-        "", tracking.check_trackers, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
-        "none", default_text="from your settings", metavar="NAME", label="Tracked with", format_value=tracking.format_titles,
+        "", tracking.check_trackers, "Track the job with mlflow, tensorboard or wandb, several separated by commas, or "
+        "off for none", default_text="from your settings", metavar="NAME", label="Tracked with",
+        format_value=tracking.format_titles,
     )  # fmt: skip
     min_node_count: int | None = _option(
         None, check_count, "Restart with the remaining nodes after a node is lost, as long as at least N remain",
         default_text="all", metavar="N", value_type=int, is_in_form=False, label="Minimum nodes",
         format_value=lambda count: f"at least {humanize.plural(count, 'node')}",
     )  # fmt: skip
-    #: A longer log is truncated to its first half and its last lines; metrics, states and results are never dropped.
+    #: A longer log keeps only its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
-        1_000_000_000, parse_size, "Longest log in bytes; of a longer log, keep the first half and the last lines",
-        default_text="1 GB", metavar="N", value_type=int, is_in_form=False, label="Log",
+        1_000_000_000, parse_size, "Maximum size of the log in bytes; a longer log keeps only its first half and its "
+        "last lines", default_text="1 GB", metavar="N", value_type=int, is_in_form=False, label="Log",
         format_value=lambda limit: f"up to {humanize.size(limit)}",
     )  # fmt: skip
     metrics_from_output: bool = _option(
@@ -301,25 +302,25 @@ class JobOptions:
         default_text="100", metavar="N", value_type=int, is_in_form=False, label="Weights compared",
         format_value=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
-    #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
+    #: Makes torch record the stack of each live allocation, which costs about 2 microseconds (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
         default=False, check=_check_bool, is_switch=True, default_text="no",
-        help_="Record which lines hold GPU memory (torch), to name the largest if the memory is full", is_in_form=False,
-        label="GPU memory", format_value=lambda recorded: "recorded by line" if recorded else "not recorded",
+        help_="Record which lines allocate GPU memory (torch), so that an out-of-memory error lists the largest",
+        is_in_form=False, label="GPU memory", format_value=lambda on: "recorded by line" if on else "not recorded",
     )  # fmt: skip
     #: For code in which the check is wrong, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
         default=False, check=_check_bool, is_switch=True, default_text="no",
-        help_="Start although the code uses a name that nothing defines", label="Undefined names",
+        help_="Start even if the code uses undefined names", label="Undefined names",
         format_value=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
     stop_grace_seconds: float = _option(
-        5.0, _check_positive, "Time between the signals INT, TERM and KILL when the job is stopped",
-        default_text="5", metavar="S", value_type=float, is_in_form=False, label="Grace period", format_value=humanize.duration,
+        5.0, _check_positive, "Seconds between the signals INT, TERM and KILL when the job is stopped", metavar="S", label="Grace period",
+        default_text="5", value_type=float, is_in_form=False, format_value=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"info": OptionInfo(
         check=_check_variables,
-        help="An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
+        help="An environment variable of the ranks; NAME alone passes the value from this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", is_repeatable=True, aliases=("env",), is_inherited=False,
     )})  # fmt: skip
     data: tuple[DataSource, ...] = _option(
@@ -350,7 +351,7 @@ class JobOptions:
     outputs: str = _option(
         "", lambda value, field: parse_blob(str(value).rstrip("/"), field).address,
         "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
-        metavar="PLACE", label="Outputs to",
+        metavar="ADDRESS", label="Outputs to",
     )  # fmt: skip
 
 

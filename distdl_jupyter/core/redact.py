@@ -218,12 +218,11 @@ def mask_spec(job: JobSpec, redactor: Redactor) -> JobSpec:
     source = dataclasses.replace(
         job.source, code=redactor.mask_text(job.source.code), command=redactor.mask_text(job.source.command),
     )  # fmt: skip
-    captured = tuple(
-        dataclasses.replace(variable, detail=redactor.mask_text(variable.detail)) for variable in job.captured
-    )
+    captured = tuple(dataclasses.replace(entry, detail=redactor.mask_text(entry.detail)) for entry in job.captured)
+    arguments = mask_arguments(job.script_arguments, redactor.mask_text)
     return dataclasses.replace(
         job, name=redactor.mask_text(job.name), source=source, captured=captured,
-        findings=redactor.mask_data(job.findings), script_arguments=mask_arguments(job.script_arguments, redactor.mask_text),
+        findings=redactor.mask_data(job.findings), script_arguments=arguments,
     )  # fmt: skip
 
 

@@ -278,15 +278,13 @@ def _find_gpu_problems(samples: Sequence[ResourceSample], host: str) -> Iterator
         if use.gpu_limit and rate:
             seconds = max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate
             text = f"The GPU memory of rank {rank}{on_host} grows by {size(rate)} per second and will be full in about "
-            tensors_grow = (
-                _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0) or use.torch_allocated is None
-            )
-            remedy = _KEEP_NUMBERS if tensors_grow else _FREE_GPU_MEMORY
+            tensor_growth = _compute_growth(_get_values(samples, rank, "torch_allocated"), 0.0)
+            remedy = _KEEP_NUMBERS if tensor_growth or use.torch_allocated is None else _FREE_GPU_MEMORY
             yield ResourceMark("gpu_memory", rank, host, f"{text}{duration(seconds)}. {remedy}")
         busy = [value for _, value in _get_values(samples, rank, "gpu") if value is not None]
         if len(busy) == len(samples) and max(busy) < IDLE_PERCENT:
-            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under {IDLE_PERCENT:.0f} % "
-            text += f"busy, while the rank uses {use.cpu or 0:.0f} % of a core."
+            text = f"The GPU of rank {rank}{on_host} has been idle for {duration(_WINDOW_SECONDS)}: under "
+            text += f"{IDLE_PERCENT:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core."
             yield ResourceMark("gpu", rank, host, text)
 
 

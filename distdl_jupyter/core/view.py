@@ -1,8 +1,8 @@
 """The view of a job that all front ends show: a pure fold over its events.
 
-Call ``JobView.from_spec(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``);
-readers of the same bytes have equal views. Curves and log lines are large and are folded separately (``core.series``,
-``core.log``).
+Call ``JobView.from_spec(spec)``, then ``view.apply(event)`` for each event in order. The result is plain data
+(``to_json``); readers of the same bytes have equal views. Curves and log lines are large and are folded separately
+(``core.series``, ``core.log``).
 """
 
 from __future__ import annotations

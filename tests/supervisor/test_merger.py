@@ -43,12 +43,12 @@ def curves(reports, restarts=()):
 def shown(book):
     return {
         name: [
-            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in book.get_band(name).rows],
-            book.get_band(name).marks, book.count_points(name), repr(book.get_band(name).last), book.get_band(name).last_step,
+            [dataclasses.replace(row, time=0.0, mean=row.mean and round(row.mean, 9)) for row in band.rows],
+            band.marks, book.count_points(name), repr(band.last), band.last_step,
             [(n.rank, n.steps, n.count, repr(n.last)) for n in book.get_curves(name)],
             [[value and round(value, 9) for value in one.values] for one in book.get_curves(name)],
         ]
-        for name in book.names
+        for name in book.names for band in (book.get_band(name),)
     }  # fmt: skip
 
 
