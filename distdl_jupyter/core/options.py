@@ -242,7 +242,8 @@ class JobOptions:
     )  # fmt: skip
     after: tuple[str, ...] = _option(
         (), _parse_jobs,
-        "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated", metavar="ID", is_repeatable=True, is_inherited=False, label="Starts after",
+        "Start after job ID has completed; if that job fails, the new job is canceled. Can be repeated", metavar="ID",
+        is_repeatable=True, is_inherited=False, label="Starts after",
         format_value=lambda ids: ", ".join(map(humanize.short_id, ids)),
     )  # fmt: skip
     max_run_duration_seconds: float | None = _option(
@@ -315,8 +316,9 @@ class JobOptions:
         format_value=lambda allowed: "allowed" if allowed else "refused",
     )  # fmt: skip
     stop_grace_seconds: float = _option(
-        5.0, _check_positive, "Seconds between the signals INT, TERM and KILL when the job is stopped", metavar="S", label="Grace period",
-        default_text="5", value_type=float, is_in_form=False, format_value=humanize.duration,
+        5.0, _check_positive, "Seconds between the signals INT, TERM and KILL when the job is stopped",
+        default_text="5", metavar="S", value_type=float, is_in_form=False, label="Grace period",
+        format_value=humanize.duration,
     )  # fmt: skip
     environment_variables: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"info": OptionInfo(
         check=_check_variables,
