@@ -111,7 +111,7 @@ def read_inherited_curves(folder: JobFolder) -> SeriesBook:
 
 
 def find_all(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited_curves``."""
+    """Return the checkpoints of a job, newest first. ``book`` has its curves, including inherited ones."""
     curves = {name: book.get_band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):

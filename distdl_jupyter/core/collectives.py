@@ -50,7 +50,7 @@ UNEVEN_REMEDY = (
 #: Operations that need tensors of the same sizes on all ranks.
 _SAME_SIZE_OPERATIONS = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _MAX_POSITIONS = 4
-#: The titles of the columns of ``table_rows``.
+#: The titles of the columns of ``build_table``.
 COLUMNS = ("Ranks", "Last operation", "Number", "Sizes", "State", "Line")
 
 

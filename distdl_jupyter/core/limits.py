@@ -1,6 +1,6 @@
 """Explain limits of the operating system on processes, open files and memory.
 
-Errors are explained when they occur, and predicted before a start where possible (``shortages``).
+Errors are explained when they occur, and predicted before a start where possible (``find_shortages``).
 """
 
 from __future__ import annotations

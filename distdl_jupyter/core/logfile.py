@@ -281,7 +281,7 @@ class EventWriter:
         begin, file = find_newest_part(self._log_path)
         self.log, self.events = LineFile(file, begin), LineFile(path)
         self._clock = Clock(max(self.events.last_time, self.log.last_time))
-        #: The events inside ``together`` and their time, None outside.
+        #: The events inside ``batch_events`` and their time, None outside.
         self._batch: list[Event] | None = None
         self._batch_time = 0.0
 

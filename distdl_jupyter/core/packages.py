@@ -155,7 +155,7 @@ def _reject_passwords(text: str, field: str) -> None:
 
 
 def list_installers() -> list[str]:
-    """Return the package installers of this machine: pip, uv and the programs in ``CONDAS``."""
+    """Return the package installers of this machine: pip, uv and the programs in ``CONDA_PROGRAMS``."""
     pip = ["pip"] if importlib.util.find_spec("pip") else []
     return pip + [name for name in ("uv", *CONDA_PROGRAMS) if find_program(name)]
 

@@ -1,7 +1,7 @@
 """Masks secrets in everything that is written about a job: known values, and text that looks like a secret.
 
 A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as JSON and as base64. Code without a
-``Redactor`` uses ``text``. The patterns are defined in ``worker.secret_patterns``.
+``Redactor`` uses ``mask_text``. The patterns are defined in ``worker.secret_patterns``.
 """
 
 from __future__ import annotations

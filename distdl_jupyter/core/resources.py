@@ -126,7 +126,7 @@ class _Line(msgspec.Struct):
 
     t: float
     node: int
-    #: The fields of ``NodeUse``; CPU and memory of each rank; busy, memory and power of each GPU.
+    #: The fields of ``NodeUsage``; CPU and memory of each rank; busy, memory and power of each GPU.
     machine: tuple[_Number, _Number, _Number, _Number, _Number, _Number, _Number]
     ranks: dict[int, tuple[_Number, _Number]]
     gpus: dict[int, tuple[_Number, _Number, _Number]] = {}

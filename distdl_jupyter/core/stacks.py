@@ -50,8 +50,8 @@ _MAX_SOURCE_BYTES, _MAX_LINE_LENGTH = 4_000_000, 300
 class Frame:
     """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
-    ``kind`` is cell, user, library or worker ("" before ``Names`` has set it); ``label`` is "In [7]" or a short path,
-    ``source`` the line's text in the user's code, if available.
+    ``kind`` is cell, user, library or worker ("" before ``FrameLabeler`` has set it); ``label`` is "In [7]" or a short
+    path, ``source`` the line's text in the user's code, if available.
     """
 
     file: str
@@ -113,7 +113,7 @@ class Thread:
 def parse(text: str) -> tuple[Thread, ...]:
     """Return the threads in the output of ``faulthandler`` in order; of repeated threads, only the last one.
 
-    Other lines are skipped. ``Names`` sets the kind and the label of the frames later.
+    Other lines are skipped. ``FrameLabeler`` sets the kind and the label of the frames later.
     """
     threads: dict[str, Thread] = {}
     frames: list[Frame] = []

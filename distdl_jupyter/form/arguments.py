@@ -239,18 +239,17 @@ def _add_plugin_flags(parser: Parser) -> None:
 def add_job_flags(parser: Parser, *, default_text: str = "") -> None:
     """Add the flags of every job. ``default_text`` replaces the descriptions of all defaults."""
     names = {"clusters": ", ".join(registry.list_names("clusters")), "backends": _BACKENDS_PLACEHOLDER}
-    for name, about in OPTIONS.items():
-        default = default_text or about.default_text
-        default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        kwargs: dict[str, Any] = {
-            "type": _count_or_auto if about.allows_auto else about.value_type,
-            "metavar": about.metavar,
-        }
-        if about.is_repeatable:
-            kwargs = {"action": "append", "metavar": about.metavar}
-        elif about.is_switch:
+    for name, option in OPTIONS.items():
+        default = default_text or option.default_text
+        suffix = f" (default{':' if ' ' in default else ''} {default})" if default else ""
+        kwargs: dict[str, Any] = {"metavar": option.metavar}
+        if option.is_repeatable:
+            kwargs["action"] = "append"
+        elif option.is_switch:
             kwargs = {"action": argparse.BooleanOptionalAction}
-        text = f"{about.help.format_map(names)}{default_text}."
+        else:
+            kwargs["type"] = _count_or_auto if option.allows_auto else option.value_type
+        text = f"{option.help.format_map(names)}{suffix}."
         parser.add_argument(*list_flags(name), dest=name, default=argparse.SUPPRESS, help=text, **kwargs)
     parser.later = _name_backends
 
