@@ -121,7 +121,7 @@ def options() -> str:
         "backends": ", ".join(registry.map_labels()),
     }
     for name, about in OPTIONS.items():
-        default = about.by_default or _default(DEFAULTS[name])
+        default = about.default_text or _default(DEFAULTS[name])
         facts = [f"Flag: {', '.join(f'`{flag}`' for flag in list_flags(name))}"]
         facts += [f"default: {default}"] if default else []
         facts += [f"also: {', '.join(f'`{alias}`' for alias in about.aliases)}"] if about.aliases else []
